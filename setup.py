@@ -1,0 +1,158 @@
+"""Builds the extension modules. Everything that is data about the package stands in pyproject.toml.
+
+Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store._os`` alone links ``csrc/*.c``:
+the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other extensions reach
+it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program runs.
+
+Environment switches, each kept in its own build directory so that changing between them rebuilds what it must:
+    MQFAST_DEBUG=1      no optimisation, debug information, C assertions on
+    MQFAST_SANITIZE=1   AddressSanitizer and UndefinedBehaviorSanitizer (run Python with libasan preloaded)
+    MQFAST_COVERAGE=1   gcov for the C part, line tracing for Cython
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+C_OWNER = "mqfast.store._os"
+WORKERS = 2
+
+
+def switch(name: str) -> bool:
+    """Read one on/off environment switch."""
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "no", "off", "false")
+
+
+DEBUG = switch("MQFAST_DEBUG")
+SANITIZE = switch("MQFAST_SANITIZE")
+COVERAGE = switch("MQFAST_COVERAGE")
+MODE = "-".join(name for name, on in (("debug", DEBUG), ("sanitize", SANITIZE), ("coverage", COVERAGE)) if on)
+MODE = MODE or "release"
+
+DIRECTIVES: dict[str, Any] = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "binding": True,
+    "embedsignature": True,
+    "freethreading_compatible": True,
+    "linetrace": COVERAGE,
+}
+
+
+def compile_flags() -> list[str]:
+    """Return the compiler options of the current mode."""
+    flags = [
+        "-std=c11",
+        "-fvisibility=hidden",
+        # Records are read and written at any address through pointers of several types.
+        "-fno-strict-aliasing",
+        "-Wall",
+        "-Wextra",
+        # What Cython generates sets these off by the hundred; csrc is held to them by its own tests.
+        "-Wno-unused-parameter",
+        "-Wno-unused-function",
+        "-Wno-sign-compare",
+        "-Wno-missing-field-initializers",
+        "-Wno-cast-function-type",
+    ]
+    if DEBUG:
+        flags += ["-O0", "-g", "-UNDEBUG", "-DMQ_DEBUG=1"]
+    elif SANITIZE:
+        flags += ["-O1", "-g", "-UNDEBUG"]
+    elif COVERAGE:
+        flags += ["-O0", "-g", "-UNDEBUG"]
+    else:
+        flags += ["-O3", "-g0", "-DNDEBUG"]
+    if SANITIZE:
+        flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+    if COVERAGE:
+        flags += ["--coverage"]
+    return flags
+
+
+def link_flags() -> list[str]:
+    """Return the linker options of the current mode."""
+    flags: list[str] = []
+    if SANITIZE:
+        flags += ["-fsanitize=address,undefined"]
+    if COVERAGE:
+        flags += ["--coverage"]
+    return flags
+
+
+def macros() -> list[tuple[str, str | None]]:
+    """Return the macros every C file is compiled with."""
+    found: list[tuple[str, str | None]] = [("_GNU_SOURCE", "1")]
+    if COVERAGE:
+        found += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")]
+    return found
+
+
+def extensions() -> list[Extension]:
+    """Find every .pyx under mqfast/ and describe how it is built."""
+    c_sources = sorted(str(path) for path in Path("csrc").glob("*.c"))
+    # Any header or .pxd may reach any module through a chain of cimports; all of them together compile in seconds,
+    # so each module simply depends on all.
+    depends = sorted(str(path) for path in (*Path("csrc").glob("*.h"), *Path("mqfast").rglob("*.pxd")))
+    found = []
+    for path in sorted(Path("mqfast").rglob("*.pyx")):
+        name = ".".join(path.with_suffix("").parts)
+        found.append(
+            Extension(
+                name,
+                sources=[str(path), *(c_sources if name == C_OWNER else [])],
+                include_dirs=["csrc"],
+                depends=depends,
+                define_macros=macros(),
+                extra_compile_args=compile_flags(),
+                extra_link_args=link_flags(),
+            )
+        )
+    return found
+
+
+class BuildExt(build_ext):
+    """Translate with Cython only when building (an sdist carries .pyx, not generated C), in parallel, out of tree."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        base = f"build/{MODE}-{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}-{sys.platform}"
+        if self.inplace:
+            # In-place and editable builds share these, so that both are incremental.
+            self.build_temp = f"{base}/temp"
+            self.build_lib = f"{base}/lib"
+        self.parallel = self.parallel or min(WORKERS, os.cpu_count() or 1)
+        self.cython_dir = f"{base}/cython"
+
+    def build_extensions(self) -> None:
+        translated = cythonize(
+            [Extension(ext.name, [s for s in ext.sources if s.endswith(".pyx")]) for ext in self.extensions],
+            nthreads=WORKERS if len(self.extensions) > 1 else 0,
+            # The coverage reader looks for the generated C beside its .pyx.
+            build_dir=None if COVERAGE else self.cython_dir,
+            compiler_directives=DIRECTIVES,
+            force=bool(self.force),
+        )
+        generated = {module.name: list(module.sources) for module in translated}
+        for ext in self.extensions:
+            ext.sources = generated[ext.name] + [s for s in ext.sources if not s.endswith(".pyx")]
+        super().build_extensions()
+
+    def copy_extensions_to_source(self) -> None:
+        # A module of another mode may lie there and be the younger file: always replace it.
+        force, self.force = self.force, True
+        super().copy_extensions_to_source()
+        self.force = force
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExt})
