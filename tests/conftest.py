@@ -1,0 +1,127 @@
+"""Shared fixtures: golden stores (always copied before use), the Java oracle, hypothesis profiles.
+
+Room: tests. It must never import mqfast, so that the reference model and the oracle can be tested without a build, and never hand
+out a golden directory for writing. What the golden data is: ``tests/golden/README.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).resolve().parent
+GOLDEN = TESTS / "golden"
+for room in (TESTS, TESTS / "model", TESTS / "compat"):
+    if str(room) not in sys.path:
+        sys.path.insert(0, str(room))
+
+from java_oracle import JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
+
+_CALM = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
+# print_blob: a failing run prints the seed (reproduce_failure) that repeats it.
+settings.register_profile("default", deadline=None, max_examples=30, print_blob=True, suppress_health_check=_CALM)
+settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_CALM)
+settings.load_profile("long" if os.environ.get("MQFAST_LONG") == "1" else "default")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One golden store: where it is, how to open it and what Java sees in it."""
+
+    name: str
+    release: str
+    dir: Path
+
+    @functools.cached_property
+    def expected(self) -> dict[str, Any]:
+        """What the Java store classes report; see tests/golden/README.md."""
+        loaded: dict[str, Any] = json.loads((self.dir / "expected.json").read_text(encoding="utf-8"))
+        return loaded
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration that the store was written with, under RocketMQ's names."""
+        return dict(self.expected["settings"])
+
+    @property
+    def store(self) -> Path:
+        """The golden store directory itself: read only."""
+        return self.dir / "store"
+
+    def __str__(self) -> str:
+        return f"{self.release}-{self.name}"
+
+
+def golden_cases(release: str | None = None, names: tuple[str, ...] = ()) -> list[Case]:
+    """Return the golden cases, of one release or of both, of the given names or of all."""
+    return [
+        Case(path.name, folder.name.removeprefix("golden-"), path)
+        for folder in sorted(GOLDEN.glob(f"golden-{release or '[0-9]*'}"))
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and (not names or path.name in names)
+    ]
+
+
+def copy_of(case: Case, tmp_path: Path) -> Path:
+    """Copy the store of ``case`` below ``tmp_path`` and return the copy, with the file times of a store that was just written.
+
+    A checkout loses file times, but 4.x searches by time through them (the time a queue file was last changed, which for a mapped file is
+    about when it was made). Each queue file therefore gets the store time of its first unit, and a little.
+    """
+    target = copy_store(case.store, tmp_path / f"{case}")
+    logs = sorted((target / "commitlog").iterdir())
+    for path in (target / "consumequeue").glob("*/*/*"):
+        with path.open("rb") as file:
+            physical_offset, size = struct.unpack(">qi", file.read(12))
+        log = next((log for log in reversed(logs) if int(log.name) <= physical_offset), None)
+        if log is None or size <= 0:
+            continue
+        with log.open("rb") as file:
+            file.seek(physical_offset - int(log.name) + 36)
+            sys_flag = int.from_bytes(file.read(4), "big")
+            file.seek(physical_offset - int(log.name) + (68 if sys_flag & 0x10 else 56))
+            store_ms = int.from_bytes(file.read(8), "big")
+        os.utime(path, ns=((store_ms + 10) * 1_000_000,) * 2)
+    return target
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``golden_case`` runs once per golden store."""
+    if "golden_case" in metafunc.fixturenames:
+        cases = golden_cases()
+        metafunc.parametrize("golden_case", cases, ids=[str(case) for case in cases])
+
+
+def pytest_report_header() -> str:
+    """Name the hypothesis profile, so that a log says how hard it looked."""
+    return f"mqfast tests: hypothesis profile {'long' if os.environ.get('MQFAST_LONG') == '1' else 'default'}"
+
+
+def _oracle(release: str) -> Iterator[JavaOracle]:
+    present, reason = JavaOracle.available()
+    if not present:
+        pytest.skip(reason)
+    with JavaOracle(release) as oracle:
+        yield oracle
+
+
+@pytest.fixture(scope="session")
+def java_oracle() -> Iterator[JavaOracle]:
+    """RocketMQ 5.3.3 in one JVM for the whole run; skips where Java or Maven is missing."""
+    yield from _oracle("5.3.3")
+
+
+@pytest.fixture(scope="session")
+def java_oracle_4() -> Iterator[JavaOracle]:
+    """RocketMQ 4.9.7 in one JVM for the whole run; skips where Java or Maven is missing."""
+    yield from _oracle("4.9.7")
