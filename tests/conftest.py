@@ -1,7 +1,7 @@
 """Shared fixtures: golden stores (always copied before use), the Java oracle, hypothesis profiles.
 
-Room: tests. It must never import mqfast, so that the reference model and the oracle can be tested without a build, and never hand
-out a golden directory for writing. What the golden data is: ``tests/golden/README.md``.
+Room: tests. It must never import mqfast, so that the reference model and the oracle can be tested without a build, and
+never hand out a golden directory for writing. What the golden data is: ``tests/golden/README.md``.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def golden_cases(release: str | None = None, names: tuple[str, ...] = ()) -> lis
 
 
 def copy_of(case: Case, tmp_path: Path) -> Path:
-    """Copy the store of ``case`` below ``tmp_path`` and return the copy, with the file times of a store that was just written.
+    """Copy the store of ``case`` below ``tmp_path`` and return the copy, with file times as if just written.
 
-    A checkout loses file times, but 4.x searches by time through them (the time a queue file was last changed, which for a mapped file is
-    about when it was made). Each queue file therefore gets the store time of its first unit, and a little.
+    A checkout loses file times, but 4.x searches by time through them (when a queue file was last changed, which for a
+    mapped file is about when it was made). Each queue file therefore gets the store time of its first unit and a bit.
     """
     target = copy_store(case.store, tmp_path / f"{case}")
     logs = sorted((target / "commitlog").iterdir())

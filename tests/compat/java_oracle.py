@@ -1,9 +1,9 @@
 """Python's side of the Java oracle: RocketMQ's own store classes, run in one JVM per release.
 
 Room: tests/compat. The jars come from Maven Central by name (``java/pom.xml``) through ``mvn`` into a cache directory
-(``$MQFAST_JAVA_CACHE``, else ``~/.cache/mqfast-tests``); the few Java files beside the pom are compiled there once. Talk is one JSON
-line each way. It must never open a store in place for reading (:meth:`JavaOracle.dump` copies first) and never end a process it
-did not start. Formats: ``mqfast/store/FORMAT.md``.
+(``$MQFAST_JAVA_CACHE``, else ``~/.cache/mqfast-tests``); the few Java files beside the pom are compiled there once.
+Talk is one JSON line each way. It must never open a store in place for reading (:meth:`JavaOracle.dump` copies first)
+and never end a process it did not start. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -90,8 +90,15 @@ def build(release: str) -> Path:
             with tempfile.TemporaryDirectory() as work:
                 shutil.copy(HERE / "pom.xml", work)
                 _run(
-                    ["mvn", "-q", "-B", f"-Drocketmq.version={release}", "dependency:copy-dependencies"]
-                    + ["-DincludeScope=runtime", f"-DoutputDirectory={jars}"],
+                    [
+                        "mvn",
+                        "-q",
+                        "-B",
+                        f"-Drocketmq.version={release}",
+                        "dependency:copy-dependencies",
+                        "-DincludeScope=runtime",
+                        f"-DoutputDirectory={jars}",
+                    ],
                     Path(work),
                 )
             (home / "jars.stamp").write_text(pom)
@@ -99,7 +106,10 @@ def build(release: str) -> Path:
         if not stamp.exists() or stamp.read_text() != digest.hexdigest():
             shutil.rmtree(classes, ignore_errors=True)
             classes.mkdir()
-            _run(["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(classes), "-cp", f"{jars}/*", *map(str, sources)], home)
+            _run(
+                ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(classes), "-cp", f"{jars}/*", *map(str, sources)],
+                home,
+            )
             stamp.write_text(digest.hexdigest())
     return home
 
@@ -113,7 +123,10 @@ def _run(command: Sequence[str], where: Path) -> None:
 class JavaOracle:
     """One JVM with RocketMQ's store classes; started on first use, started again after a halt.
 
-    Args: release: "5.3.3" or "4.9.7". heap: -Xmx of the JVM. for_speed: full optimiser, for figures; else a quick start, for checks.
+    Args:
+        release: "5.3.3" or "4.9.7".
+        heap: -Xmx of the JVM.
+        for_speed: full optimiser, for figures; else a quick start, for checks.
     Thread: one caller at a time.
     """
 
@@ -135,14 +148,17 @@ class JavaOracle:
     def __enter__(self) -> JavaOracle:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         """End the JVM; the oracle may be used again."""
         process, self._process = self._process, None
         if process is not None:
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.close()
             try:
                 process.wait(10)
@@ -174,7 +190,7 @@ class JavaOracle:
         with tempfile.TemporaryDirectory(prefix="mqfast-oracle-") as work:
             copy = copy_store(Path(store_dir), Path(work) / "store")
             before, had_abort, checkpoint = list_files(copy), (copy / "abort").exists(), checkpoint_numbers(copy)
-            answer = self._ask(
+            answer: dict[str, Any] = self._ask(
                 op="dump",
                 store=str(copy),
                 settings=dict(settings or {}),
@@ -204,9 +220,10 @@ class JavaOracle:
     ) -> list[dict[str, Any]]:
         """Open ``store_dir`` in place (load and start), carry out ``script``, stop; return a row per put.
 
-        A step is ``{"op": "put" | "batch" | "flush" | "dispatched" | "checkpoint", ...}``; put is the default. A put has ``topic``, ``body`` (bytes) and
-        may have ``queueId tags keys properties propertiesString flag sysFlag bornTimestamp bornHost storeHost`` (hosts as
-        ``ip|port``) ``reconsumeTimes preparedTransactionOffset``; a batch has ``messages``, each with body, flag, properties, tags, keys.
+        A step is ``{"op": "put" | "batch" | "flush" | "dispatched" | "checkpoint", ...}``; put is the default. A put
+        has ``topic``, ``body`` (bytes) and may have ``queueId tags keys properties propertiesString flag sysFlag
+        bornTimestamp bornHost storeHost reconsumeTimes preparedTransactionOffset`` (hosts as ``ip|port``); a batch has ``messages``,
+        each with body, flag, properties, tags, keys.
 
         Args: stop: "clean" shuts the store down (takes Java some 4 s); "halt" ends the JVM at once, as a kill would.
             batch_topics: topics with ``queue.type=BatchCQ``.
@@ -238,9 +255,12 @@ class JavaOracle:
         settings: Mapping[str, Any] | None = None,
         recovery: bool = True,
     ) -> dict[str, Any]:
-        """Measure a fresh store (the oracle should be made with ``for_speed``): rates and percentiles of put, getMessage rate, key query time, recovery after a halt.
+        """Measure a fresh store: put rate and percentiles, getMessage rate, key query time, recovery after a halt.
 
-        Returns: open_s, put_per_s, put_p50_ns, put_p99_ns, put_p999_ns, put_max_ns, dispatch_tail_s, get_per_s, query_us, recovery_s, recovery_bytes...
+        Make the oracle with ``for_speed``. The store is left as the halt left it.
+
+        Returns: open_s, put_per_s, put_p50_ns, put_p99_ns, put_p999_ns, put_max_ns, dispatch_tail_s, get_per_s,
+            query_us, and with ``recovery`` also recovery_s, recovery_bytes.
         """
         given = {"flushDiskType": flush, **(settings or {})}
         row = dict(
@@ -268,8 +288,10 @@ class JavaOracle:
 
     def _start(self) -> subprocess.Popen[str]:
         home = build(self.release)
-        log = tempfile.TemporaryFile()
-        command = ["java", f"-Xmx{self.heap}"] + ([] if self.for_speed else ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"])
+        log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the JVM; close() closes it)
+        command = ["java", f"-Xmx{self.heap}"] + (
+            [] if self.for_speed else ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        )
         command += [part for name in OPENS for part in ("--add-opens", f"{name}=ALL-UNNAMED")]
         command += [
             f"-Doracle.release={self.release}",
@@ -285,14 +307,21 @@ class JavaOracle:
         # Topic names are directory names: without a UTF-8 locale Java would mangle non-ASCII ones.
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8", env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            encoding="utf-8",
+            env=environment,
         )
         self._process, self._log = process, log
         return process
 
     def _ask(self, **request: Any) -> Any:
         process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()

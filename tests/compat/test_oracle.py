@@ -16,12 +16,15 @@ SMALL = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 1000, "
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """Take out what is a time of day: names of index files that recovery made, and what their flush threads race to write."""
+    """Take out what is a time of day: names of index files made by recovery, and what their flush threads race for."""
     report = dict(report)
     made = report["filesCreatedByLoad"]
     report["filesCreatedByLoad"] = sorted("index/*" if name.startswith("index/") else name for name in made)
     if sum(name.startswith("index/") for name in made) > 1:
-        report["checkpointAfterLoad"] = {**report["checkpointAfterLoad"], "indexMsgTimestamp": "of one of several threads"}
+        report["checkpointAfterLoad"] = {
+            **report["checkpointAfterLoad"],
+            "indexMsgTimestamp": "of one of several threads",
+        }
     return report
 
 
@@ -53,7 +56,10 @@ def test_put_halt_and_go_on(java_oracle: JavaOracle, tmp_path: Path) -> None:
     first = java_oracle.put(
         store,
         SMALL,
-        [{"topic": "A", "queueId": i % 2, "body": bytes([i]) * i, "keys": f"k{i}", "tags": f"t{i % 3}"} for i in range(120)]
+        [
+            {"topic": "A", "queueId": i % 2, "body": bytes([i]) * i, "keys": f"k{i}", "tags": f"t{i % 3}"}
+            for i in range(120)
+        ]
         + [{"op": "dispatched"}, {"op": "flush"}],
         stop="halt",
     )
@@ -62,31 +68,49 @@ def test_put_halt_and_go_on(java_oracle: JavaOracle, tmp_path: Path) -> None:
         store,
         SMALL,
         [
-            {"op": "batch", "topic": "B", "messages": [{"body": b"one", "tags": "x"}, {"body": b"two", "properties": {"p": "q"}}]},
+            {
+                "op": "batch",
+                "topic": "B",
+                "messages": [{"body": b"one", "tags": "x"}, {"body": b"two", "properties": {"p": "q"}}],
+            },
             {"topic": "%RETRY%" + "g" * 150, "body": b"long", "bornHost": "2001:db8::1|77", "storeHost": "::1|10911"},
         ],
     )
     assert not (store / "abort").exists()
-    seen = java_oracle.dump(store, SMALL, index=[["A", "k7", 8, 0, 2**62]], gets=[["A", 0, 0, 32, "t0"], ["A", 1, 5, 2, None]])
+    seen = java_oracle.dump(
+        store, SMALL, index=[["A", "k7", 8, 0, 2**62]], gets=[["A", 0, 0, 32, "t0"], ["A", 1, 5, 2, None]]
+    )
     assert [row["status"] for row in first + second] == ["PUT_OK"] * 122
     by_offset = {row["physicalOffset"]: row for row in seen["messages"]}
     for i, row in enumerate(first):
         message = by_offset[row["physicalOffset"]]
-        assert (message["cqOffset"], message["queueId"], message["bodyLength"], message["size"]) == (i // 2, i % 2, i, row["size"])
-        assert message["msgId"] == row["msgId"] and message["storeTimestamp"] == row["storeTimestamp"]
+        assert (message["cqOffset"], message["queueId"], message["bodyLength"], message["size"]) == (
+            i // 2,
+            i % 2,
+            i,
+            row["size"],
+        )
+        assert message["msgId"] == row["msgId"]
+        assert message["storeTimestamp"] == row["storeTimestamp"]
     assert seen["index"] == [["A", "k7", 8, 0, 2**62, [first[7]["physicalOffset"]]]]
     batch = [row for row in seen["messages"] if row["topic"] == "B"]
     assert [row["properties"] for row in batch] == [{"TAGS": "x"}, {"p": "q"}]
     assert ",".join(row["msgId"] for row in batch) == second[0]["msgId"]
     long_topic = by_offset[second[1]["physicalOffset"]]
-    assert (long_topic["magic"], long_topic["sysFlag"], long_topic["bornHost"]) == ("daa320ab", 0x30, "2001:db8:0:0:0:0:0:1|77")
+    assert (long_topic["magic"], long_topic["sysFlag"], long_topic["bornHost"]) == (
+        "daa320ab",
+        0x30,
+        "2001:db8:0:0:0:0:0:1|77",
+    )
     tagged, some = seen["gets"]
     assert tagged["status"] == "FOUND"  # one get stays in one queue file, here 50 units
     assert tagged["physicalOffsets"] == [first[i]["physicalOffset"] for i in range(0, 100, 6)]
-    assert some["physicalOffsets"] == [first[11]["physicalOffset"], first[13]["physicalOffset"]] and some["nextBeginOffset"] == 7
+    assert some["physicalOffsets"] == [first[11]["physicalOffset"], first[13]["physicalOffset"]]
+    assert some["nextBeginOffset"] == 7
 
 
 def test_a_refused_request_is_an_error_and_the_oracle_lives_on(java_oracle: JavaOracle, tmp_path: Path) -> None:
     with pytest.raises(OracleError, match="no such setting: mappedFileSizeOfNothing"):
         java_oracle.put(tmp_path / "store", {"mappedFileSizeOfNothing": 1}, [])
+    (tmp_path / "empty").mkdir()
     assert java_oracle.dump(tmp_path / "empty", SMALL)["messages"] == []
