@@ -1,0 +1,316 @@
+"""What a user hands in: the message, its hosts, its system flags, its topic rules and the two kinds of id text.
+
+This module must never touch a file, a clock or the store. It only checks and converts; the bytes of a record are
+made in ``mqfast/store/_record.pyx``. Format: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from mqfast import properties as _properties
+from mqfast.errors import MessageIllegal, OffsetError, PropertiesTooLong, TopicTooLong
+
+__all__ = [
+    "Message",
+    "MessageId",
+    "SysFlag",
+    "broker_accepts_topic",
+    "check_topic",
+    "decode_message_id",
+    "encode_message_id",
+    "format_host",
+    "join_keys",
+    "needs_version_2",
+    "parse_host",
+]
+
+MAX_TOPIC_BYTES: Final = 127
+MAX_RETRY_TOPIC_BYTES: Final = 255
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+# A topic becomes a directory name, and '@' separates topic and group in consumerOffset.json.
+_BROKER_CHARACTERS: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class SysFlag:
+    """The bits of a record's sysFlag.
+
+    Source: MessageSysFlag.
+    """
+
+    COMPRESSED: Final = 0x001
+    MULTI_TAGS: Final = 0x002
+    # Bits 2 and 3 are one two-bit number, not two flags.
+    TRANSACTION_MASK: Final = 0x00C
+    TRANSACTION_NONE: Final = 0x000
+    TRANSACTION_PREPARED: Final = 0x004
+    TRANSACTION_COMMIT: Final = 0x008
+    TRANSACTION_ROLLBACK: Final = 0x00C
+    BORN_HOST_V6: Final = 0x010
+    STORE_HOST_V6: Final = 0x020
+    NEED_UNWRAP: Final = 0x040
+    INNER_BATCH: Final = 0x080
+    COMPRESSION_MASK: Final = 0x700
+    COMPRESSION_LZ4: Final = 0x100
+    COMPRESSION_ZSTD: Final = 0x200
+    COMPRESSION_ZLIB: Final = 0x300
+
+    @staticmethod
+    def transaction(sys_flag: int) -> int:
+        """The transaction bits alone: one of the TRANSACTION constants."""
+        return sys_flag & SysFlag.TRANSACTION_MASK
+
+    @staticmethod
+    def with_transaction(sys_flag: int, transaction: int) -> int:
+        """``sys_flag`` with its transaction bits replaced."""
+        return (sys_flag & ~SysFlag.TRANSACTION_MASK) | (transaction & SysFlag.TRANSACTION_MASK)
+
+    @staticmethod
+    def is_queued(sys_flag: int) -> bool:
+        """Does a record with these bits get a ConsumeQueue unit (no transaction, or a committed one)?"""
+        return sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT)
+
+    @staticmethod
+    def compression(sys_flag: int) -> str | None:
+        """``"zlib"``, ``"lz4"``, ``"zstd"``, ``"unknown"``, or None for a plain body."""
+        if not sys_flag & SysFlag.COMPRESSED:
+            return None
+        # 0 is what clients wrote before there was a choice.
+        names = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
+        return names.get(sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
+
+    @staticmethod
+    def with_hosts(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+        """``sys_flag`` with both address bits set or cleared to fit the encoded hosts (20 bytes = IPv6)."""
+        sys_flag &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+        if len(born_host) == 20:
+            sys_flag |= SysFlag.BORN_HOST_V6
+        if len(store_host) == 20:
+            sys_flag |= SysFlag.STORE_HOST_V6
+        return sys_flag
+
+
+def _ipv4(text: str) -> bytes | None:
+    parts = text.split(".")
+    if len(parts) != 4:
+        return None
+    for part in parts:
+        if not (part.isascii() and part.isdigit() and len(part) <= 3 and int(part) <= 255):
+            return None
+    return bytes(map(int, parts))
+
+
+def parse_host(host: str | bytes) -> bytes:
+    """The 8 or 20 bytes that a record holds for ``"1.2.3.4:port"`` or ``"[v6]:port"``; ready bytes of that length
+    pass through.
+
+    Names are not looked up: the result must not depend on a network.
+
+    Raises: MessageIllegal.
+    """
+    if isinstance(host, bytes):
+        if len(host) not in (8, 20):
+            raise MessageIllegal(f"host: expected 8 bytes (IPv4) or 20 bytes (IPv6), found {len(host)}")
+        return host
+    if not isinstance(host, str):
+        raise MessageIllegal(f"host: expected str or bytes, found {type(host).__name__}")
+    name, colon, port = host.rpartition(":")
+    address: bytes | None = None
+    if name.startswith("[") and name.endswith("]"):
+        # Rare, and its import is slow against the time it takes to open a store.
+        import ipaddress
+
+        try:
+            if "%" not in name:
+                address = ipaddress.IPv6Address(name[1:-1]).packed
+        except ValueError:
+            address = None
+    elif colon:
+        address = _ipv4(name)
+    if address is None or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise MessageIllegal(f"host: expected 'a.b.c.d:port' or '[v6 address]:port', found {host!r}")
+    return address + struct.pack(">i", int(port))
+
+
+def format_host(data: bytes | memoryview) -> str:
+    """The text of an encoded host: ``"1.2.3.4:port"`` or ``"[v6]:port"``. The port is printed as the signed i32 it
+    is on disk.
+
+    Raises: MessageIllegal unless there are 8 or 20 bytes.
+    """
+    data = bytes(data)
+    if len(data) == 8:
+        return f"{data[0]}.{data[1]}.{data[2]}.{data[3]}:{struct.unpack_from('>i', data, 4)[0]}"
+    if len(data) == 20:
+        import ipaddress
+
+        return f"[{ipaddress.IPv6Address(data[:16])}]:{struct.unpack_from('>i', data, 16)[0]}"
+    raise MessageIllegal(f"host: expected 8 bytes (IPv4) or 20 bytes (IPv6), found {len(data)}")
+
+
+class MessageId(NamedTuple):
+    """What an offset message id says."""
+
+    store_host: str
+    physical_offset: int
+
+
+def encode_message_id(store_host: str | bytes, physical_offset: int) -> str:
+    """The offset message id: upper-case hex of store host and physical offset; 32 digits for IPv4, 56 for IPv6.
+
+    Raises: MessageIllegal for a bad host, OffsetError for an offset that is not in [0, 2^63).
+    Source: MessageDecoder.createMessageId.
+    """
+    if not 0 <= physical_offset < 1 << 63:
+        raise OffsetError(f"physical offset: expected 0 to 2^63-1, found {physical_offset}")
+    return (parse_host(store_host) + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_message_id(message_id: str) -> MessageId:
+    """Store host and physical offset of an offset message id (hex digits of either case).
+
+    A client's unique key is 32 hex digits as well and cannot be told apart by its form.
+
+    Raises: OffsetError when the text is no such id.
+    Source: MessageDecoder.decodeMessageId.
+    """
+    expected = "32 hex digits (IPv4) or 56 hex digits (IPv6)"
+    if not isinstance(message_id, str):
+        raise OffsetError(f"message id: expected {expected}, found {type(message_id).__name__}")
+    try:
+        # fromhex skips blanks, so only the length tells whether every character was a digit.
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        data = b""
+    if len(data) not in (16, 28) or len(data) * 2 != len(message_id):
+        raise OffsetError(f"message id: expected {expected}, found {message_id!r}")
+    physical_offset = struct.unpack(">q", data[-8:])[0]
+    if physical_offset < 0:
+        raise OffsetError(f"message id {message_id}: expected an offset of at least 0, found {physical_offset}")
+    return MessageId(format_host(data[:-8]), physical_offset)
+
+
+def check_topic(topic: str) -> bytes:
+    """The UTF-8 bytes of a topic that the store can take.
+
+    At most 127 bytes, 255 for ``%RETRY%`` topics. Since a topic is also a directory, ``/``, NUL and the names ``.``
+    and ``..`` are refused; apart from that the store is as liberal as RocketMQ's (a broker is stricter: see
+    broker_accepts_topic).
+
+    Raises: TopicTooLong, MessageIllegal.
+    Source: HookUtils.checkBeforePutMessage.
+    """
+    if not isinstance(topic, str):
+        raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        raise MessageIllegal(f"topic: expected a name without '/' and NUL, not '.' or '..', found {topic!r}")
+    try:
+        data = topic.encode("utf-8")
+    except UnicodeEncodeError:
+        raise MessageIllegal(f"topic: expected text that has a UTF-8 form, found {topic!r}") from None
+    limit = MAX_RETRY_TOPIC_BYTES if topic.startswith(RETRY_PREFIX) else MAX_TOPIC_BYTES
+    if len(data) > limit:
+        raise TopicTooLong(f"topic: expected at most {limit} bytes, found {len(data)}: {topic[:40]!r}...")
+    return data
+
+
+def needs_version_2(topic: str) -> bool:
+    """Does the record need the two-byte topic length (more than 127 UTF-16 code units)?"""
+    return len(topic) > 63 and len(topic.encode("utf-16-le", "surrogatepass")) // 2 > MAX_TOPIC_BYTES
+
+
+def broker_accepts_topic(topic: str) -> bool:
+    """Would a RocketMQ broker create this topic?
+
+    It wants letters, digits and ``% | - _``, at most 127 of them, or 255 for retry and dead letter topics.
+
+    Source: TopicValidator.
+    """
+    limit = MAX_RETRY_TOPIC_BYTES if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_BYTES
+    return 0 < len(topic) <= limit and _BROKER_CHARACTERS.issuperset(topic)
+
+
+def join_keys(keys: str | Iterable[str]) -> str:
+    """The KEYS text: a string as it is, several keys joined by a blank.
+
+    Raises: MessageIllegal for a listed key that is empty, no str, or holds a blank (it would come back as two).
+    """
+    if isinstance(keys, str):
+        return keys
+    parts: list[str] = []
+    for key in keys:
+        if not isinstance(key, str):
+            raise MessageIllegal(f"keys: expected str, found {type(key).__name__}")
+        if not key or " " in key:
+            raise MessageIllegal(f"keys: expected texts without blanks, found {key!r}")
+        parts.append(key)
+    return " ".join(parts)
+
+
+@dataclass(slots=True)
+class Message:
+    """One message to put.
+
+    ``properties`` is a mapping, or the ready property string as bytes, which is then stored as it is: tags, keys and
+    ``wait_store_ok=False`` belong into it. ``born_timestamp`` is in ms since the epoch, None = the time of the put.
+    Hosts are ``"ip:port"``, ``"[v6]:port"`` or encoded bytes; None = the configured ones. ``wait_store_ok=False``
+    asks not to wait for a sync flush and is stored as WAIT=false.
+    """
+
+    topic: str
+    body: bytes | bytearray | memoryview
+    queue_id: int = 0
+    tags: str | None = None
+    keys: str | Iterable[str] | None = None
+    properties: Mapping[str, str | int | bool | None] | bytes | None = None
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int | None = None
+    born_host: str | bytes | None = None
+    store_host: str | bytes | None = None
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    wait_store_ok: bool = True
+
+    def encoded_properties(self) -> bytes:
+        """The property string that is stored.
+
+        Raises: MessageIllegal (also where tags or keys contradict the properties), PropertiesTooLong.
+        """
+        given = self.properties
+        if isinstance(given, bytes):
+            if self.tags is not None or self.keys is not None:
+                raise MessageIllegal("properties: expected tags and keys inside the ready bytes, found them beside")
+            if len(given) > _properties.MAX_PROPERTIES_BYTES:
+                # encode() says it for mappings; the limit is the same.
+                raise PropertiesTooLong(
+                    f"properties: expected at most {_properties.MAX_PROPERTIES_BYTES} bytes, found {len(given)}"
+                )
+            return given
+        if given is None:
+            if self.tags is None and self.keys is None and self.wait_store_ok:
+                return b""
+            given = {}
+        elif not isinstance(given, Mapping):
+            raise MessageIllegal(f"properties: expected a mapping or bytes, found {type(given).__name__}")
+        merged = dict(given)
+        self._merge(merged, _properties.TAGS, self.tags)
+        self._merge(merged, _properties.KEYS, join_keys(self.keys) if self.keys is not None else None)
+        self._merge(merged, _properties.WAIT, None if self.wait_store_ok else "false")
+        return _properties.encode(merged)
+
+    @staticmethod
+    def _merge(into: dict[str, str | int | bool | None], name: str, value: str | None) -> None:
+        # An empty tag or key means none, as in Java, where the broker drops the empty pair.
+        if not value:
+            return
+        if not isinstance(value, str):
+            raise MessageIllegal(f"{name}: expected str, found {type(value).__name__}")
+        if into.get(name, value) not in (value, None):
+            raise MessageIllegal(f"{name}: expected one value, found {value!r} and, in the properties, {into[name]!r}")
+        into[name] = value

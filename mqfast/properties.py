@@ -1,0 +1,222 @@
+"""The property string of a message: names, values, their order on disk, and the hashes made from them.
+
+A record carries its properties as text: ``name`` U+0001 ``value`` U+0002 for each pair, in UTF-8. Their order is
+that of a Java ``HashMap`` with 128 buckets, because that is what a broker iterates; this module reproduces it so
+that equal messages give equal bytes.
+
+This module must never touch a file, a clock or the store: it is pure text. Format: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from mqfast.errors import MessageIllegal, PropertiesTooLong, UsageError
+
+__all__ = [
+    "MAX_PROPERTIES_BYTES",
+    "NAME_VALUE_SEPARATOR",
+    "PROPERTY_SEPARATOR",
+    "decode",
+    "encode",
+    "index_hash",
+    "index_key",
+    "index_keys",
+    "jhash",
+    "split_keys",
+    "tag_codes",
+    "tags_code",
+]
+
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+# The length is a signed 16-bit field of the record.
+MAX_PROPERTIES_BYTES: Final = 32767
+
+# Names with a meaning for the store or for a broker. Each constant is spelled as RocketMQ's MessageConst has it.
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+UNIQ_KEY: Final = "UNIQ_KEY"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+INNER_NUM: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+DUP_INFO: Final = "DUP_INFO"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CLUSTER: Final = "CLUSTER"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+SHARDINGKEY: Final = "__SHARDINGKEY"
+CRC32: Final = "__CRC32#"
+POP_CK: Final = "POP_CK"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+# Names with this prefix live in memory only; a stored record should not have them.
+TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+
+_FIRST_BUCKETS: Final = 128
+
+
+def jhash(text: str) -> int:
+    """Java's ``String.hashCode``: signed 32 bit, over UTF-16 code units (a character above U+FFFF counts as two).
+
+    Source: java.lang.String.
+    """
+    h = 0
+    if text.isascii():
+        for unit in text.encode("ascii"):
+            h = (31 * h + unit) & 0xFFFFFFFF
+    else:
+        units = text.encode("utf-16-le", "surrogatepass")
+        for i in range(0, len(units), 2):
+            h = (31 * h + (units[i] | units[i + 1] << 8)) & 0xFFFFFFFF
+    return h - 0x100000000 if h & 0x80000000 else h
+
+
+@lru_cache(maxsize=1024)
+def _spread(name: str) -> int:
+    # HashMap folds the upper half into the lower because a bucket number only looks at the low bits.
+    h = jhash(name) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+def _hash_map_order(names: Iterable[str], count: int, buckets: int) -> list[str]:
+    # Growing keeps the relative order inside a bucket, so a stable sort at the final size equals all the steps
+    # between.
+    while count > buckets * 3 // 4:
+        buckets *= 2
+    mask = buckets - 1
+    return sorted(names, key=lambda name: _spread(name) & mask)
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise MessageIllegal(f"property {name!r}: expected str, int or bool, found {type(value).__name__}")
+
+
+def encode(mapping: Mapping[str, str | int | bool | None], *, buckets: int = _FIRST_BUCKETS) -> bytes:
+    """The property string of ``mapping`` in RocketMQ's order; a value of None leaves the property out.
+
+    ``buckets`` (a power of two) is the first size of the Java table: 128 where a 5.x broker parsed a request, 16 in
+    4.x brokers, clients and messages that a broker makes itself. 4.x brokers also leave the last separator out.
+    Integers become decimal text, booleans ``true`` and ``false``. More than seven names that fall into one bucket
+    keep insertion order (Java may move one of them to the front).
+
+    Raises: MessageIllegal for an empty name or value (a reader drops such a pair), a separator inside a name or
+        value, a wrong type, or text that has no UTF-8 form; PropertiesTooLong above 32,767 bytes.
+    Source: MessageDecoder.messageProperties2String.
+    """
+    texts: dict[str, str] = {}
+    for name, raw in mapping.items():
+        if raw is None:
+            continue
+        if not isinstance(name, str):
+            raise MessageIllegal(f"property name: expected str, found {type(name).__name__}")
+        value = _text(name, raw)
+        if not name or not value:
+            raise MessageIllegal(f"property {name!r}: expected a name and a value, found {value!r}")
+        for text in (name, value):
+            if NAME_VALUE_SEPARATOR in text or PROPERTY_SEPARATOR in text:
+                raise MessageIllegal(f"property {name!r}: expected no U+0001 and no U+0002, found {text!r}")
+        texts[name] = value
+    order = texts if len(texts) < 2 else _hash_map_order(texts, len(texts), buckets)
+    try:
+        data = "".join([f"{name}\x01{texts[name]}\x02" for name in order]).encode("utf-8")
+    except UnicodeEncodeError as error:
+        bad = error.object[error.start]
+        raise MessageIllegal(f"properties: expected text that has a UTF-8 form, found {bad!r}") from None
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES_BYTES} bytes, found {len(data)}")
+    return data
+
+
+def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
+    """The pairs of a property string; a later duplicate wins, pairs with an empty name or value are dropped.
+
+    Any bytes are accepted: what is not UTF-8 becomes U+FFFD, as in Java, and the last separator may be missing.
+
+    Source: MessageDecoder.string2messageProperties.
+    """
+    result: dict[str, str] = {}
+    for pair in str(data, "utf-8", "replace").split(PROPERTY_SEPARATOR):
+        name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            result[name] = value
+    return result
+
+
+def tags_code(tags: str | None) -> int:
+    """The tag hash of a ConsumeQueue unit (i64): 0 without tags, else the 32-bit hash of the whole text, sign kept."""
+    return jhash(tags) if tags else 0
+
+
+def tag_codes(expression: str | None) -> frozenset[int] | None:
+    """The hashes that a tag expression like ``"A || B"`` accepts; None for everything (None, empty or ``*``).
+
+    The filter compares with the low 32 bits of a unit's tag hash, as signed i32; tags of equal hash pass and are
+    told apart by their text.
+
+    Raises: UsageError when the expression names no tag at all.
+    Source: FilterAPI.buildSubscriptionData.
+    """
+    if expression is None or expression == "" or expression == "*":
+        return None
+    if not isinstance(expression, str):
+        raise UsageError(f"tag expression: expected str, found {type(expression).__name__}")
+    # Java's trim() takes off everything up to the blank, not Unicode white space.
+    blank = "".join(map(chr, range(0x21)))
+    tags = [tag for tag in (part.strip(blank) for part in expression.split("||")) if tag]
+    if not tags:
+        raise UsageError(f"tag expression: expected '*' or tags joined by '||', found {expression!r}")
+    return frozenset(jhash(tag) for tag in tags)
+
+
+def split_keys(keys: str | None) -> list[str]:
+    """The single keys of a KEYS property: separated by blanks, empty ones dropped, duplicates kept."""
+    return [key for key in keys.split(" ") if key] if keys else []
+
+
+def index_keys(properties: Mapping[str, str]) -> list[str]:
+    """Every key under which a message is indexed, in the order of its index entries: UNIQ_KEY, then the KEYS."""
+    unique = properties.get(UNIQ_KEY)
+    keys = split_keys(properties.get(KEYS))
+    return [unique, *keys] if unique else keys
+
+
+def index_key(topic: str, key: str) -> str:
+    """The text that the index hashes for ``key`` of a message stored under ``topic``."""
+    return f"{topic}#{key}"
+
+
+def index_hash(text: str) -> int:
+    """The non-negative hash that an index entry holds; the one value without a positive twin (-2^31) counts as 0."""
+    h = jhash(text)
+    return 0 if h == -0x80000000 else abs(h)

@@ -1,0 +1,94 @@
+"""Outcomes of a healthy store, as enums with RocketMQ's names and ordinals.
+
+None of these is an error: an error is an exception of ``mqfast.errors``. This module imports nothing of ours and
+must never do so.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+__all__ = ["AppendMessageStatus", "BoundaryType", "GetMessageStatus", "PutMessageStatus", "StoreState"]
+
+
+class PutMessageStatus(IntEnum):
+    """How a put ended.
+
+    Source: PutMessageStatus.
+    """
+
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+    SERVICE_NOT_AVAILABLE = 4
+    CREATE_MAPPED_FILE_FAILED = 5
+    MESSAGE_ILLEGAL = 6
+    PROPERTIES_SIZE_EXCEEDED = 7
+    OS_PAGE_CACHE_BUSY = 8
+    UNKNOWN_ERROR = 9
+    IN_SYNC_REPLICAS_NOT_ENOUGH = 10
+    PUT_TO_REMOTE_BROKER_FAIL = 11
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12
+    WHEEL_TIMER_FLOW_CONTROL = 13
+    WHEEL_TIMER_MSG_ILLEGAL = 14
+    WHEEL_TIMER_NOT_ENABLE = 15
+
+    @property
+    def is_stored(self) -> bool:
+        """Is the message in the log? True for the three time-outs behind the append as well."""
+        return self <= PutMessageStatus.SLAVE_NOT_AVAILABLE
+
+
+class AppendMessageStatus(IntEnum):
+    """How the append to one log file ended.
+
+    Source: AppendMessageStatus.
+    """
+
+    PUT_OK = 0
+    END_OF_FILE = 1
+    MESSAGE_SIZE_EXCEEDED = 2
+    PROPERTIES_SIZE_EXCEEDED = 3
+    UNKNOWN_ERROR = 4
+    ROCKSDB_ERROR = 5
+
+
+class GetMessageStatus(IntEnum):
+    """How a get ended.
+
+    Source: GetMessageStatus.
+    """
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_RESET = 9
+
+
+class BoundaryType(IntEnum):
+    """Which end of a run of equal store times a search by time returns.
+
+    Source: BoundaryType.
+    """
+
+    LOWER = 0
+    UPPER = 1
+
+
+class StoreState(StrEnum):
+    """The four states of a store; they are never mixed.
+
+    FULL ends by itself once there is space; FAILED is latched by a failed flush or write and ends with a reopen.
+    """
+
+    OPEN = "open"
+    FULL = "full"
+    FAILED = "failed"
+    CLOSED = "closed"
