@@ -88,16 +88,12 @@ static const mq_crc32_variant_t *const variants[] = {
 
 static const char *const names[] = {
 #ifdef MQ_CRC32_X86
-    "vpclmul512",
-    "vpclmul256",
-    "pclmul",
+    "vpclmul512", "vpclmul256", "pclmul",
 #endif
 #ifdef MQ_CRC32_ARM
-    "arm_pmull",
-    "arm_crc",
+    "arm_pmull",  "arm_crc",
 #endif
-    "portable",
-    NULL,
+    "portable",   NULL,
 };
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };

@@ -87,8 +87,7 @@ FOR_PMULL MQ_INLINE uint64x2_t take(uint8_t *dst, const uint8_t *src, size_t at,
     return vreinterpretq_u64_u8(v);
 }
 
-#define PAIR(distance)                                                                                                 \
-    vcombine_p64(vcreate_p64(MQ_FOLD_##distance##_LO), vcreate_p64(MQ_FOLD_##distance##_HI))
+#define PAIR(distance) vcombine_p64(vcreate_p64(MQ_FOLD_##distance##_LO), vcreate_p64(MQ_FOLD_##distance##_HI))
 
 FOR_PMULL MQ_INLINE uint32_t run_pmull(uint32_t state, uint8_t *dst, const uint8_t *src, size_t n, int copy) {
     if (n < 128) return run_crc(state, dst, src, n, copy);

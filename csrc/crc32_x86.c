@@ -47,20 +47,54 @@ FOR_128 MQ_INLINE uint32_t reduce(__m128i x) {
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(f, r), 3);
 }
 
-/* Fewer than 16 bytes: they go to the end of a register, and the zeros before them change nothing. */
-FOR_128 MQ_INLINE uint32_t crc_few(uint32_t state, const uint8_t *p, size_t n) {
+/* Store the first n < 16 bytes of lo, hi from registers: what is loaded again right after odd stores waits for them. */
+MQ_INLINE void store_few(uint8_t *dst, uint64_t lo, uint64_t hi, size_t n) {
+    if (n & 8) {
+        memcpy(dst, &lo, 8);
+        dst += 8;
+        lo = hi;
+    }
+    if (n & 4) {
+        memcpy(dst, &lo, 4);
+        dst += 4;
+        lo >>= 32;
+    }
+    if (n & 2) {
+        memcpy(dst, &lo, 2);
+        dst += 2;
+        lo >>= 16;
+    }
+    if (n & 1) *dst = (uint8_t)lo;
+}
+
+/* Fewer than 16 bytes: they go to the end of a register, and the zeros before them change nothing. Two loads may
+ * overlap; of the second only the bytes are used that the first has not got. */
+FOR_128 MQ_INLINE uint32_t run_few(uint32_t state, uint8_t *dst, const uint8_t *src, size_t n, int copy) {
     if (n >= 8) {
-        uint64_t first = mq_crc32_load64(p) ^ state;
-        uint64_t rest = mq_crc32_load64(p + n - 8) >> 8 >> (8 * (15 - n));
+        uint64_t first = mq_crc32_load64(src);
+        uint64_t rest = mq_crc32_load64(src + n - 8) >> 8 >> (8 * (15 - n));
+        if (copy) {
+            MQ_READ_ONCE();
+            store_few(dst, first, rest, n);
+        }
         unsigned shift = 8 * (unsigned)(16 - n); /* 8 to 64 */
-        __extension__ unsigned __int128 v = ((unsigned __int128)rest << 64 | first) << shift;
+        __extension__ unsigned __int128 v = ((unsigned __int128)rest << 64 | (first ^ state)) << shift;
         return reduce(_mm_set_epi64x((long long)(uint64_t)(v >> 64), (long long)(uint64_t)v));
     }
     if (n >= 4) {
-        uint64_t word = (uint64_t)mq_crc32_load32(p + n - 4) << (8 * (n - 4)) | mq_crc32_load32(p);
+        uint64_t word = (uint64_t)mq_crc32_load32(src + n - 4) >> (8 * (8 - n)) << 32 | mq_crc32_load32(src);
+        if (copy) {
+            MQ_READ_ONCE();
+            store_few(dst, word, 0, n);
+        }
         return reduce(_mm_set_epi64x((long long)((word ^ state) << (64 - 8 * n)), 0));
     }
-    while (n--) state = mq_crc32_slices[0][(state ^ *p++) & 255] ^ state >> 8;
+    if (copy) {
+        mq_crc32_copy_few(dst, src, n);
+        MQ_READ_ONCE();
+        src = dst;
+    }
+    while (n--) state = mq_crc32_slices[0][(state ^ *src++) & 255] ^ state >> 8;
     return state;
 }
 
@@ -76,17 +110,16 @@ FOR_128 MQ_INLINE uint32_t finish(__m128i x, uint8_t *dst, const uint8_t *src, s
     for (; n - at >= 16; at += 16) x = fold(x, k, take(dst, src, at, copy));
     size_t odd = n - at;
     if (odd) {
-        const uint8_t *end = src + n;
-        if (copy) {
-            mq_crc32_copy_few(dst + at, src + at, odd);
-            MQ_READ_ONCE();
-            end = dst + n;
-        }
         /* Cut the string of 16 + odd bytes so that the last 16 are together: x loses its first `odd` bytes to the left
-         * and takes the new ones in from the right. */
+         * and takes the new ones in from the right. The load reaches back over bytes that are done; `keep` hides them. */
+        __m128i last = _mm_loadu_si128((const __m128i *)(src + n - 16));
+        if (copy) {
+            LOADED_ONCE(last);
+            __m128i only = _mm_shuffle_epi8(last, _mm_loadu_si128((const __m128i *)(shifts + 32 - odd)));
+            store_few(dst + at, (uint64_t)_mm_cvtsi128_si64(only), (uint64_t)_mm_extract_epi64(only, 1), odd);
+        }
         __m128i keep = _mm_loadu_si128((const __m128i *)(shifts + 16 + odd));
         __m128i cut = _mm_shuffle_epi8(x, _mm_loadu_si128((const __m128i *)(shifts + odd)));
-        __m128i last = _mm_loadu_si128((const __m128i *)(end - 16));
         x = fold(cut, k, _mm_blendv_epi8(_mm_shuffle_epi8(x, keep), last, keep));
     }
     return reduce(x);
@@ -97,12 +130,7 @@ FOR_128 MQ_INLINE uint32_t short_input(uint32_t state, uint8_t *dst, const uint8
         __m128i x = _mm_xor_si128(take(dst, src, 0, copy), _mm_cvtsi32_si128((int)state));
         return finish(x, dst, src, 16, n, copy);
     }
-    if (copy) {
-        mq_crc32_copy_few(dst, src, n);
-        MQ_READ_ONCE();
-        src = dst;
-    }
-    return crc_few(state, src, n);
+    return run_few(state, dst, src, n, copy);
 }
 
 FOR_128 MQ_INLINE uint32_t run_128(uint32_t state, uint8_t *dst, const uint8_t *src, size_t n, int copy) {
@@ -198,9 +226,9 @@ FOR_512 MQ_INLINE uint32_t run_512(uint32_t state, uint8_t *dst, const uint8_t *
     }
     for (; n - at >= 64; at += 64) a = fold_512(a, k512, take_512(dst, src, at, copy));
     /* Each lane by its own distance to the last one; the last one goes in as it is. */
-    const __m512i lanes = _mm512_set_epi64(0, 0, (long long)MQ_FOLD_128_HI, (long long)MQ_FOLD_128_LO,
-                                           (long long)MQ_FOLD_256_HI, (long long)MQ_FOLD_256_LO,
-                                           (long long)MQ_FOLD_384_HI, (long long)MQ_FOLD_384_LO);
+    const __m512i lanes =
+        _mm512_set_epi64(0, 0, (long long)MQ_FOLD_128_HI, (long long)MQ_FOLD_128_LO, (long long)MQ_FOLD_256_HI,
+                         (long long)MQ_FOLD_256_LO, (long long)MQ_FOLD_384_HI, (long long)MQ_FOLD_384_LO);
     a = fold_512(a, lanes, _mm512_maskz_mov_epi64(0xC0, a));
     __m256i half = _mm256_xor_si256(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
     __m128i x = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
@@ -227,9 +255,7 @@ static int can_128(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 }
-static int can_256(void) {
-    return can_128() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
-}
+static int can_256(void) { return can_128() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq"); }
 static int can_512(void) {
     return can_256() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl");
