@@ -1,0 +1,357 @@
+"""IndexService: the row of index files of one store, oldest first.
+
+It decides which file takes the next entry, which are asked, and which go; what is inside a file is _index_file.pyx's business. It must never read
+the log: who calls it dispatches records, compares the messages behind the hits, and dispatches again what was dropped here. Everything in these files can
+be rebuilt from the log. The format is described in FORMAT.md beside this file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from mqfast.errors import CorruptFile, StoreClosed, UsageError
+from mqfast.store._index_file import IndexFile, infer_sizes, key_hash
+from mqfast.store._os import OsDoor
+
+__all__ = ["IndexLoad", "IndexQuery", "IndexService", "infer_index_sizes"]
+
+log = logging.getLogger(__name__)
+
+# yyyyMMddHHmmssSSS. RocketMQ takes any number and never reads it as a time; the last year is left out so that a later name always exists.
+_NAME = re.compile(r"(?!9999)[0-9]{17}")
+_UNFINISHED = re.compile(r"[0-9]{17}\.tmp")
+
+
+class IndexConfig(Protocol):
+    """What the service reads from the configuration."""
+
+    @property
+    def max_hash_slot_num(self) -> int: ...
+    @property
+    def max_index_num(self) -> int: ...
+    @property
+    def max_msgs_num_batch(self) -> int: ...
+    @property
+    def message_index_enable(self) -> bool: ...
+
+
+class IndexCheckpoint(Protocol):
+    """What the service does with the store's checkpoint."""
+
+    index_msg_timestamp: int
+
+    def flush(self) -> None: ...
+
+
+class IndexQuery(NamedTuple):
+    """Hits of a query, newest first, collisions among them; and how far the index had come (0 and 0 when there is no file)."""
+
+    physical_offsets: list[int]
+    last_timestamp: int
+    last_offset: int
+
+
+@dataclass
+class IndexLoad:
+    """What load() met: names of files."""
+
+    kept: list[str] = field(default_factory=list)
+    destroyed: list[str] = field(default_factory=list)
+    """Not known to be whole after an abnormal exit, or never given a length; their keys come back by dispatching again."""
+    skipped: list[str] = field(default_factory=list)
+    """Not named like an index file; left alone."""
+    damaged: list[str] = field(default_factory=list)
+    """Kept, with an impossible header: what is wrong, as text."""
+
+
+def _file_name(now_ms: int, newest: str | None) -> str:
+    """Local time as yyyyMMddHHmmssSSS, moved on so that it sorts behind the newest file whatever the clock did."""
+    name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+    return name if newest is None or name > newest else _next_name(newest)
+
+
+def _next_name(name: str) -> str:
+    """The name one millisecond later; of a number that is no time, the next number."""
+    try:
+        later = datetime.strptime(name + "000", "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1)
+    except ValueError:
+        return f"{int(name) + 1:017d}"
+    return later.strftime("%Y%m%d%H%M%S").rjust(14, "0") + f"{later.microsecond // 1000:03d}"
+
+
+def infer_index_sizes(
+    door: OsDoor, directory: str, slots: int | None = None, capacity: int | None = None
+) -> tuple[int, int] | None:
+    """(slots, capacity) of the files in an index directory; None when it holds none.
+
+    All files of a store have the same sizes, so one that tells them is enough; the newest may be empty and tells nothing.
+    Raises: CorruptFile when there are files and none tells; StorageError.
+    """
+    refused: CorruptFile | None = None
+    for name in door.listdir(directory):
+        if not _NAME.fullmatch(name):
+            continue
+        path = os.path.join(directory, name)
+        if door.file_size(path) == 0:
+            continue
+        try:
+            return infer_sizes(door, path, slots, capacity)
+        except CorruptFile as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return None
+
+
+class IndexService:
+    """The hash index of one store.
+
+    Thread: one dispatcher calls current, roll and put; query and the properties from any thread; the rest one at a time (a lock of its own
+    orders them). truncate, close and destroy_all only after the dispatcher stopped.
+    Durability: as the files have it; the checkpoint's index time is moved only after a full file was flushed.
+    Source: IndexService.
+    """
+
+    def __init__(self, door: OsDoor, directory: str, config: IndexConfig, checkpoint: IndexCheckpoint) -> None:
+        self._door = door
+        self._directory = directory
+        self._config = config
+        self._checkpoint = checkpoint
+        self._lock = threading.Lock()
+        # Replaced, never changed: a query walks the tuple it found.
+        self._files: tuple[IndexFile, ...] = ()
+        self._closed = False
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def load(self, last_exit_ok: bool = True) -> IndexLoad:
+        """Open the files of the directory, oldest first.
+
+        After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ.
+        Raises: CorruptFile when a file's length fits neither the configured sizes nor an unfinished creation; StorageError.
+        """
+        report = IndexLoad()
+        with self._lock:
+            self._check_open()
+            if self._files:
+                raise UsageError("the index is loaded already")
+            files: list[IndexFile] = []
+            try:
+                for name in self._door.listdir(self._directory):
+                    self._load_one(name, last_exit_ok, files, report)
+            except BaseException:
+                for file in files:
+                    file.close()
+                raise
+            self._files = tuple(files)
+        for text in report.damaged:
+            log.warning("index: %s", text)
+        if report.skipped:
+            log.warning("index: no index files, left alone in %s: %s", self._directory, ", ".join(report.skipped))
+        return report
+
+    def _load_one(self, name: str, last_exit_ok: bool, files: list[IndexFile], report: IndexLoad) -> None:
+        """Open, destroy or skip one directory entry."""
+        path = os.path.join(self._directory, name)
+        if _UNFINISHED.fullmatch(name) and not self._door.is_dir(path):
+            self._door.unlink(path, missing_ok=True)
+            report.destroyed.append(name)
+            return
+        if not _NAME.fullmatch(name) or self._door.is_dir(path):
+            report.skipped.append(name)
+            return
+        if self._door.file_size(path) == 0:
+            # A creation by another implementation that was cut short before the file had its length.
+            self._door.unlink(path, missing_ok=True)
+            report.destroyed.append(name)
+            return
+        file = IndexFile.open(self._door, path, self._config.max_hash_slot_num, self._config.max_index_num)
+        if not last_exit_ok and file.end_timestamp > self._checkpoint.index_msg_timestamp:
+            file.destroy()
+            report.destroyed.append(name)
+            return
+        files.append(file)
+        report.kept.append(name)
+        if file.damage is not None:
+            report.damaged.append(file.damage)
+
+    def flush(self) -> None:
+        """Make everything put before this call durable. Raises: FlushError."""
+        for file in self._files:
+            try:
+                file.flush()
+            except StoreClosed:
+                self._check_open()  # else the file was retired meanwhile
+
+    def close(self) -> None:
+        """Flush and close every file; also those behind one that cannot be flushed. Safe to call twice.
+
+        Raises: FlushError, the first one met.
+        """
+        with self._lock:
+            files, self._files, self._closed = self._files, (), True
+        failure: BaseException | None = None
+        for file in files:
+            try:
+                file.flush()
+            except Exception as error:
+                failure = failure or error
+            file.close()
+        if failure is not None:
+            raise failure
+
+    def destroy_all(self) -> None:
+        """Remove every index file; the service stays open and empty, for rebuilding."""
+        with self._lock:
+            self._check_open()
+            self._retire(0, len(self._files))
+
+    # --- put ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """The open files, oldest first."""
+        return self._files
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the last record with a key in the index; 0 when there is none. Records below it are not put again."""
+        files = self._files
+        return files[-1].end_offset if files else 0
+
+    def current(self) -> IndexFile | None:
+        """The file that takes the next entry; None when there is none or it is full: then roll().
+
+        Raises: DiskFull, StorageError when a file of another program has holes that cannot be filled; StoreClosed.
+        """
+        files = self._files
+        if not files:
+            self._check_open()
+            return None
+        if files[-1].is_full:
+            return None
+        files[-1].reserve()
+        return files[-1]
+
+    def roll(self) -> IndexFile:
+        """Make the next file when the current one is full or missing, and return the current one.
+
+        A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat after a failure: what was
+        made is not made again.
+
+        Raises: DiskFull, StorageError (no file was made); FlushError (the file was made, the checkpoint was not moved).
+        """
+        with self._lock:
+            current = self.current()
+            if current is not None:
+                return current
+            full = self._files[-1] if self._files else None
+            self._door.makedirs(self._directory)
+            name = _file_name(self._door.now_ms(), os.path.basename(full.path) if full else None)
+            while self._door.exists(os.path.join(self._directory, name)):
+                name = _next_name(name)
+            file = IndexFile.create(
+                self._door,
+                os.path.join(self._directory, name),
+                self._config.max_hash_slot_num,
+                self._config.max_index_num,
+                (full.end_timestamp, full.end_offset) if full else None,
+            )
+            self._files = (*self._files, file)
+        if full is not None:
+            full.flush()
+            if full.end_timestamp > 0:
+                self._checkpoint.index_msg_timestamp = full.end_timestamp
+                self._checkpoint.flush()
+        return file
+
+    def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> int:
+        """Index one record under each key, in this order (RocketMQ: the unique key, then those of KEYS); empty ones are left out.
+
+        Nothing is put when indexing is off or the record lies below the index's end (it was dispatched before).
+        Returns: how many entries were put. Raises: as roll.
+        """
+        if not self._config.message_index_enable:
+            return 0
+        file = self.current() or self.roll()
+        if physical_offset < file.end_offset:
+            return 0
+        done = 0
+        for key in keys:
+            if not key:
+                continue
+            h = key_hash(topic, key)
+            while not file.put(h, physical_offset, store_timestamp):
+                file = self.roll()
+            done += 1
+        return done
+
+    # --- query -------------------------------------------------------------------------------------------------------
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexQuery:
+        """Physical offsets of records that may carry this key and were stored in [begin_ms, end_ms], newest first.
+
+        At most ``max_count`` and ``max_msgs_num_batch``. Keys with the same hash are among them: compare the message.
+        Raises: StoreClosed.
+        """
+        files = self._files
+        if not files:
+            self._check_open()
+            return IndexQuery([], 0, 0)
+        newest = files[-1]
+        offsets: list[int] = []
+        limit = min(max_count, self._config.max_msgs_num_batch)
+        h = key_hash(topic, key)
+        last_timestamp, last_offset = newest.end_timestamp, newest.end_offset
+        for file in reversed(files):
+            try:
+                if not file.select_into(offsets, h, begin_ms, end_ms, limit):
+                    break
+            except StoreClosed:
+                self._check_open()  # else the file was retired meanwhile
+        return IndexQuery(offsets, last_timestamp, last_offset)
+
+    # --- retire ------------------------------------------------------------------------------------------------------
+
+    def delete_expired(self, min_physical_offset: int) -> list[str]:
+        """Remove the oldest files that end below the log's first byte, never the newest file. Returns: their names."""
+        with self._lock:
+            self._check_open()
+            n = 0
+            while n < len(self._files) - 1 and self._files[n].end_offset < min_physical_offset:
+                n += 1
+            return self._retire(0, n)
+
+    def truncate(self, physical_offset: int) -> int:
+        """Drop every entry that may point at or behind ``physical_offset``, where the log was cut.
+
+        Entries cannot be taken out of a file one by one, so the first file that reaches the cut goes, with all newer ones.
+        Returns: the lowest physical offset from which keys must be dispatched again; 0 for all of the log.
+        """
+        with self._lock:
+            self._check_open()
+            keep = 0
+            while keep < len(self._files) and self._files[keep].end_offset < physical_offset:
+                keep += 1
+            self._retire(keep, len(self._files))
+            return self._files[-1].end_offset if self._files else 0
+
+    def _retire(self, first: int, stop: int) -> list[str]:
+        """Take files[first:stop] out of the row, then remove them. Under the lock."""
+        gone = self._files[first:stop]
+        self._files = self._files[:first] + self._files[stop:]
+        for file in gone:
+            file.destroy()
+        return [os.path.basename(file.path) for file in gone]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the index in {self._directory} is closed")
