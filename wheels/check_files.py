@@ -1,0 +1,82 @@
+"""Checks what is inside the sdist and the wheel of one folder: everything needed, nothing generated, no debug information.
+
+Run by wheels/build.sh as ``python wheels/check_files.py wheels/dist``; exits 1 with a line for each fault.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WHEEL_BYTES_MAX = 4 * 1024 * 1024  # numpy's is 15 MB; ours should stay small enough to be nobody's problem
+
+
+def tree(*patterns: str) -> set[str]:
+    """Return the project's files that match, as paths from the project's top."""
+    return {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)}
+
+
+def check_wheel(path: Path) -> list[str]:
+    """Return the faults of one wheel."""
+    faults = []
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        text = re.compile(r"\.debug_info\x00")
+        for name in names:
+            if name.endswith(".so") and text.search(wheel.read(name).decode("latin-1")):
+                faults.append(f"{name}: carries debug information")
+    wanted = tree("mqfast/**/*.py", "mqfast/**/*.pyi", "mqfast/**/*.pxd", "mqfast/py.typed", "mqfast/**/FORMAT.md")
+    faults += [f"missing: {name}" for name in sorted(wanted - names)]
+    for module in sorted(tree("mqfast/**/*.pyx")):
+        stem = module.removesuffix(".pyx")
+        if not any(name.startswith(f"{stem}.") and name.endswith(".so") for name in names):
+            faults.append(f"missing: extension module of {module}")
+    faults += [f"does not belong here: {name}" for name in sorted(names) if name.endswith((".c", ".h", ".pyx", ".o"))]
+    faults += [
+        f"does not belong here: {name}" for name in sorted(names) if not re.match(r"mqfast(-[^/]+\.dist-info)?/", name)
+    ]
+    if not any(name.endswith("/LICENSE") for name in names):
+        faults.append("missing: LICENSE")
+    if path.stat().st_size > WHEEL_BYTES_MAX:
+        faults.append(f"{path.stat().st_size} bytes; expected at most {WHEEL_BYTES_MAX}")
+    if sys.platform == "linux" and "manylinux" not in path.name and "musllinux" not in path.name:
+        faults.append("not repaired: its name says neither manylinux nor musllinux")
+    return [f"{path.name}: {fault}" for fault in faults]
+
+
+def check_sdist(path: Path) -> list[str]:
+    """Return the faults of one sdist."""
+    with tarfile.open(path) as sdist:
+        names = {member.name.partition("/")[2] for member in sdist.getmembers()}
+    wanted = tree(
+        "mqfast/**/*.py", "mqfast/**/*.pyi", "mqfast/**/*.pyx", "mqfast/**/*.pxd", "csrc/*.c", "csrc/*.h", "setup.py"
+    )
+    wanted |= {"pyproject.toml", "LICENSE", "README.md"}
+    faults = [f"missing: {name}" for name in sorted(wanted - names)]
+    faults += [
+        f"does not belong here: {name}"
+        for name in sorted(names)
+        if name.endswith((".so", ".o")) or (name.endswith(".c") and not name.startswith(("csrc/", "tests/")))
+    ]
+    return [f"{path.name}: {fault}" for fault in faults]
+
+
+def main() -> int:
+    """Check every file of the folder given on the command line."""
+    folder = Path(sys.argv[1])
+    wheels, sdists = sorted(folder.glob("*.whl")), sorted(folder.glob("*.tar.gz"))
+    faults = [] if wheels and sdists else [f"{folder}: expected a wheel and an sdist, found {sorted(folder.iterdir())}"]
+    for wheel in wheels:
+        faults += check_wheel(wheel)
+    for sdist in sdists:
+        faults += check_sdist(sdist)
+    print("\n".join(faults) or f"{len(wheels)} wheel and {len(sdists)} sdist checked", flush=True)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
