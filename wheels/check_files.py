@@ -1,4 +1,4 @@
-"""Checks what is inside the sdist and the wheel of one folder: everything needed, nothing generated, no debug information.
+"""Checks what is inside the sdist and the wheel of one folder: all that is needed, nothing generated, no debug data.
 
 Run by wheels/build.sh as ``python wheels/check_files.py wheels/dist``; exits 1 with a line for each fault.
 """
