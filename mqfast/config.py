@@ -1,0 +1,890 @@
+"""Settings of a store: one typed, documented table for RocketMQ's property names and for ours.
+
+Every setting is one field of ``StoreConfig``; its metadata holds RocketMQ's name, the unit and the allowed range,
+and nothing else in the project maps one name to the other. This module must never touch a file on its own: a
+``broker.conf`` is read through the door it is given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+from mqfast.errors import ConfigError, MessageIllegal
+from mqfast.message import parse_host
+
+__all__ = ["DOCUMENTED_FIELDS", "FIELD_OF_PROPERTY", "PROPERTY_OF_FIELD", "Setting", "StoreConfig", "parse_properties"]
+
+_log = logging.getLogger("mqfast.config")
+
+_I32_MAX: Final = 2**31 - 1
+_I64_MAX: Final = 2**63 - 1
+_CONF_BYTES_MAX: Final = 1 << 20
+_MS_OF_DELAY_UNIT: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class _Door(Protocol):
+    def read_file(self, path: str, max_bytes: int = ...) -> bytes: ...
+
+
+class Setting(NamedTuple):
+    """One row of ``StoreConfig.describe()``; ``rocketmq_name`` is None for settings of our own."""
+
+    field: str
+    value: object
+    unit: str
+    rocketmq_name: str | None
+    doc: str
+
+
+def _setting(
+    default: object,
+    rocketmq: str | None,
+    unit: str,
+    doc: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    clamp: tuple[int, int] | None = None,
+) -> Any:
+    # ``clamp``: RocketMQ silently moves a value into this range; a keyword outside of it is an error, a broker.conf
+    # gets a warning.
+    kind = {bool: "bool", int: "int", float: "float"}.get(type(default), "str")
+    if default is None and unit == "bytes":
+        kind = "int"
+    if kind in ("int", "float"):
+        least = 0 if least is None else least
+        most = _I32_MAX if most is None else most
+    metadata = {
+        "rocketmq": rocketmq,
+        "unit": unit,
+        "doc": doc,
+        "kind": kind,
+        "optional": default is None,
+        "least": least,
+        "most": most,
+        "choices": choices,
+        "clamp": clamp,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def _own(default: object, unit: str, doc: str, **limits: Any) -> Any:
+    return _setting(default, None, unit, doc, **limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The settings of one store; immutable, checked as a whole when it is made.
+
+    Make one with ``from_kwargs``, ``from_broker_conf`` or ``tiny``: they note in ``explicit`` what the caller asked
+    for, so that the sizes of an existing store can be taken from its files everywhere else. Defaults are RocketMQ
+    5.3.3's unless a field says otherwise. Names put the quantity and its unit first and the kind of file it is about
+    last.
+
+    Raises: ConfigError when a value has the wrong type or range, or two values contradict each other.
+    Source: MessageStoreConfig, BrokerConfig.
+    """
+
+    # Where things are.
+    store_path_root_dir: str | None = _setting(
+        None,
+        "storePathRootDir",
+        "text",
+        "Directory of the store; the path given to open() names it, so this is only a check against it.",
+    )
+    store_path_commit_log: str | None = _setting(
+        None,
+        "storePathCommitLog",
+        "directories",
+        "Directories of the log, separated by commas; none means commitlog/ below the root.",
+    )
+    read_only_commit_log_store_paths: str | None = _setting(
+        None,
+        "readOnlyCommitLogStorePaths",
+        "directories",
+        "Log directories, separated by commas, that get no new files.",
+    )
+    store_type: str = _setting(
+        "default",
+        "storeType",
+        "name",
+        "Kind of store; the RocksDB kind is another format and not opened here.",
+        choices=("default",),
+    )
+
+    # Sizes that are part of the format.
+    mapped_file_bytes_commit_log: int = _setting(
+        1 << 30, "mappedFileSizeCommitLog", "bytes", "Length of one log file.", least=256
+    )
+    mapped_file_bytes_consume_queue: int = _setting(
+        6_000_000,
+        "mappedFileSizeConsumeQueue",
+        "bytes",
+        "Length of one queue file, rounded up to whole 20-byte units.",
+        least=20,
+    )
+    mapped_file_bytes_batch_consume_queue: int = _setting(
+        13_800_000,
+        "mapperFileSizeBatchConsumeQueue",
+        "bytes",
+        "Length of one file of 46-byte batch units; not rounded.",
+        least=46,
+    )
+    mapped_file_bytes_consume_queue_ext: int = _setting(
+        48 << 20, "mappedFileSizeConsumeQueueExt", "bytes", "Length of one queue extension file.", least=24
+    )
+    mapped_file_bytes_timer_log: int = _setting(
+        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one timer log file.", least=68
+    )
+    max_hash_slot_num: int = _setting(5_000_000, "maxHashSlotNum", "slots", "Hash slots of one index file.", least=1)
+    max_index_num: int = _setting(
+        20_000_000, "maxIndexNum", "entries", "Entries of one index file; the first is never used.", least=2
+    )
+    enable_consume_queue_ext: bool = _setting(
+        False, "enableConsumeQueueExt", "", "Queue units may hold addresses of extension units."
+    )
+
+    # What a message may be.
+    max_message_bytes: int = _setting(
+        4 << 20, "maxMessageSize", "bytes", "Longest body; a whole record may have 64 KiB more.", least=10
+    )
+    auto_message_version_on_topic_len: bool = _setting(
+        True,
+        "autoMessageVersionOnTopicLen",
+        "",
+        "Use the record form with a two-byte topic length where the topic needs it.",
+    )
+    enabled_append_prop_crc: bool = _setting(
+        False, "enabledAppendPropCRC", "", "End every record with a CRC over all of it, as a property."
+    )
+    force_verify_prop_crc: bool = _setting(
+        False, "forceVerifyPropCRC", "", "Check that CRC instead of the body's; needs enabled_append_prop_crc."
+    )
+    enable_lmq: bool = _setting(
+        False, "enableLmq", "", "Light queues (%LMQ%); consumer offsets then live in lmqConsumerOffset.json."
+    )
+    enable_multi_dispatch: bool = _setting(
+        False,
+        "enableMultiDispatch",
+        "",
+        "Dispatch a message to the further queues named in its properties; needs enable_lmq.",
+    )
+    message_delay_level: str = _setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "messageDelayLevel",
+        "levels",
+        "Delays of the levels 1, 2, ...: a number and s, m, h or d each, separated by blanks.",
+    )
+    store_host: str = _own(
+        "127.0.0.1:10911",
+        "host:port",
+        "Address that records and message ids name as their store; in a broker.conf brokerIP1 and listenPort.",
+    )
+    born_host: str = _own(
+        "127.0.0.1:0", "host:port", "Address that records name as their producer where the message does not say."
+    )
+
+    # Append and flush.
+    flush_disk_type: str = _setting(
+        "ASYNC_FLUSH",
+        "flushDiskType",
+        "name",
+        "ASYNC_FLUSH: a put returns when the page cache has it. SYNC_FLUSH: when the disk has it.",
+        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+    )
+    sync_flush_timeout_ms: int = _setting(
+        5000,
+        "syncFlushTimeout",
+        "ms",
+        "How long a put under SYNC_FLUSH waits before it reports FLUSH_DISK_TIMEOUT.",
+        least=1,
+    )
+    flush_interval_ms_commit_log: int = _setting(
+        500, "flushIntervalCommitLog", "ms", "Pause between flushes of the log.", least=1
+    )
+    flush_timed_commit_log: bool = _setting(
+        True, "flushCommitLogTimed", "", "Keep to the interval even if somebody asks for a flush sooner."
+    )
+    flush_least_pages_commit_log: int = _setting(
+        4, "flushCommitLogLeastPages", "4 KiB pages", "Flush the log only if this much is waiting."
+    )
+    flush_thorough_interval_ms_commit_log: int = _setting(
+        10_000, "flushCommitLogThoroughInterval", "ms", "Flush the log at least this often, however little is waiting."
+    )
+    commit_interval_ms_commit_log: int = _setting(
+        200, "commitIntervalCommitLog", "ms", "Pause between commits from the pool to the page cache.", least=1
+    )
+    commit_least_pages_commit_log: int = _setting(
+        4, "commitCommitLogLeastPages", "4 KiB pages", "Commit only if this much is waiting."
+    )
+    commit_thorough_interval_ms_commit_log: int = _setting(
+        200, "commitCommitLogThoroughInterval", "ms", "Commit at least this often, however little is waiting."
+    )
+    wake_commit_when_put_message: bool = _setting(
+        True, "wakeCommitWhenPutMessage", "", "Every put wakes the commit service."
+    )
+    wake_flush_when_put_message: bool = _setting(
+        False, "wakeFlushWhenPutMessage", "", "Every put wakes the flush service."
+    )
+    flush_interval_ms_consume_queue: int = _setting(
+        1000, "flushIntervalConsumeQueue", "ms", "Pause between flushes of the queues.", least=1
+    )
+    flush_least_pages_consume_queue: int = _setting(
+        2, "flushConsumeQueueLeastPages", "4 KiB pages", "Flush a queue only if this much is waiting."
+    )
+    flush_thorough_interval_ms_consume_queue: int = _setting(
+        60_000,
+        "flushConsumeQueueThoroughInterval",
+        "ms",
+        "Flush the queues at least this often, however little is waiting.",
+    )
+    os_page_cache_busy_timeout_ms: int = _setting(
+        1000,
+        "osPageCacheBusyTimeOutMills",
+        "ms",
+        "A put lock held longer than this makes further puts PageCacheBusy.",
+        most=_I64_MAX,
+    )
+    transient_store_pool_enable: bool = _setting(
+        False,
+        "transientStorePoolEnable",
+        "",
+        "Append into private buffers that are committed later: what is not yet committed dies with the process.",
+    )
+    transient_store_pool_size: int = _setting(
+        5, "transientStorePoolSize", "buffers", "Buffers of the pool, each as long as a log file.", least=1, most=1024
+    )
+    fast_fail_if_no_buffer_in_store_pool: bool = _setting(
+        False,
+        "fastFailIfNoBufferInStorePool",
+        "",
+        "An empty pool refuses the put instead of writing through the mapping.",
+    )
+    warm_mapped_file_enable: bool = _setting(
+        False, "warmMapedFileEnable", "", "Touch every page of a new log file before it is used."
+    )
+    flush_least_pages_when_warm_mapped_file: int = _setting(
+        4096,
+        "flushLeastPagesWhenWarmMapedFile",
+        "4 KiB pages",
+        "Flush after this many touched pages (SYNC_FLUSH only).",
+        least=1,
+    )
+    write_without_mmap: bool = _setting(
+        False, "writeWithoutMmap", "", "Append by write calls instead of through the mapping (newer than 5.3.3)."
+    )
+    data_read_ahead_enable: bool = _setting(
+        True, "dataReadAheadEnable", "", "Let the kernel read ahead in log files; off suits random reads of cold data."
+    )
+
+    # Index, dispatch and reading.
+    message_index_enable: bool = _setting(True, "messageIndexEnable", "", "Index messages by key.")
+    message_index_safe: bool = _setting(
+        False, "messageIndexSafe", "", "Recovery goes back far enough to rebuild every index entry, which takes longer."
+    )
+    check_crc_on_recover: bool = _setting(
+        True, "checkCRCOnRecover", "", "Check the body CRC of every record that recovery reads."
+    )
+    read_uncommitted: bool = _setting(
+        False, "readUnCommitted", "", "Show messages to readers before they are flushed (matters under SYNC_FLUSH)."
+    )
+    max_msgs_num_batch: int = _setting(64, "maxMsgsNumBatch", "messages", "Most results of one query by key.", least=1)
+    default_query_max_num: int = _setting(
+        32, "defaultQueryMaxNum", "messages", "Results of a query by key that names no limit.", least=1
+    )
+    max_transfer_bytes_on_message_in_memory: int = _setting(
+        262_144, "maxTransferBytesOnMessageInMemory", "bytes", "Most bytes of one get of recent messages.", least=1
+    )
+    max_transfer_count_on_message_in_memory: int = _setting(
+        32, "maxTransferCountOnMessageInMemory", "messages", "Most messages of one get of recent messages.", least=1
+    )
+    max_transfer_bytes_on_message_in_disk: int = _setting(
+        65_536, "maxTransferBytesOnMessageInDisk", "bytes", "Most bytes of one get of old messages.", least=1
+    )
+    max_transfer_count_on_message_in_disk: int = _setting(
+        8, "maxTransferCountOnMessageInDisk", "messages", "Most messages of one get of old messages.", least=1
+    )
+    access_message_in_memory_max_percent: int = _setting(
+        40,
+        "accessMessageInMemoryMaxRatio",
+        "% of RAM",
+        "Distance from the log's end up to which a message counts as recent.",
+        most=100,
+    )
+    max_filter_message_bytes: int = _setting(
+        16_000, "maxFilterMessageSize", "bytes", "Queue bytes that one get scans at most.", least=20
+    )
+    travel_cq_file_num_when_get_message: int = _setting(
+        1, "travelCqFileNumWhenGetMessage", "files", "Queue files that one get walks while it finds nothing.", least=1
+    )
+
+    # Retention.
+    file_reserved_time_hours: int = _setting(72, "fileReservedTime", "hours", "Age at which a log file may be deleted.")
+    delete_when: str = _setting(
+        "04", "deleteWhen", "local hours", "Hours of the day, separated by semicolons, in which old files are deleted."
+    )
+    delete_file_batch_max: int = _setting(
+        10, "deleteFileBatchMax", "files", "Most log files deleted in one pass.", least=1
+    )
+    delete_files_interval_ms_commit_log: int = _setting(
+        100, "deleteCommitLogFilesInterval", "ms", "Pause between two deletions of log files."
+    )
+    delete_files_interval_ms_consume_queue: int = _setting(
+        100, "deleteConsumeQueueFilesInterval", "ms", "Pause after the deletion of queue files."
+    )
+    destroy_mapped_file_interval_forcibly_ms: int = _setting(
+        120_000, "destroyMapedFileIntervalForcibly", "ms", "How long a file that is still read waits for its deletion."
+    )
+    redelete_hanged_file_interval_ms: int = _setting(
+        120_000, "redeleteHangedFileInterval", "ms", "Pause between attempts to delete a file that was still read."
+    )
+    clean_resource_interval_ms: int = _setting(
+        10_000, "cleanResourceInterval", "ms", "Pause between two passes of the retention services.", least=1
+    )
+    clean_file_forcibly_enable: bool = _setting(
+        True, "cleanFileForciblyEnable", "", "Delete files before their time when the disk is nearly full."
+    )
+    disk_max_used_space_percent: int = _setting(
+        75, "diskMaxUsedSpaceRatio", "%", "Above it old files are deleted at any hour.", clamp=(10, 95)
+    )
+    disk_space_clean_forcibly_percent: int = _setting(
+        85, "diskSpaceCleanForciblyRatio", "%", "Above it files are deleted whatever their age.", clamp=(30, 85)
+    )
+    disk_space_warning_level_percent: int = _setting(
+        90, "diskSpaceWarningLevelRatio", "%", "Above it puts are refused as well.", clamp=(35, 90)
+    )
+    replicas_per_disk_partition: int = _setting(
+        1, "replicasPerDiskPartition", "stores", "Stores that share this partition.", least=1
+    )
+    logical_disk_space_clean_forcibly_threshold: float = _setting(
+        0.8,
+        "logicalDiskSpaceCleanForciblyThreshold",
+        "ratio",
+        "With several stores on a partition: share of our part above which files are deleted whatever their age.",
+        most=1,
+    )
+    retention_bytes: int | None = _own(
+        None,
+        "bytes",
+        "Most bytes of log files to keep, whatever their age; none means no such limit.",
+        least=1,
+        most=_I64_MAX,
+    )
+    retention_when_full: str = _own(
+        "drop_oldest",
+        "name",
+        "At the byte budget or on a full disk: delete the oldest file, or refuse puts.",
+        choices=("drop_oldest", "refuse"),
+    )
+
+    # Metadata.
+    default_topic_queue_nums: int = _setting(
+        8,
+        "defaultTopicQueueNums",
+        "queues",
+        "Queues that topics.json gives to a topic made by its first put.",
+        least=1,
+        most=1024,
+    )
+    flush_consumer_offset_interval_ms: int = _setting(
+        5000, "flushConsumerOffsetInterval", "ms", "Pause between two writes of consumerOffset.json.", least=1
+    )
+    consumer_offset_update_version_step: int = _setting(
+        500,
+        "consumerOffsetUpdateVersionStep",
+        "commits",
+        "Commits after which consumerOffset.json gets a new version.",
+        least=1,
+        most=_I64_MAX,
+    )
+
+    # Our own.
+    dispatch: str = _own(
+        "inline",
+        "name",
+        "inline: after a put returns, a get sees it. background: a service follows the log.",
+        choices=("inline", "background"),
+    )
+    prefault_window_bytes: int = _own(
+        2 << 20,
+        "bytes",
+        "Stretch of the log, ahead of its end, that is kept writable so that no put waits for a page fault.",
+    )
+    preallocate_files: int = _own(2, "files", "Log files that are made ahead of need.", least=0, most=64)
+    mlock_budget_bytes: int = _own(
+        8 << 20,
+        "bytes",
+        "Most memory to lock; what cannot be locked is reported, never fatal. 0 locks nothing.",
+        most=_I64_MAX,
+    )
+    maps_max: int = _own(
+        32_000,
+        "mappings",
+        "Most files to keep mapped; the kernel allows a process 65,530 mappings by default.",
+        least=16,
+    )
+
+    # What is known about the settings themselves.
+    explicit: frozenset[str] = field(default=frozenset(), compare=False)
+    without_effect: tuple[str, ...] = field(default=(), compare=False)
+    unknown: tuple[str, ...] = field(default=(), compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    _NOTES: ClassVar[frozenset[str]] = frozenset({"explicit", "without_effect", "unknown", "warnings"})
+
+    def __post_init__(self) -> None:
+        for name, meta in _META.items():
+            _check(name, getattr(self, name), meta)
+        size = self.mapped_file_bytes_consume_queue
+        object.__setattr__(self, "mapped_file_bytes_consume_queue", -(-size // 20) * 20)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        for host in ("store_host", "born_host"):
+            try:
+                parse_host(getattr(self, host))
+            except MessageIllegal as error:
+                raise ConfigError(f"{host}: {error}") from None
+        index_bytes = 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num
+        if index_bytes > _I32_MAX:
+            raise ConfigError(
+                f"max_hash_slot_num and max_index_num: expected an index file of at most {_I32_MAX} bytes, "
+                f"found {index_bytes}"
+            )
+        _delay_levels(self.message_delay_level)
+        _hours(self.delete_when)
+        contradictions = (
+            ("write_without_mmap", "transient_store_pool_enable", "the pool commits into a mapping"),
+            ("write_without_mmap", "warm_mapped_file_enable", "there is no mapping to warm"),
+        )
+        for one, other, why in contradictions:
+            if getattr(self, one) and getattr(self, other):
+                raise ConfigError(f"{one} and {other}: expected at most one of them, found both: {why}")
+        if self.force_verify_prop_crc and not self.enabled_append_prop_crc:
+            raise ConfigError(
+                "force_verify_prop_crc: expected enabled_append_prop_crc as well, found it off: "
+                "no new record would pass the check"
+            )
+        least = 2 * self.mapped_file_bytes_commit_log
+        if self.retention_bytes is not None and self.retention_bytes < least:
+            raise ConfigError(
+                f"retention_bytes: expected at least two log files ({least} bytes), since the last is never deleted, "
+                f"found {self.retention_bytes}"
+            )
+
+    @classmethod
+    def from_kwargs(cls, **settings: Any) -> StoreConfig:
+        """A config from keywords, spelled our way or RocketMQ's.
+
+        Raises: ConfigError for an unknown name (it names the nearest one), a setting given twice, a name of
+            RocketMQ's that this engine does not use, a wrong type or range, or a contradiction.
+        """
+        values: dict[str, Any] = {}
+        host_parts: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name in _HOST_PARTS:
+                host_parts[name] = value
+                continue
+            target = name if name in _META else FIELD_OF_PROPERTY.get(name)
+            if target is None:
+                raise ConfigError(_unknown(name))
+            if target in values:
+                raise ConfigError(f"{target} and {PROPERTY_OF_FIELD[target]}: expected one spelling, found both")
+            values[target] = value
+        if host_parts:
+            if "store_host" in values:
+                raise ConfigError(f"store_host and {' and '.join(host_parts)}: expected one spelling, found both")
+            values["store_host"] = _host(host_parts)
+        return cls(**values, explicit=frozenset(values))
+
+    @classmethod
+    def from_broker_conf(cls, source: str, *, door: _Door | None = None, **overrides: Any) -> StoreConfig:
+        """A config from a broker's property file; ``overrides`` are keywords that win over it.
+
+        Args: ``source`` is the text itself, or the path of the file when a ``door`` is given. The file may hold
+            UTF-8 or Latin-1.
+        Returns: keys that RocketMQ knows and this engine does not use are listed in ``without_effect``, all others
+            in ``unknown`` and ``warnings``. Values that RocketMQ would move into a range are moved, with a warning;
+            a number or truth value that Java would silently skip is an error here.
+        Raises: ConfigError, StorageError (door).
+        """
+        where = "broker.conf"
+        if door is not None:
+            where = source
+            data = door.read_file(source, max_bytes=_CONF_BYTES_MAX)
+            try:
+                source = data.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                source = data.decode("latin-1")
+        values: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
+        host_parts: dict[str, Any] = {}
+        idle: list[str] = []
+        unknown: list[str] = []
+        warnings: list[str] = []
+        for key, text in parse_properties(source).items():
+            target = FIELD_OF_PROPERTY.get(key)
+            if key in _HOST_PARTS:
+                host_parts[key] = text.strip()
+            elif target is not None:
+                value = _from_text(key, text, _META[target], warnings)
+                if target in values and values[target] != value:
+                    raise ConfigError(
+                        f"{where}: {spelled[target]} and {key} are one setting: expected one value, "
+                        f"found {values[target]} and {value}"
+                    )
+                values[target], spelled[target] = value, key
+            elif key in _KNOWN_TO_ROCKETMQ:
+                idle.append(key)
+            else:
+                unknown.append(key)
+                warnings.append(f"{where}: {_unknown(key)}")
+        if host_parts:
+            values["store_host"] = _host(host_parts)
+        given = cls.from_kwargs(**overrides)
+        values.update({name: getattr(given, name) for name in given.explicit})
+        for warning in warnings:
+            _log.warning("%s", warning)
+        return cls(
+            **values,
+            explicit=frozenset(values),
+            without_effect=tuple(idle),
+            unknown=tuple(unknown),
+            warnings=tuple(warnings),
+        )
+
+    @classmethod
+    def tiny(cls, **overrides: Any) -> StoreConfig:
+        """A config in which every edge comes every few messages: for tests.
+
+        Only the overrides count as explicit.
+        """
+        small = cls(
+            mapped_file_bytes_commit_log=64 << 10,
+            mapped_file_bytes_consume_queue=4000,
+            mapped_file_bytes_batch_consume_queue=46 * 20,
+            mapped_file_bytes_consume_queue_ext=1024,
+            mapped_file_bytes_timer_log=1024,
+            max_hash_slot_num=8,
+            max_index_num=32,
+            prefault_window_bytes=8 << 10,
+            transient_store_pool_size=3,
+        )
+        given = cls.from_kwargs(**overrides)
+        return replace(small, **{name: getattr(given, name) for name in given.explicit}, explicit=given.explicit)
+
+    def describe(self) -> list[Setting]:
+        """Every setting with its value, unit, RocketMQ name and meaning, in the order of the class."""
+        return [
+            Setting(name, getattr(self, name), meta["unit"], meta["rocketmq"], meta["doc"])
+            for name, meta in _META.items()
+        ]
+
+    @property
+    def sync_flush(self) -> bool:
+        """Does a put wait for the disk?"""
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delays of the levels 1, 2, ... in ms; level n is at place n - 1."""
+        return _delay_levels(self.message_delay_level)
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The local hours (0 to 23) in which old files are deleted."""
+        return _hours(self.delete_when)
+
+    @property
+    def commit_log_dirs(self) -> tuple[str, ...]:
+        """The configured log directories, writable ones only; empty means the default place."""
+        return _directories(self.store_path_commit_log)
+
+    @property
+    def read_only_commit_log_dirs(self) -> tuple[str, ...]:
+        """The configured log directories that get no new files."""
+        return _directories(self.read_only_commit_log_store_paths)
+
+
+_META: Final[dict[str, Mapping[str, Any]]] = {f.name: f.metadata for f in fields(StoreConfig) if f.metadata}
+DOCUMENTED_FIELDS: Final = tuple(_META)
+PROPERTY_OF_FIELD: Final[dict[str, str]] = {name: meta["rocketmq"] for name, meta in _META.items() if meta["rocketmq"]}
+# The two 4.x spellings are the same settings; everything else has one name.
+FIELD_OF_PROPERTY: Final[dict[str, str]] = {
+    **{prop: name for name, prop in PROPERTY_OF_FIELD.items()},
+    "mapedFileSizeCommitLog": "mapped_file_bytes_commit_log",
+    "mapedFileSizeConsumeQueue": "mapped_file_bytes_consume_queue",
+}
+# RocketMQ says in two properties what is one setting here.
+_HOST_PARTS: Final = {"brokerIP1": "127.0.0.1", "listenPort": "10911"}
+
+
+def _host(parts: Mapping[str, Any]) -> str:
+    address = str(parts.get("brokerIP1", _HOST_PARTS["brokerIP1"]))
+    port = parts.get("listenPort", _HOST_PARTS["listenPort"])
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _directories(text: str | None) -> tuple[str, ...]:
+    return tuple(part for part in (piece.strip() for piece in (text or "").split(",")) if part)
+
+
+def _unknown(name: str) -> str:
+    if name in _KNOWN_TO_ROCKETMQ:
+        return f"{name}: expected a setting of this engine, found one that only RocketMQ uses: it would have no effect"
+    # RocketMQ's names first tried as they are; a keyword in another style is compared with our names.
+    known: Iterable[str] = [*_META, *FIELD_OF_PROPERTY, *_HOST_PARTS]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{name}: expected a known setting, found an unknown one{hint}"
+
+
+def _check(name: str, value: object, meta: Mapping[str, Any]) -> None:
+    if value is None and meta["optional"]:
+        return
+    kind = meta["kind"]
+    allowed: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}[kind]
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind != "bool"):
+        raise ConfigError(f"{name}: expected {kind}, found {type(value).__name__} {value!r}")
+    if meta["choices"] and value not in meta["choices"]:
+        raise ConfigError(f"{name}: expected {' or '.join(meta['choices'])}, found {value!r}")
+    if isinstance(value, (int, float)) and kind != "bool":
+        least, most = meta["clamp"] or (meta["least"], meta["most"])
+        # Written so that NaN fails as well.
+        if not least <= value <= most:
+            raise ConfigError(f"{name}: expected {least} to {most} {meta['unit']}, found {value}")
+
+
+def _from_text(key: str, text: str, meta: Mapping[str, Any], warnings: list[str]) -> object:
+    text = text.strip()
+    kind = meta["kind"]
+    if kind == "str":
+        return text or None if meta["optional"] else text
+    if kind == "bool":
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{key}: expected true or false, found {text!r}")
+        return text.lower() == "true"
+    pattern = r"[+-]?[0-9]{1,20}" if kind == "int" else r"[+-]?[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?"
+    if not re.fullmatch(pattern, text):
+        raise ConfigError(f"{key}: expected a number, found {text!r}")
+    number = int(text) if kind == "int" else float(text)
+    if meta["clamp"]:
+        low, high = meta["clamp"]
+        if not low <= number <= high:
+            moved = min(max(number, low), high)
+            warnings.append(f"{key}: {number} is outside {low} to {high} and counts as {moved}")
+            return moved
+    return number
+
+
+def _delay_levels(text: str) -> tuple[int, ...]:
+    levels: list[int] = []
+    for token in text.split(" "):
+        number, unit = token[:-1], token[-1:]
+        if unit not in _MS_OF_DELAY_UNIT or not (number.isascii() and number.isdigit() and len(number) <= 9):
+            raise ConfigError(
+                f"message_delay_level: expected numbers with s, m, h or d between single blanks, found {token!r}"
+            )
+        levels.append(int(number) * _MS_OF_DELAY_UNIT[unit])
+    return tuple(levels)
+
+
+def _hours(text: str) -> frozenset[int]:
+    hours: set[int] = set()
+    for part in text.split(";"):
+        hour = part.strip()
+        if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) <= 23):
+            raise ConfigError(f"delete_when: expected hours 00 to 23 separated by semicolons, found {text!r}")
+        hours.add(int(hour))
+    return frozenset(hours)
+
+
+_BLANK: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending: str | None = None
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(_BLANK)
+        if pending is None and (not line or line[0] in "#!"):
+            continue
+        tail = len(line) - len(line.rstrip("\\"))
+        if tail % 2:
+            pending = (pending or "") + line[:-1]
+        else:
+            lines.append((pending or "") + line)
+            pending = None
+    if pending is not None:
+        lines.append(pending)
+    return lines
+
+
+def _unescape(text: str, line: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    i = 0
+    while i < len(text):
+        c = text[i]
+        i += 1
+        if c != "\\" or i == len(text):
+            out.append(c)
+            continue
+        c = text[i]
+        i += 1
+        if c != "u":
+            out.append(_ESCAPES.get(c, c))
+            continue
+        digits = text[i : i + 4]
+        if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+            raise ConfigError(f"property file: expected four hex digits behind \\u, found {digits!r} in {line!r}")
+        out.append(chr(int(digits, 16)))
+        i += 4
+    # Two escapes may make one character beyond U+FFFF.
+    return "".join(out).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The pairs of a Java property file; a later duplicate wins. Trailing blanks belong to a value.
+
+    Raises: ConfigError for a broken Unicode escape.
+    Source: java.util.Properties.load.
+    """
+    result: dict[str, str] = {}
+    for line in _logical_lines(text):
+        i = 0
+        while i < len(line) and line[i] not in _BLANK and line[i] not in "=:":
+            i += 2 if line[i] == "\\" else 1
+        key, rest = line[:i], line[i:].lstrip(_BLANK)
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(_BLANK)
+        result[_unescape(key, line)] = _unescape(rest, line)
+    return result
+
+
+# Every property that a setter or field of RocketMQ's broker classes knows (MessageStoreConfig, BrokerConfig,
+# BrokerIdentity, NettyServerConfig, NettyClientConfig, AuthConfig), releases 4.0 to 5.3.3 and the 5.3.4 development
+# line.
+_KNOWN_TO_ROCKETMQ: Final = frozenset(
+    """
+accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
+ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
+aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
+allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncLearner asyncSendEnable authConfigPath
+authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationStrategy
+authenticationWhitelist authorizationEnabled authorizationMetadataProvider authorizationProvider
+authorizationStrategy authorizationWhitelist autoCreateSubscriptionGroup autoCreateTopicEnable
+autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bindAddress
+bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
+broadcastOffsetExpireSecond brokerClusterName brokerConfigPath brokerElectionPriority brokerFastFailureEnable
+brokerHeartbeatInterval brokerId brokerIP1 brokerIP2 brokerName brokerNotActiveTimeoutMillis brokerPermission
+brokerRole brokerTopicEnable cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval
+checkCRCOnRecover checkSyncStateSetPeriod cleanFileForciblyEnable cleanOfflineBrokerInterval
+cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic
+clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
+clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
+clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
+clientWorkerThreads clusterName clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable
+coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes
+combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType commercialBaseCount commercialBigCount
+commercialEnable commercialSizePerMsg commercialTimerCount commercialTransCount commitCommitLogLeastPages
+commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval commitLogSwapMapInterval
+commitLogSwapMapReserveFileNum compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
+compactionThreadNum compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion
+connectTimeoutMillis consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
+consumerManageThreadPoolNums consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
+correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable
+defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum defaultTopicQueueNums
+delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax
+deleteWhen destroyMapedFileIntervalForcibly disableCallbackExecutor disableConsumeIfConsumerReadSlowly
+disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded diskMaxUsedSpaceRatio
+diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio dispatchCqCacheNum dispatchCqThreads
+dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableAcceleratedRecovery
+enableAsyncReput enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore
+enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
+enableConnectionMetrics enableConsumeQueueExt enableControllerMode enableCreateSysGroup enabledAppendPropCRC
+enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics enableLmq
+enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enableMixedMessageType
+enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
+enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
+enablePopMetrics enablePropertyFilter enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
+enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush
+enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister
+enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata enableSplitRegistration enableStatsMetrics
+enableTransactionMetrics enableTransparentRetry endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+estimateAccumulation expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
+fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval fileReservedTime
+filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogLeastPages
+flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
+flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval flushDelayOffsetInterval flushDiskType
+flushIntervalCommitLog flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
+forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable haHousekeepingInterval
+haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval
+haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode
+inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials
+inSyncReplicas isolateLogEnable listenPort litePullMessageEnable litePullMessageThreadPoolNums
+litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+loadBalanceThreadPoolQueueCapacity lockInStrictMode logicalDiskSpaceCleanForciblyThreshold
+logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum longPollingEnable
+mapedFileSizeCommitLog mapedFileSizeConsumeQueue mappedFileSizeCommitLog mappedFileSizeConsumeQueue
+mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
+maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxDelayTime
+maxErrorRateOfBloomFilter maxFilterMessageSize maxHashSlotNum maxHaTransferByteInSecond maxIndexNum
+maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize
+maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
+maxTopicLength maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
+maxTransferCountOnMessageInMemory memTableFlushInterval memTableFlushIntervalMs messageDelayLevel
+messageIndexEnable messageIndexSafe messageStorePlugIn metricGrpcExporterIntervalInMills
+metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
+metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName
+namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize
+popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
+popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
+popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
+preferredLeaderId printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums
+pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel
+putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
+queryMessageThreadPoolNums queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths readUnCommitted
+realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
+recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval regionId registerBrokerTimeoutMills
+registerNameServerPeriod rejectPullConsumerEnable rejectTransactionMessage replicasPerDiskPartition
+replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
+reviveQueueNum reviveScanTime rocketmqHome rocksdbCompressionType rocksdbCQDoubleWriteEnable
+rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scanAvailableNameSrv
+scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable
+sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
+serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable
+serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
+serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shortPollingTimeMills
+shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout socksProxyConfig
+spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp
+statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
+storePathBrokerIdentity storePathCommitLog storePathDLedgerCommitLog storePathEpochFile storePathRootDir
+storeReplyMessageEnable storeType subscriptionExpiredTimeout syncBrokerMemberGroupPeriod
+syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFlushTimeout syncFromLastFile
+syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs timerCongestNumEachSlot
+timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
+timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs
+timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopDequeue
+timerStopEnqueue timerWarmEnable timerWheelEnable topicQueueLockNum totalReplicas traceOn traceTopicEnable
+transactionCheckInterval transactionCheckMax transactionMetricFlushInterval transactionOpBatchInterval
+transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap transientStorePoolEnable transientStorePoolSize
+travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock useEpollNativeSelector usePIDColdCtrStrategy
+userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
+useServerSideResetOffset useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue
+waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
+waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage
+wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
+""".split()  # noqa: SIM905 - a list literal would be four times as long and no clearer
+)

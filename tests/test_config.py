@@ -1,0 +1,257 @@
+"""Settings: names, ranges, contradictions, and broker.conf as a Java broker would read it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqfast.config import DOCUMENTED_FIELDS, FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig, parse_properties
+from mqfast.errors import ConfigError
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+class ReadDoor:
+    """The one door method that config uses."""
+
+    def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        data = Path(path).read_bytes()
+        assert len(data) <= max_bytes
+        return data
+
+
+def test_every_setting_is_documented_and_the_names_are_one_to_one() -> None:
+    settings = StoreConfig().describe()
+    assert tuple(s.field for s in settings) == DOCUMENTED_FIELDS
+    assert all(s.doc.endswith(".") for s in settings)
+    assert len(set(PROPERTY_OF_FIELD.values())) == len(PROPERTY_OF_FIELD)
+    assert {FIELD_OF_PROPERTY[p]: p for p in PROPERTY_OF_FIELD.values()} == PROPERTY_OF_FIELD
+    notes = {"explicit", "without_effect", "unknown", "warnings"}
+    assert {f.name for f in dataclasses.fields(StoreConfig)} == set(DOCUMENTED_FIELDS) | notes
+
+
+@pytest.mark.parametrize("case", sorted(p.parent.name for p in GOLDEN.glob("golden-5.3.3/*/expected.json")))
+def test_settings_of_golden_stores_are_accepted(case: str) -> None:
+    settings = json.loads((GOLDEN / "golden-5.3.3" / case / "expected.json").read_text())["settings"]
+    config = StoreConfig.from_kwargs(**settings)
+    assert config.explicit == {FIELD_OF_PROPERTY[name] for name in settings}
+    assert config.mapped_file_bytes_commit_log == settings["mappedFileSizeCommitLog"]
+    assert config.mapped_file_bytes_consume_queue == 1000
+
+
+def test_both_spellings_are_one_setting() -> None:
+    ours = StoreConfig.from_kwargs(flush_disk_type="SYNC_FLUSH", max_message_bytes=1000)
+    theirs = StoreConfig.from_kwargs(flushDiskType="SYNC_FLUSH", maxMessageSize=1000)
+    assert ours == theirs
+    assert ours.explicit == theirs.explicit == {"flush_disk_type", "max_message_bytes"}
+    assert ours.sync_flush
+    with pytest.raises(ConfigError, match="flush_disk_type and flushDiskType: expected one spelling, found both"):
+        StoreConfig.from_kwargs(flush_disk_type="SYNC_FLUSH", flushDiskType="SYNC_FLUSH")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("flush_disk_typ", "did you mean flush_disk_type"),
+        ("mappedFileSizeCommitlog", "did you mean mappedFileSizeCommitLog"),
+        ("explicit", "expected a known setting"),
+        ("warnings", "expected a known setting"),
+        ("haListenPort", "one that only RocketMQ uses"),
+        ("qqqqqq", "unknown one$"),
+    ],
+)
+def test_unknown_keywords_are_errors(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StoreConfig.from_kwargs(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_index_num": "20"}, "max_index_num: expected int, found str '20'"),
+        ({"max_index_num": True}, "expected int, found bool True"),
+        ({"max_index_num": None}, "expected int, found NoneType"),
+        ({"message_index_enable": 1}, "expected bool, found int 1"),
+        ({"sync_flush_timeout_ms": 0}, "sync_flush_timeout_ms: expected 1 to 2147483647 ms, found 0"),
+        ({"mapped_file_bytes_commit_log": 2**31}, "found 2147483648"),
+        ({"flush_disk_type": "SYNC"}, "expected ASYNC_FLUSH or SYNC_FLUSH, found 'SYNC'"),
+        ({"storeType": "defaultRocksDB"}, "expected default, found 'defaultRocksDB'"),
+        ({"disk_max_used_space_percent": 96}, "expected 10 to 95 %, found 96"),
+        ({"logical_disk_space_clean_forcibly_threshold": float("nan")}, "found nan"),
+        ({"store_host": "localhost:1"}, "store_host: host: expected"),
+        ({"delete_when": "24"}, "expected hours 00 to 23"),
+        ({"delete_when": ""}, "expected hours"),
+        ({"message_delay_level": "1s  5s"}, "message_delay_level: expected numbers"),
+        ({"max_hash_slot_num": 2**30}, "expected an index file of at most"),
+    ],
+)
+def test_wrong_values_are_errors(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StoreConfig.from_kwargs(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"write_without_mmap": True, "transient_store_pool_enable": True},
+        {"write_without_mmap": True, "warm_mapped_file_enable": True},
+        {"force_verify_prop_crc": True},
+        {"retention_bytes": 100 << 20},
+        {"store_host": "1.2.3.4:5", "listenPort": 6},
+    ],
+)
+def test_contradictions_are_errors(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        StoreConfig.from_kwargs(**settings)
+
+
+def test_config_is_frozen_and_replace_checks_again() -> None:
+    config = StoreConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.max_index_num = 5  # type: ignore[misc]
+    with pytest.raises(ConfigError):
+        dataclasses.replace(config, max_index_num=0)
+
+
+def test_trap_queue_size_is_rounded_up_and_batch_queue_size_is_not() -> None:
+    config = StoreConfig.from_kwargs(mappedFileSizeConsumeQueue=1001, mapperFileSizeBatchConsumeQueue=231)
+    assert config.mapped_file_bytes_consume_queue == 1020
+    assert config.mapped_file_bytes_batch_consume_queue == 231
+
+
+def test_derived_values() -> None:
+    config = StoreConfig.from_kwargs(
+        deleteWhen="04;16", messageDelayLevel="1s 2m 3h 4d", storePathCommitLog=" /a/log, /b/log,", brokerIP1="::1"
+    )
+    assert config.delete_hours == {4, 16}
+    assert config.delay_levels_ms == (1000, 120_000, 10_800_000, 345_600_000)
+    assert config.commit_log_dirs == ("/a/log", "/b/log")
+    assert config.store_host == "[::1]:10911"
+    assert len(StoreConfig().delay_levels_ms) == 18
+
+
+def test_tiny() -> None:
+    config = StoreConfig.tiny(flush_disk_type="SYNC_FLUSH", max_index_num=5)
+    assert (config.mapped_file_bytes_commit_log, config.mapped_file_bytes_consume_queue) == (65536, 4000)
+    assert (config.max_hash_slot_num, config.max_index_num) == (8, 5)
+    assert config.explicit == {"flush_disk_type", "max_index_num"}
+    with pytest.raises(ConfigError):
+        StoreConfig.tiny(nonsense=1)
+
+
+CONF = r"""
+# a comment \
+! another
+brokerClusterName = DefaultCluster
+brokerIP1=10.0.0.7
+listenPort: 10921
+deleteWhen 04;05
+mapedFileSizeCommitLog=1048576
+  flushDiskType \
+     = \
+     SYNC_FLUSH
+storePathRootDir=/data/caf\u00e9\\x
+transientStorePoolEnable=TRUE
+diskMaxUsedSpaceRatio=99
+haListenPort=10912
+fileReservdTime=48
+"""
+
+
+def test_broker_conf() -> None:
+    config = StoreConfig.from_broker_conf(CONF, fileReservedTime=24)
+    assert config.store_host == "10.0.0.7:10921"
+    assert config.delete_hours == {4, 5}
+    assert config.mapped_file_bytes_commit_log == 1048576
+    assert config.sync_flush
+    assert config.transient_store_pool_enable
+    assert config.store_path_root_dir == "/data/café\\x"
+    assert config.disk_max_used_space_percent == 95
+    assert config.file_reserved_time_hours == 24
+    assert config.without_effect == ("brokerClusterName", "haListenPort")
+    assert config.unknown == ("fileReservdTime",)
+    assert len(config.warnings) == 2
+    assert "counts as 95" in config.warnings[0]
+    assert "did you mean fileReservedTime" in config.warnings[1]
+    assert "max_index_num" not in config.explicit
+    assert {"store_host", "file_reserved_time_hours"} <= config.explicit
+
+
+def test_broker_conf_from_a_file_in_either_encoding(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "latin-1"):
+        path = tmp_path / encoding
+        path.write_bytes("storePathRootDir=/data/café\r\nmaxIndexNum=7".encode(encoding))
+        config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+        assert (config.store_path_root_dir, config.max_index_num) == ("/data/café", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mapedFileSizeCommitLog=1024\nmappedFileSizeCommitLog=2048", "are one setting: expected one value"),
+        ("transientStorePoolEnable=yes", "transientStorePoolEnable: expected true or false, found 'yes'"),
+        ("maxIndexNum=1k", "maxIndexNum: expected a number, found '1k'"),
+        ("maxIndexNum=" + "9" * 5000, "expected a number"),
+        ("maxIndexNum=99999999999", "max_index_num: expected 2 to 2147483647 entries"),
+        ("flushDiskType=", "expected ASYNC_FLUSH or SYNC_FLUSH, found ''"),
+        (r"storePathRootDir=\u12", "expected four hex digits"),
+        ("storeType=defaultRocksDB", "expected default"),
+    ],
+)
+def test_broken_broker_conf_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StoreConfig.from_broker_conf(text)
+
+
+def test_equal_values_under_both_4x_and_5x_spelling_are_one() -> None:
+    config = StoreConfig.from_broker_conf("mapedFileSizeCommitLog=2048\nmappedFileSizeCommitLog=2048")
+    assert config.mapped_file_bytes_commit_log == 2048
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b = c ", {"a": "b = c "}),
+        ("a:b\na  c", {"a": "c"}),
+        ("a", {"a": ""}),
+        (r"a\=b\:c\ d=e", {"a=b:c d": "e"}),
+        ("a=1\\\n   2\\\n#3", {"a": "12#3"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("#x\\\na=1", {"a": "1"}),
+        (r"a=\ud83d\ude00\t\q", {"a": "😀\tq"}),
+        ("\f a=1\r\r\nb=2", {"a": "1", "b": "2"}),
+        ("=v", {"": "v"}),
+        ("a=1\\", {"a": "1"}),
+    ],
+)
+def test_java_property_syntax(text: str, pairs: dict[str, str]) -> None:
+    assert parse_properties(text) == pairs
+
+
+def _escape(text: str) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(text.encode("utf-16-le")).cast("H"))
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.text(st.characters(exclude_categories=["Cs"]))
+    )
+)
+def test_escaped_pairs_come_back(pairs: dict[str, str]) -> None:
+    text = "\n".join(f"{_escape(key)}={_escape(value)}" for key, value in pairs.items())
+    assert parse_properties(text) == pairs
+
+
+@given(st.text(st.sampled_from("ab=: \t\n\r\\#!u0")))
+def test_any_text_parses_or_is_a_config_error(text: str) -> None:
+    try:
+        pairs = parse_properties(text)
+    except ConfigError:
+        return
+    assert all(isinstance(value, str) for value in pairs.values())
