@@ -1,0 +1,119 @@
+"""The ``checkpoint`` file: up to which store times the log, the queues and the index are known to be on disk.
+
+4096 bytes: five big-endian i64 and zeros. It is written in place, never renamed, because a Java broker keeps the
+file mapped; the five numbers lie in one sector, so a crash leaves the old ones or the new ones. It must never claim
+more than was flushed: the callers set a value only after their flush. Format: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from typing import Final
+
+from mqfast.store.paths import Door
+
+__all__ = ["StoreCheckpoint"]
+
+_log = logging.getLogger("mqfast.store")
+
+_FIELDS: Final = struct.Struct(">5q")
+_FILE_BYTES: Final = 4096
+# Flushes of log and queues are up to this far behind the times noted here.
+_ALLOWANCE_MS: Final = 3000
+
+
+class StoreCheckpoint:
+    """The five numbers in memory, and their file.
+
+    Attributes: ``physic_msg_timestamp``, ``logics_msg_timestamp``, ``index_msg_timestamp`` (store times, ms),
+        ``master_flushed_offset``, ``confirm_phy_offset`` (physical offsets), ``warnings`` (what load found wrong).
+    Thread: attributes may be set from any thread; flush is serialised.
+    Source: StoreCheckpoint.
+    """
+
+    def __init__(self, door: Door, path: str) -> None:
+        self._door = door
+        self._path = path
+        self._lock = threading.Lock()
+        self._whole = False
+        self._written: bytes | None = None
+        self.warnings: list[str] = []
+        self.physic_msg_timestamp = 0
+        self.logics_msg_timestamp = 0
+        self.index_msg_timestamp = 0
+        self.master_flushed_offset = 0
+        self.confirm_phy_offset = 0
+
+    @classmethod
+    def load(cls, door: Door, path: str) -> StoreCheckpoint:
+        """Read the file; all values are 0 if it is missing, of another length, or holds what no store writes (then
+        with a warning).
+
+        0 is the safe value: recovery then reads the log from its first file.
+
+        Raises: StorageError.
+        """
+        self = cls(door, path)
+        if not door.exists(path):
+            return self
+        found = door.file_size(path)
+        if found != _FILE_BYTES:
+            self._warn(f"checkpoint {path}: expected {_FILE_BYTES} bytes, found {found}; starting from 0")
+            return self
+        data = door.read_file(path, max_bytes=_FILE_BYTES)[: _FIELDS.size]
+        values = _FIELDS.unpack(data) if len(data) == _FIELDS.size else (-1,)
+        # The confirm offset may be -1 (not known); every other number counts up from 0.
+        if min(values[:4]) < 0 or values[4] < -1:
+            self._warn(f"checkpoint {path}: expected numbers of at least 0, found {values}; starting from 0")
+            return self
+        self._whole = True
+        self._written = data
+        (
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        ) = values
+        return self
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        _log.warning("%s", text)
+
+    def get_min_timestamp(self) -> int:
+        """The store time up to which log and queues agree on disk, less 3 s; at least 0."""
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _ALLOWANCE_MS)
+
+    def get_min_timestamp_index(self) -> int:
+        """The same with the index."""
+        return min(self.get_min_timestamp(), self.index_msg_timestamp)
+
+    def flush(self) -> bool:
+        """Write the five numbers and wait for the disk; does nothing when they are there already.
+
+        Returns: whether anything was written.
+        Raises: StorageError; the numbers then count as not written.
+        Durability: after it returns they survive power loss.
+        """
+        with self._lock:
+            data = _FIELDS.pack(
+                self.physic_msg_timestamp,
+                self.logics_msg_timestamp,
+                self.index_msg_timestamp,
+                self.master_flushed_offset,
+                self.confirm_phy_offset,
+            )
+            if data == self._written:
+                return False
+            self._written = None
+            if self._whole:
+                self._door.overwrite(self._path, data, 0)
+            else:
+                self._door.write_file(self._path, data.ljust(_FILE_BYTES, b"\0"))
+                self._door.fsync_dir(self._path.rpartition("/")[0] or ".")
+                self._whole = True
+            self._written = data
+            return True
