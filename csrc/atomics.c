@@ -1,0 +1,51 @@
+/* The sleeping half of atomics.h: futex on Linux, short naps elsewhere. */
+#define _GNU_SOURCE
+#include "atomics.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <time.h>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) {
+    struct timespec ts, *limit = NULL;
+    if (timeout_ns >= 0) {
+        ts.tv_sec = timeout_ns / 1000000000;
+        ts.tv_nsec = timeout_ns % 1000000000;
+        limit = &ts;
+    }
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, limit, NULL, 0);
+}
+
+void mq_futex_wake_all(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+
+void mq_futex_wake_one(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+
+#else
+
+void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) {
+    int64_t nap_ns = 200000;
+    if (timeout_ns >= 0 && timeout_ns < nap_ns) nap_ns = timeout_ns;
+    struct timespec ts = {0, (long)nap_ns};
+    if (mq_load32(word) == expected) nanosleep(&ts, NULL);
+}
+
+void mq_futex_wake_all(uint32_t *word) { (void)word; }
+void mq_futex_wake_one(uint32_t *word) { (void)word; }
+
+#endif
+
+/* Some 64 pauses are about a microsecond on the machines at hand: longer than one append, shorter than a context switch. */
+enum { LOCK_SPINS = 64 };
+
+void mq_lock_wait(uint32_t *word) {
+    for (int i = 0; i < LOCK_SPINS; i++) {
+        if (mq_load32(word) == 0 && mq_lock_try(word)) return;
+        mq_pause();
+    }
+    while (__atomic_exchange_n(word, 2, __ATOMIC_ACQUIRE) != 0) mq_futex_wait(word, 2, -1);
+}

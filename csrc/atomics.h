@@ -1,0 +1,56 @@
+/* Atomic loads and stores, a futex lock and a futex event. No allocation; never includes Python.h.
+ *
+ * The lock word: 0 free, 1 held, 2 held and somebody may sleep on it. An uncontended lock and unlock are one exchange each.
+ * A caller that holds the interpreter's GIL must only use mq_lock_try, and let go of the GIL before mq_lock_wait.
+ * The holder of a lock never takes the GIL, so that the two cannot wait for each other. */
+#ifndef MQ_ATOMICS_H
+#define MQ_ATOMICS_H
+
+#include <stdint.h>
+
+#if defined(__x86_64__) || defined(__i386__)
+#define mq_pause() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define mq_pause() __asm__ __volatile__("yield")
+#else
+#define mq_pause() ((void)0)
+#endif
+
+#define mq_prefetchw(p) __builtin_prefetch((p), 1, 3)
+#define mq_prefetchr(p) __builtin_prefetch((p), 0, 3)
+
+static inline int64_t mq_load64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void mq_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline uint32_t mq_load32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void mq_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline int64_t mq_add64(int64_t *p, int64_t v) { return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL); }
+static inline uint32_t mq_or32(uint32_t *p, uint32_t v) { return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL); }
+static inline uint32_t mq_and32(uint32_t *p, uint32_t v) { return __atomic_fetch_and(p, v, __ATOMIC_ACQ_REL); }
+static inline uint32_t mq_add32(uint32_t *p, uint32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL); }
+static inline int mq_cas64(int64_t *p, int64_t expect, int64_t v) {
+    return __atomic_compare_exchange_n(p, &expect, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+static inline void mq_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+/* Sleep while *word == expected, at most timeout_ns (negative: for ever). Returns at any time; the caller checks again. */
+void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns);
+void mq_futex_wake_all(uint32_t *word);
+void mq_futex_wake_one(uint32_t *word);
+
+static inline int mq_lock_try(uint32_t *word) {
+    uint32_t free_word = 0;
+    return __atomic_compare_exchange_n(word, &free_word, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+/* Take the lock: spin about a microsecond, then sleep. Never with the GIL held. */
+void mq_lock_wait(uint32_t *word);
+
+static inline void mq_lock(uint32_t *word) {
+    if (!mq_lock_try(word)) mq_lock_wait(word);
+}
+
+static inline void mq_unlock(uint32_t *word) {
+    if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) == 2) mq_futex_wake_one(word);
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* Big-endian loads and stores at any alignment, as every file of the store has them. Header only; no state; never includes Python.h. */
+#ifndef MQ_ENDIAN_H
+#define MQ_ENDIAN_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define MQ_BE16(x) (x)
+#define MQ_BE32(x) (x)
+#define MQ_BE64(x) (x)
+#else
+#define MQ_BE16(x) __builtin_bswap16(x)
+#define MQ_BE32(x) __builtin_bswap32(x)
+#define MQ_BE64(x) __builtin_bswap64(x)
+#endif
+
+static inline int16_t mq_get16(const void *p) {
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return (int16_t)MQ_BE16(v);
+}
+
+static inline int32_t mq_get32(const void *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return (int32_t)MQ_BE32(v);
+}
+
+static inline int64_t mq_get64(const void *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return (int64_t)MQ_BE64(v);
+}
+
+static inline void mq_put16(void *p, int16_t x) {
+    uint16_t v = MQ_BE16((uint16_t)x);
+    memcpy(p, &v, sizeof v);
+}
+
+static inline void mq_put32(void *p, int32_t x) {
+    uint32_t v = MQ_BE32((uint32_t)x);
+    memcpy(p, &v, sizeof v);
+}
+
+static inline void mq_put64(void *p, int64_t x) {
+    uint64_t v = MQ_BE64((uint64_t)x);
+    memcpy(p, &v, sizeof v);
+}
+
+/* Publish the size word of a record: every other byte of the record is visible before it.
+ * Unaligned: x86-64 may tear it over a cache line (readers check magic and bounds, then read again); on other machines a
+ * release fence and a plain store, since an unaligned atomic store may trap there. */
+static inline void mq_publish32(void *p, int32_t x) {
+    uint32_t v = MQ_BE32((uint32_t)x);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    memcpy(p, &v, sizeof v);
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* The real operating system behind os_door.h. Linux first; macOS through the fallbacks marked below. */
+#define _GNU_SOURCE
+#define _DARWIN_C_SOURCE
+#include "os_door.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define RESULT(call) ((call) < 0 ? -errno : 0)
+
+static int real_open(mq_os *os, const char *path, int flags) {
+    (void)os;
+    int mode = flags & MQ_OPEN_WRITE ? O_RDWR : O_RDONLY;
+    if (flags & MQ_OPEN_CREATE) mode |= O_CREAT;
+    if (flags & MQ_OPEN_TRUNCATE) mode |= O_TRUNC;
+    if (flags & MQ_OPEN_EXCLUSIVE) mode |= O_EXCL;
+    int fd;
+    do fd = open(path, mode | O_CLOEXEC, 0644);
+    while (fd < 0 && errno == EINTR);
+    return fd < 0 ? -errno : fd;
+}
+
+static int real_close(mq_os *os, int fd) {
+    (void)os;
+    return RESULT(close(fd));
+}
+
+static int real_fallocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
+    (void)os;
+#if defined(__linux__)
+    int rc;
+    do rc = fallocate(fd, 0, offset, bytes);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : 0;
+#else
+    (void)fd, (void)offset, (void)bytes;
+    return -EOPNOTSUPP;
+#endif
+}
+
+static int real_ftruncate(mq_os *os, int fd, int64_t bytes) {
+    (void)os;
+    return RESULT(ftruncate(fd, bytes));
+}
+
+static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
+    if (rc < 0) return -errno;
+    out->bytes = st->st_size;
+#if defined(__APPLE__)
+    out->mtime_ms = (int64_t)st->st_mtimespec.tv_sec * 1000 + st->st_mtimespec.tv_nsec / 1000000;
+#else
+    out->mtime_ms = (int64_t)st->st_mtim.tv_sec * 1000 + st->st_mtim.tv_nsec / 1000000;
+#endif
+    out->device = (int64_t)st->st_dev;
+    out->inode = (int64_t)st->st_ino;
+    out->is_directory = S_ISDIR(st->st_mode);
+    return 0;
+}
+
+static int real_fstat(mq_os *os, int fd, mq_stat *out) {
+    (void)os;
+    struct stat st;
+    return copy_stat(fstat(fd, &st), &st, out);
+}
+
+static int real_stat(mq_os *os, const char *path, mq_stat *out) {
+    (void)os;
+    struct stat st;
+    return copy_stat(stat(path, &st), &st, out);
+}
+
+static int real_mmap(mq_os *os, int fd, int64_t bytes, int protection, void **out) {
+    (void)os;
+    void *address;
+    if (fd < 0) /* anonymous: a pool buffer */
+        address = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    else
+        address = mmap(NULL, (size_t)bytes, protection == MQ_READ_WRITE ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED) return -errno;
+    *out = address;
+    return 0;
+}
+
+static int real_munmap(mq_os *os, void *address, int64_t bytes) {
+    (void)os;
+    return RESULT(munmap(address, (size_t)bytes));
+}
+
+static int real_madvise(mq_os *os, void *address, int64_t bytes, int advice) {
+    (void)os;
+    int native;
+    switch (advice) {
+        case MQ_ADVISE_RANDOM: native = MADV_RANDOM; break;
+        case MQ_ADVISE_SEQUENTIAL: native = MADV_SEQUENTIAL; break;
+        case MQ_ADVISE_WILLNEED: native = MADV_WILLNEED; break;
+#if defined(__linux__)
+        case MQ_ADVISE_POPULATE_WRITE: native = MADV_POPULATE_WRITE; break;
+#endif
+        default: return -EINVAL;
+    }
+    return RESULT(madvise(address, (size_t)bytes, native));
+}
+
+static int real_mlock(mq_os *os, void *address, int64_t bytes) {
+    (void)os;
+    return RESULT(mlock(address, (size_t)bytes));
+}
+
+static int real_munlock(mq_os *os, void *address, int64_t bytes) {
+    (void)os;
+    return RESULT(munlock(address, (size_t)bytes));
+}
+
+static int real_msync(mq_os *os, void *address, int64_t bytes) {
+    (void)os;
+    return RESULT(msync(address, (size_t)bytes, MS_SYNC));
+}
+
+static int64_t real_seek_data(mq_os *os, int fd, int64_t offset) {
+    (void)os;
+#if defined(SEEK_DATA)
+    off_t found = lseek(fd, offset, SEEK_DATA);
+    if (found >= 0) return found;
+    if (errno == ENXIO) return -ENXIO;
+#endif
+    return offset; /* cannot tell: everything may be data */
+}
+
+static int64_t real_pread(mq_os *os, int fd, void *to, int64_t bytes, int64_t offset) {
+    (void)os;
+    ssize_t n = pread(fd, to, (size_t)bytes, offset);
+    return n < 0 ? -errno : n;
+}
+
+static int64_t real_pwrite(mq_os *os, int fd, const void *from, int64_t bytes, int64_t offset) {
+    (void)os;
+    ssize_t n = pwrite(fd, from, (size_t)bytes, offset);
+    return n < 0 ? -errno : n;
+}
+
+static int real_fdatasync(mq_os *os, int fd) {
+    (void)os;
+#if defined(__APPLE__) /* fsync there does not reach the platter; F_FULLFSYNC does */
+    return RESULT(fcntl(fd, F_FULLFSYNC));
+#else
+    return RESULT(fdatasync(fd));
+#endif
+}
+
+static int real_fsync(mq_os *os, int fd) {
+    (void)os;
+#if defined(__APPLE__)
+    return RESULT(fcntl(fd, F_FULLFSYNC));
+#else
+    return RESULT(fsync(fd));
+#endif
+}
+
+static int real_rename(mq_os *os, const char *from, const char *to) {
+    (void)os;
+    return RESULT(rename(from, to));
+}
+
+static int real_unlink(mq_os *os, const char *path) {
+    (void)os;
+    return RESULT(unlink(path));
+}
+
+static int real_mkdir(mq_os *os, const char *path) {
+    (void)os;
+    return RESULT(mkdir(path, 0755));
+}
+
+static int real_rmdir(mq_os *os, const char *path) {
+    (void)os;
+    return RESULT(rmdir(path));
+}
+
+static int real_sync_directory(mq_os *os, const char *path) {
+    int fd = real_open(os, path, MQ_OPEN_READ);
+    if (fd < 0) return fd;
+    int rc = RESULT(fsync(fd));
+    close(fd);
+    return rc == -EINVAL ? 0 : rc; /* some filesystems cannot sync a directory and do not need to */
+}
+
+static int real_statvfs(mq_os *os, const char *path, int64_t *total_bytes, int64_t *available_bytes) {
+    (void)os;
+    struct statvfs st;
+    if (statvfs(path, &st) < 0) return -errno;
+    /* used + usable, as df and RocketMQ reckon it: blocks reserved for root count as neither */
+    *total_bytes = ((int64_t)st.f_blocks - (int64_t)st.f_bfree + (int64_t)st.f_bavail) * (int64_t)st.f_frsize;
+    *available_bytes = (int64_t)st.f_bavail * (int64_t)st.f_frsize;
+    return 0;
+}
+
+static int real_lock_byte(mq_os *os, int fd) {
+    (void)os;
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    if (fcntl(fd, F_SETLK, &range) == 0) return 0;
+    return errno == EACCES ? -EAGAIN : -errno;
+}
+
+static int64_t real_clock_ms(mq_os *os) {
+    (void)os;
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+static int64_t real_monotonic_ns(mq_os *os) {
+    (void)os;
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static mq_os the_real_os = {
+    .open = real_open,
+    .close = real_close,
+    .fallocate = real_fallocate,
+    .ftruncate = real_ftruncate,
+    .fstat = real_fstat,
+    .stat = real_stat,
+    .mmap = real_mmap,
+    .munmap = real_munmap,
+    .madvise = real_madvise,
+    .mlock = real_mlock,
+    .munlock = real_munlock,
+    .msync = real_msync,
+    .seek_data = real_seek_data,
+    .pread = real_pread,
+    .pwrite = real_pwrite,
+    .fdatasync = real_fdatasync,
+    .fsync = real_fsync,
+    .rename = real_rename,
+    .unlink = real_unlink,
+    .mkdir = real_mkdir,
+    .rmdir = real_rmdir,
+    .sync_directory = real_sync_directory,
+    .statvfs = real_statvfs,
+    .lock_byte = real_lock_byte,
+    .clock_ms = real_clock_ms,
+    .monotonic_ns = real_monotonic_ns,
+    .state = NULL,
+};
+
+mq_os *mq_os_real(void) { return &the_real_os; }
+
+int mq_os_write_all(mq_os *os, int fd, const void *from, int64_t bytes, int64_t offset) {
+    const char *at = from;
+    while (bytes > 0) {
+        int64_t n = os->pwrite(os, fd, at, bytes, offset);
+        if (n == -EINTR) continue;
+        if (n < 0) return (int)n;
+        if (n == 0) return -EIO;
+        at += n, offset += n, bytes -= n;
+    }
+    return 0;
+}
+
+int64_t mq_os_read_all(mq_os *os, int fd, void *to, int64_t bytes, int64_t offset) {
+    char *at = to;
+    int64_t done = 0;
+    while (done < bytes) {
+        int64_t n = os->pread(os, fd, at + done, bytes - done, offset + done);
+        if (n == -EINTR) continue;
+        if (n < 0) return n;
+        if (n == 0) break;
+        done += n;
+    }
+    return done;
+}
+
+int mq_os_populate(mq_os *os, void *address, int64_t bytes) {
+    if (bytes <= 0) return 0;
+    int rc;
+    do rc = os->madvise(os, address, bytes, MQ_ADVISE_POPULATE_WRITE);
+    while (rc == -EINTR || rc == -EAGAIN);
+    if (rc != -EINVAL) return rc;
+    volatile uint8_t *page = address;
+    for (int64_t i = 0; i < bytes; i += 4096) __atomic_fetch_or(&page[i], 0, __ATOMIC_RELAXED);
+    return 0;
+}
+
+int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
+    int rc = os->fallocate(os, fd, offset, bytes);
+    if (rc != -EOPNOTSUPP && rc != -ENOSYS && rc != -EINVAL) return rc;
+    /* No allocation here (some network, overlay and union filesystems, macOS): zeros in small writes, so that the page cache keeps
+     * small folios. Bytes that exist already are kept. */
+    mq_stat st;
+    rc = os->fstat(os, fd, &st);
+    if (rc < 0) return rc;
+    static const uint8_t zeros[16384];
+    int64_t at = offset > st.bytes ? offset : st.bytes, end = offset + bytes;
+    while (at < end) {
+        int64_t n = end - at < (int64_t)sizeof zeros ? end - at : (int64_t)sizeof zeros;
+        rc = mq_os_write_all(os, fd, zeros, n, at);
+        if (rc < 0) return rc;
+        at += n;
+    }
+    return 0;
+}

@@ -1,0 +1,72 @@
+/* The one door to the operating system.
+ *
+ * Every call that the store makes on files, mappings and clocks goes through the table below, so that a test can put another table in
+ * its place (one that fails the N-th call, or one that keeps a durable image beside the live one). No other file of the store may
+ * call the OS for files.
+ *
+ * Every function returns >= 0 on success and -errno on failure; mmap returns the address through *out. The table is passed by
+ * pointer and is never written after it was handed out, so any thread may use it without a lock. None of these needs the GIL.
+ */
+#ifndef MQ_OS_DOOR_H
+#define MQ_OS_DOOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct mq_os mq_os;
+
+typedef struct {
+    int64_t bytes;    /* length */
+    int64_t mtime_ms; /* last modification, ms since the epoch */
+    int64_t device, inode;
+    int is_directory;
+} mq_stat;
+
+enum { MQ_READ = 0, MQ_READ_WRITE = 1 };                                                      /* mmap protection */
+enum { MQ_ADVISE_RANDOM = 1, MQ_ADVISE_SEQUENTIAL, MQ_ADVISE_WILLNEED, MQ_ADVISE_POPULATE_WRITE }; /* madvise */
+enum { MQ_OPEN_READ = 0, MQ_OPEN_WRITE = 1, MQ_OPEN_CREATE = 2, MQ_OPEN_TRUNCATE = 4, MQ_OPEN_EXCLUSIVE = 8 }; /* open flags, or-ed */
+
+struct mq_os {
+    int (*open)(mq_os *, const char *path, int flags);
+    int (*close)(mq_os *, int fd);
+    int (*fallocate)(mq_os *, int fd, int64_t offset, int64_t bytes); /* allocate and extend: full disk is found here */
+    int (*ftruncate)(mq_os *, int fd, int64_t bytes);
+    int (*fstat)(mq_os *, int fd, mq_stat *out);
+    int (*stat)(mq_os *, const char *path, mq_stat *out);
+    int (*mmap)(mq_os *, int fd, int64_t bytes, int protection, void **out);
+    int (*munmap)(mq_os *, void *address, int64_t bytes);
+    int (*madvise)(mq_os *, void *address, int64_t bytes, int advice);
+    int (*mlock)(mq_os *, void *address, int64_t bytes);
+    int (*munlock)(mq_os *, void *address, int64_t bytes);
+    int (*msync)(mq_os *, void *address, int64_t bytes); /* synchronous, of that range only */
+    int64_t (*seek_data)(mq_os *, int fd, int64_t offset); /* first byte at or after offset that may be not zero; -ENXIO: none */
+    int64_t (*pread)(mq_os *, int fd, void *to, int64_t bytes, int64_t offset);
+    int64_t (*pwrite)(mq_os *, int fd, const void *from, int64_t bytes, int64_t offset);
+    int (*fdatasync)(mq_os *, int fd);
+    int (*fsync)(mq_os *, int fd);
+    int (*rename)(mq_os *, const char *from, const char *to);
+    int (*unlink)(mq_os *, const char *path);
+    int (*mkdir)(mq_os *, const char *path);
+    int (*rmdir)(mq_os *, const char *path);
+    int (*sync_directory)(mq_os *, const char *path);
+    int (*statvfs)(mq_os *, const char *path, int64_t *total_bytes, int64_t *available_bytes);
+    int (*lock_byte)(mq_os *, int fd); /* POSIX record lock on byte 0, not blocking; -EAGAIN when another process holds it */
+    int64_t (*clock_ms)(mq_os *);      /* wall clock, ms since the epoch */
+    int64_t (*monotonic_ns)(mq_os *);
+    void *state; /* of the table's owner */
+};
+
+/* The real operating system. */
+mq_os *mq_os_real(void);
+
+/* Write all of it, or return -errno; a short write is continued, EINTR repeated. */
+int mq_os_write_all(mq_os *os, int fd, const void *from, int64_t bytes, int64_t offset);
+/* Read up to bytes, continued over short reads; returns what was there before the end of the file, or -errno. */
+int64_t mq_os_read_all(mq_os *os, int fd, void *to, int64_t bytes, int64_t offset);
+/* Make [address, address + bytes) resident and writable; address must be page aligned. Falls back to touching each page
+ * with an atomic "or 0" where the kernel has no MADV_POPULATE_WRITE (the put may write the same page meanwhile). */
+int mq_os_populate(mq_os *os, void *address, int64_t bytes);
+/* Give a fresh file its full length with real blocks; zeros are written where the filesystem cannot allocate. */
+int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t bytes);
+
+#endif

@@ -1,0 +1,162 @@
+"""The one exception tree of mqfast.
+
+Every error answers one question: did the caller misuse us, did the disk fail, is the file damaged, or are we wrong? Each class is
+mixed with the builtin that ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``). Outcomes of a healthy
+system (no new message, end of file, a torn tail after a crash) are enum values in ``mqfast.store.results``, never exceptions.
+
+This module imports nothing of ours and must never do so.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CorruptFile",
+    "ConfigError",
+    "DiskFull",
+    "FlushError",
+    "FlushTimeout",
+    "InternalError",
+    "MapFailed",
+    "MessageIllegal",
+    "MessageTooLarge",
+    "MqfastError",
+    "OffsetError",
+    "PageCacheBusy",
+    "PoolExhausted",
+    "PropertiesTooLong",
+    "StorageError",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreFailed",
+    "StoreForked",
+    "StoreLocked",
+    "StoreNotFound",
+    "TopicTooLong",
+    "UsageError",
+]
+
+
+class MqfastError(Exception):
+    """Root of everything that mqfast raises on purpose."""
+
+
+# --- the caller misused us -------------------------------------------------------------------------------------------
+
+
+class UsageError(MqfastError):
+    """The call cannot be carried out as asked; nothing was written."""
+
+
+class ConfigError(UsageError, ValueError):
+    """A setting is unknown, contradictory, or disagrees with the files of the store."""
+
+
+class MessageIllegal(UsageError, ValueError):
+    """The message cannot be stored as given (RocketMQ: MESSAGE_ILLEGAL); no byte was written."""
+
+
+class MessageTooLarge(MessageIllegal):
+    """The body or the whole record is longer than the configured limit or than a log file can hold."""
+
+
+class PropertiesTooLong(MessageIllegal):
+    """The encoded properties exceed 32,767 bytes (RocketMQ: PROPERTIES_SIZE_EXCEEDED)."""
+
+
+class TopicTooLong(MessageIllegal):
+    """The topic exceeds 127 bytes (255 for ``%RETRY%`` topics)."""
+
+
+class OffsetError(UsageError, LookupError):
+    """No message can be found at the given physical offset, queue offset or message id."""
+
+
+class StoreClosed(UsageError):
+    """The store, reader or view was closed before this call."""
+
+
+class StoreForked(StoreClosed):
+    """The store belongs to the parent process; a forked child must open its own."""
+
+
+class StoreNotFound(UsageError, FileNotFoundError):
+    """There is no store at the given path."""
+
+
+class StoreLocked(UsageError, BlockingIOError):
+    """Another process (mqfast or a Java broker) holds the store's lock, or this process opened it already."""
+
+
+# --- the disk failed, or is not ready ----------------------------------------------------------------------------------
+
+
+class StorageError(MqfastError, OSError):
+    """The operating system refused a file operation; ``errno`` and ``filename`` say which."""
+
+
+class DiskFull(StorageError):
+    """No space was left (ENOSPC, EDQUOT) or the watermark was reached. Recoverable: the store goes on once space is free."""
+
+
+class MapFailed(StorageError):
+    """A file could not be mapped (ENOMEM: see vm.max_map_count; EMFILE: see the limit of open files)."""
+
+
+class FlushError(StorageError):
+    """A flush failed. The store is latched: nothing more is appended until it is reopened, and the flush is never retried."""
+
+
+class StoreFailed(StorageError):
+    """The store was latched by an earlier failed flush or write; reopen it to recover."""
+
+
+class FlushTimeout(MqfastError, TimeoutError):
+    """The message is stored but was not confirmed durable in time (RocketMQ: FLUSH_DISK_TIMEOUT)."""
+
+
+class StoreBusy(MqfastError, BlockingIOError):
+    """The store cannot take the message right now; nothing was written and a later attempt may succeed."""
+
+
+class PageCacheBusy(StoreBusy):
+    """One append has held the put lock for longer than ``os_page_cache_busy_timeout_ms`` (RocketMQ: OS_PAGE_CACHE_BUSY)."""
+
+
+class PoolExhausted(StoreBusy):
+    """The transient store pool has no free buffer and ``fast_fail_if_no_buffer_in_store_pool`` is on."""
+
+
+# --- the file is damaged -------------------------------------------------------------------------------------------------
+
+
+class CorruptFile(MqfastError, ValueError):
+    """A file does not hold what its format asks for.
+
+    Attributes: ``path``, ``offset`` (byte in that file, or physical offset for the log; None when the whole file is meant), ``expected``,
+    ``found`` (short texts).
+    """
+
+    def __init__(
+        self, message: str, *, path: str = "", offset: int | None = None, expected: object = None, found: object = None
+    ) -> None:
+        parts = [message]
+        if path:
+            parts.append(f"file {path}")
+        if offset is not None:
+            parts.append(f"offset {offset}")
+        if expected is not None:
+            parts.append(f"expected {expected}")
+        if found is not None:
+            parts.append(f"found {found}")
+        super().__init__(", ".join(parts))
+        self.path = path
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+
+# --- we are wrong ----------------------------------------------------------------------------------------------------------
+
+
+class InternalError(MqfastError, AssertionError):
+    """One of our own rules does not hold; please report it. Nothing more is written."""

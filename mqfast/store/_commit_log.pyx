@@ -1,0 +1,758 @@
+"""CommitLog: append under one put lock, roll over, commit, flush, and find a record by its physical offset (RocketMQ: CommitLog,
+MappedFileQueue).
+
+It must never write a byte before every check has passed, never let the holder of the put lock wait for the GIL, allocate or sync, and
+never sync again after a sync failed. Positions are physical offsets: flushed <= committed <= written. Formats: FORMAT.md.
+
+The order of one append: record bytes, size word (release), queue unit where it can be put at once, `dispatched`, `written` (release). A reader
+that sees `written` therefore sees the record whole; a reader in another process that sees the size word sees the rest of the record.
+
+Group commit: a ticket is an end offset. Whoever waits tries to become the leader: it takes the flush lock, syncs everything written up
+to then, publishes `flushed` and wakes all; who came meanwhile finds itself covered or leads the next sync. There is no queue and no tick.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset
+from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
+from mqfast.store._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store._os cimport (
+    OsDoor,
+    check,
+    crc31,
+    futex_wait,
+    futex_wake_all,
+    lock,
+    lock_wait,
+    mq_add32,
+    mq_and32,
+    mq_get32,
+    mq_load32,
+    mq_load64,
+    mq_lock_try,
+    mq_or32,
+    mq_os,
+    mq_prefetchw,
+    mq_publish32,
+    mq_put16,
+    mq_put32,
+    mq_put64,
+    mq_store64,
+    os_error,
+    populate,
+    unlock,
+    write_all,
+)
+from mqfast.store._record cimport (
+    MAGIC_BLANK,
+    REC_OK,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Record,
+    StoredMessage,
+    check_crc,
+    finish_record,
+    make_message,
+    parse_record,
+    read_store_timestamp,
+)
+
+import threading
+
+from mqfast.errors import (
+    CorruptFile,
+    DiskFull,
+    FlushError,
+    InternalError,
+    MessageTooLarge,
+    OffsetError,
+    StoreClosed,
+    StoreFailed,
+    StoreForked,
+)
+from mqfast.store import paths as _paths
+
+cdef int64_t PAGE = 4096
+cdef int64_t SYNC_STEP = 4 << 20        # a sync covers at most this much, so that a waiter does not queue behind a gigabyte
+
+
+# --- append: the put lock is held ----------------------------------------------------------------------------------------
+
+cdef inline void _publish(LogState *s, QueueState *q, uint8_t *p, int64_t physical, int32_t total, int64_t now) noexcept nogil:
+    mq_publish32(p, total)
+    s.last_store_timestamp = now
+
+
+cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes, uint32_t crc,
+                       bint crc_of_copy, const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
+                       const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
+                       Appended *out) noexcept nogil:
+    """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields.
+
+    topic comes with its length byte. crc_of_copy: the body may change while it is copied, so the CRC is taken of what was stored.
+    """
+    cdef int32_t property_total = properties_bytes + (key_bytes + 6 if key != NULL else 0)
+    cdef int32_t total = 88 + body_bytes + topic_bytes + 2 + property_total
+    cdef int64_t physical = s.written
+    cdef int64_t position = physical - s.file_start
+    cdef int64_t now
+    cdef uint8_t *p
+    cdef uint8_t *at
+    if position + total + BLANK_BYTES > s.file_bytes:
+        return APPEND_NO_ROOM
+    now = s.os.clock_ms(s.os)
+    if now < s.last_store_timestamp:
+        now = s.last_store_timestamp
+    s.lock_since_ms = now
+    p = s.base + position
+    memcpy(p + 4, header + 4, 84)
+    mq_put64(p + 20, q.next_offset)
+    mq_put64(p + 28, physical)
+    mq_put64(p + 40, now)
+    mq_put64(p + 56, now)
+    mq_put32(p + 84, body_bytes)
+    memcpy(p + 88, body, body_bytes)
+    if crc_of_copy:
+        crc = crc31(p + 88, body_bytes)
+    mq_put32(p + 8, <int32_t> crc)
+    at = p + 88 + body_bytes
+    memcpy(at, topic, topic_bytes)
+    at += topic_bytes
+    mq_put16(at, <short> property_total)
+    at += 2
+    if key != NULL:
+        memcpy(at, "KEYS\x01", 5)
+        memcpy(at + 5, key, key_bytes)
+        at[5 + key_bytes] = 2
+        at += key_bytes + 6
+    memcpy(at, properties, properties_bytes)
+    mq_publish32(p, total)
+    s.last_store_timestamp = now
+    if s.inline_dispatch and not dispatch_later and s.dispatched == physical:
+        if queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
+            q.last_store_timestamp = now
+            mq_store64(&s.dispatched, physical + total)
+    out.physical_offset = physical
+    out.queue_offset = q.next_offset
+    out.store_timestamp = now
+    out.size = total
+    q.next_offset += 1
+    mq_store64(&s.written, physical + total)
+    s.lock_since_ms = 0
+    mq_prefetchw(p + total)
+    mq_prefetchw(p + total + 64)
+    mq_prefetchw(p + total + 128)
+    return APPEND_OK
+
+
+cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, Appended *out) noexcept nogil:
+    """A record that is complete but for offsets, store time and size; always left to dispatch."""
+    cdef int64_t physical = s.written
+    cdef int64_t position = physical - s.file_start
+    cdef int64_t now, queue_offset
+    cdef int32_t transaction = sys_flag & TRANSACTION_MASK
+    cdef bint counted = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
+    cdef uint8_t *p
+    if position + total + BLANK_BYTES > s.file_bytes:
+        return APPEND_NO_ROOM
+    now = s.os.clock_ms(s.os)
+    if now < s.last_store_timestamp:
+        now = s.last_store_timestamp
+    s.lock_since_ms = now
+    queue_offset = q.next_offset if counted else 0
+    p = s.base + position
+    finish_record(record, total, queue_offset, physical, now, sys_flag, s.crc_property)
+    memcpy(p + 4, record + 4, total - 4)
+    mq_publish32(p, total)
+    s.last_store_timestamp = now
+    out.physical_offset = physical
+    out.queue_offset = queue_offset
+    out.store_timestamp = now
+    out.size = total
+    if counted:
+        q.next_offset += 1
+    mq_store64(&s.written, physical + total)
+    s.lock_since_ms = 0
+    return APPEND_OK
+
+
+# --- commit and flush ------------------------------------------------------------------------------------------------------
+
+cdef int64_t readable(LogState *s, bint sync) noexcept nogil:
+    """Physical offset up to which readers may look: flushed with sync flush, committed with a pool, else written."""
+    if sync:
+        return mq_load64(&s.flushed)
+    if s.pooled:
+        return mq_load64(&s.committed)
+    return mq_load64(&s.written)
+
+
+cdef void latch(LogState *s, int rc) noexcept nogil:
+    s.error = rc
+    mq_or32(&s.flags, LOG_FAILED)
+
+
+cdef int _commit(LogState *s, int64_t target) noexcept nogil:
+    """Copy pool buffers to the page cache up to target. Only one thread at a time: takes the commit lock."""
+    cdef int64_t i, from_, to
+    cdef PendingFile *f
+    cdef int rc = 0
+    if not s.pooled:
+        return 0
+    lock(&s.commit_lock)
+    i = mq_load64(&s.pending_head)
+    while i < mq_load64(&s.pending_tail) and not mq_load32(&s.flags) & LOG_FAILED:
+        f = &s.pending[i % RING]
+        if f.start >= target:
+            break
+        from_ = max(s.committed, f.start)
+        to = min(target, f.start + f.bytes)
+        if from_ < to:
+            if f.buffer != NULL:
+                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), to - from_, from_ - f.start)
+                if rc < 0:
+                    latch(s, rc)
+                    break
+            mq_store64(&s.committed, to)
+        i += 1
+    unlock(&s.commit_lock)
+    return rc
+
+
+cdef int _sync(LogState *s, int64_t target) noexcept nogil:
+    """Sync [flushed, target) file by file. The flush lock is held."""
+    cdef PendingFile *f
+    cdef int64_t from_, to, first
+    cdef int rc
+    if s.pooled:
+        rc = _commit(s, target)
+        if rc < 0:
+            return rc
+    while s.flushed < target:
+        if s.pending_head >= mq_load64(&s.pending_tail):
+            return 0
+        f = &s.pending[s.pending_head % RING]
+        from_ = max(s.flushed, f.start)
+        to = min(target, f.start + f.bytes)
+        while from_ < to:
+            first = (from_ - f.start) & ~(PAGE - 1)
+            rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))
+            s.sync_calls += 1
+            if rc < 0:
+                latch(s, rc)
+                return rc
+            s.synced_bytes += min(f.start + first + SYNC_STEP, to) - from_
+            from_ = min(f.start + first + SYNC_STEP, to)
+            mq_store64(&s.flushed, from_)
+        if s.flushed >= f.start + f.bytes:
+            mq_store64(&s.pending_head, s.pending_head + 1)
+        elif not s.pooled and mq_load64(&s.written) < f.start + f.bytes:
+            # the sync write-protected the page that the next put touches: make it writable again before the put meets it
+            first = (mq_load64(&s.written) - f.start) & ~(PAGE - 1)
+            if 0 <= first < f.bytes:
+                populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first))
+        if s.flushed < f.start + f.bytes:
+            break
+    return 0
+
+
+cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil:
+    """Wait until everything before target is durable, leading a sync where nobody else does.
+
+    Returns 1 when durable, 0 at the deadline (monotonic ns; negative: none), or -errno when the log is latched.
+    """
+    cdef uint32_t seen
+    cdef int64_t left = -1, timestamp, end
+    while True:
+        seen = mq_load32(&s.flush_count)
+        if mq_load64(&s.flushed) >= target:
+            return 1
+        if mq_load32(&s.flags) & LOG_FAILED:
+            return s.error if s.error < 0 else -5
+        if mq_lock_try(&s.flush_lock):
+            if s.flushed < target and not mq_load32(&s.flags) & LOG_FAILED:
+                # a timestamp read before `written` belongs to a record at or before it
+                timestamp = s.last_store_timestamp
+                end = mq_load64(&s.written)
+                if _sync(s, end) == 0 and s.flushed >= end:
+                    s.flushed_timestamp = timestamp
+            unlock(&s.flush_lock)
+            mq_add32(&s.flush_count, 1)
+            futex_wake_all(&s.flush_count)
+            if deadline_ns >= 0 and s.os.monotonic_ns(s.os) >= deadline_ns and mq_load64(&s.flushed) < target:
+                return s.error if mq_load32(&s.flags) & LOG_FAILED else 0
+            continue
+        if deadline_ns >= 0:
+            left = deadline_ns - s.os.monotonic_ns(s.os)
+            if left <= 0:
+                return 0
+        futex_wait(&s.flush_count, seen, left)
+
+
+# --- the log -----------------------------------------------------------------------------------------------------------------
+
+cdef class CommitLog:
+    """The files of the log and its append position.
+
+    Thread: append paths take the put lock; reads and flushes may run at any time beside them.
+    """
+
+    def __init__(self, OsDoor door, path, file_bytes, *, sync_flush=False, crc_property=False, inline_dispatch=True,
+                 prefault_window=2 << 20):
+        self.door = door
+        self.path = path
+        self.file_bytes = file_bytes
+        self.files = []
+        self.retained = []
+        self.roll_lock = threading.Lock()
+        self.sync_flush = sync_flush
+        self.prefault_window = prefault_window
+        self.state.os = door.os
+        self.state.crc_property = crc_property
+        self.state.inline_dispatch = inline_dispatch
+
+    # --- load and recovery ---
+
+    def load(self) -> None:
+        """Take the files of the directory; positions stand at the end of the last until recovery. Raises: CorruptFile."""
+        cdef MappedFile file
+        names = _paths.segment_names(self.door, self.path)
+        expected = None
+        for name, start in names:
+            path = f"{self.path}/{name}"
+            if name == names[-1][0] and self.door.file_size(path) == 0:
+                self.door.unlink(path)          # made, but never given its length
+                continue
+            if start % self.file_bytes or (expected is not None and start != expected):
+                raise CorruptFile("log file out of place", path=path, expected=expected if expected is not None
+                                  else f"a multiple of {self.file_bytes}", found=start)
+            self.files.append(MappedFile.load(self.door, path, start, self.file_bytes))
+            expected = start + self.file_bytes
+        if self.files:
+            self._set_positions(expected)
+
+    cdef _set_positions(self, int64_t end):
+        self.state.written = self.state.committed = self.state.flushed = self.state.dispatched = end
+        self.state.prefaulted = end
+
+    def truncate(self, int64_t end, int64_t store_timestamp) -> list:
+        """End the log at physical offset ``end``: files above are removed, the rest of its file is cleared; returns the removed names.
+
+        Only at open. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut.
+        """
+        cdef MappedFile file
+        cdef mq_os *os = self.door.os
+        cdef int rc
+        cdef int64_t first, n
+        removed = []
+        while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset >= end and not (
+            (<MappedFile> self.files[len(self.files) - 1]).start_offset == end and len(self.files) == 1
+        ):
+            file = self.files.pop()
+            removed.append(_paths.offset_name(file.start_offset))
+            file.destroy()
+        if removed:
+            self.door.fsync_dir(self.path)
+        self._set_positions(end)
+        self.state.last_store_timestamp = store_timestamp
+        self.state.flushed_timestamp = store_timestamp
+        if self.files:
+            file = self.files[len(self.files) - 1]
+            if end < file.start_offset + self.file_bytes:
+                if file.zero_tail(end - file.start_offset):
+                    first = (end - file.start_offset) & ~(PAGE - 1)
+                    n = self.file_bytes - first
+                    file.hold()
+                    try:
+                        with nogil:
+                            rc = os.msync(os, file.base + first, n)
+                    finally:
+                        file.release()
+                    check(rc, "msync", file.path)
+                self._retain(file)
+                self._switch_to(file)
+                self.current = file
+        return removed
+
+    # --- files ---
+
+    @property
+    def min_offset(self) -> int:
+        """First physical offset of the log; -1 when it has no file."""
+        return (<MappedFile> self.files[0]).start_offset if self.files else -1
+
+    @property
+    def written(self) -> int:
+        """Physical offset behind the last record."""
+        return mq_load64(&self.state.written)
+
+    @property
+    def committed(self) -> int:
+        """Physical offset up to which the page cache has the log."""
+        return mq_load64(&self.state.committed) if self.state.pooled else mq_load64(&self.state.written)
+
+    @property
+    def flushed(self) -> int:
+        """Physical offset up to which the disk has the log."""
+        return mq_load64(&self.state.flushed)
+
+    @property
+    def flushed_timestamp(self) -> int:
+        """Store time of the newest record known durable, ms; 0 when there is none."""
+        return self.state.flushed_timestamp
+
+    @property
+    def readable(self) -> int:
+        """Physical offset up to which readers may look."""
+        return readable(&self.state, self.sync_flush)
+
+    @property
+    def dispatched(self) -> int:
+        """Physical offset up to which the queues agree with the log."""
+        return mq_load64(&self.state.dispatched)
+
+    @dispatched.setter
+    def dispatched(self, int64_t value):
+        mq_store64(&self.state.dispatched, value)
+
+    @property
+    def last_store_timestamp(self) -> int:
+        """Store time of the newest record, ms."""
+        return self.state.last_store_timestamp
+
+    @property
+    def flags(self) -> int:
+        """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing."""
+        return mq_load32(&self.state.flags)
+
+    def set_flag(self, uint32_t flag, bint on=True) -> None:
+        """Set or clear one LogFlag bit."""
+        if on:
+            mq_or32(&self.state.flags, flag)
+        else:
+            mq_and32(&self.state.flags, ~flag)
+
+    @property
+    def error_number(self) -> int:
+        """errno of the failure that latched the log, or 0."""
+        return -self.state.error
+
+    @property
+    def sync_calls(self) -> int:
+        """How many syncs were made."""
+        return self.state.sync_calls
+
+    @property
+    def synced_bytes(self) -> int:
+        """How many bytes they covered."""
+        return self.state.synced_bytes
+
+    @property
+    def lock_held_ms(self) -> int:
+        """How long the put lock has been held by one append, ms; 0 when it is free."""
+        since = self.state.lock_since_ms
+        return max(0, self.door.now_ms() - since) if since else 0
+
+    cdef MappedFile file_at(self, int64_t physical_offset):
+        cdef MappedFile first
+        cdef int64_t index
+        if not self.files:
+            return None
+        first = self.files[0]
+        index = (physical_offset - first.start_offset) // self.file_bytes
+        if physical_offset < first.start_offset or index >= len(self.files):
+            return None
+        return self.files[index]
+
+    def find_file(self, int64_t physical_offset) -> MappedFile | None:
+        """The file that holds this byte, or None."""
+        return self.file_at(physical_offset)
+
+    cdef int raise_state(self) except -1:
+        cdef uint32_t flags = mq_load32(&self.state.flags)
+        if flags & LOG_FORKED:
+            raise StoreForked("this store was opened by the parent process; open it again in this one")
+        if flags & LOG_CLOSED:
+            raise StoreClosed(f"store of {self.path} is closed")
+        if flags & LOG_FAILED:
+            raise StoreFailed(-self.state.error, "the store was latched by a failed flush or write; reopen it to recover", self.path)
+        if flags & LOG_REFUSING:
+            raise DiskFull(28, "disk use is above its watermark and the policy refuses writes", self.path)
+        return 0
+
+    def check_state(self) -> None:
+        """Raise what an append would raise: StoreClosed, StoreForked, StoreFailed, DiskFull."""
+        self.raise_state()
+
+    cdef int take_put_lock(self) except -1:
+        """Take the put lock with the GIL held: never sleep on it so, and never hold it while waiting for the GIL."""
+        cdef LogState *s = &self.state
+        while not mq_lock_try(&s.lock):
+            with nogil:
+                lock_wait(&s.lock)
+                unlock(&s.lock)
+        return 0
+
+    cdef int _retain(self, MappedFile file) except -1:
+        """Hold a file until its bytes are durable. Before the put lock is taken."""
+        file.hold()
+        file.open_fd()
+        self.retained.append(file)
+        return 0
+
+    cdef void _switch_to(self, MappedFile file) noexcept:
+        """Make a retained file the one that takes appends. The put lock is held, or nobody else is there yet."""
+        cdef LogState *s = &self.state
+        cdef PendingFile *f = &s.pending[s.pending_tail % RING]
+        f.start = file.start_offset
+        f.bytes = file.file_bytes
+        f.base = file.base
+        f.buffer = file.buffer
+        f.fd = file.fd
+        mq_store64(&s.pending_tail, s.pending_tail + 1)
+        s.base = file.buffer if file.buffer != NULL else file.base
+        s.file_start = file.start_offset
+        s.file_bytes = file.file_bytes
+        if s.prefaulted < file.start_offset:
+            s.prefaulted = file.start_offset
+
+    cdef int roll(self) except -1:
+        """Go on in the next file, unless somebody else did so meanwhile. The put lock is not held.
+
+        Raises: DiskFull, StorageError, PoolExhausted from making the file; StoreBusy when it is not ready in time.
+        """
+        cdef int64_t before = self.state.file_start if self.state.file_bytes else -1
+        with self.roll_lock:
+            self.raise_state()
+            if (self.state.file_start if self.state.file_bytes else -1) == before:
+                self._roll_over()
+        return 0
+
+    cdef int _roll_over(self) except -1:
+        cdef LogState *s = &self.state
+        cdef MappedFile file
+        cdef int64_t left, target
+        cdef uint8_t *p
+        cdef int rc
+        self.reap()
+        if s.pending_tail - mq_load64(&s.pending_head) >= RING - 2:
+            target = s.written
+            with nogil:
+                rc = flush_up_to(s, target, -1)
+            if rc < 0:
+                self.raise_state()
+            self.reap()
+        file = self.allocator.take(s.file_start + s.file_bytes if s.file_bytes else s.written - s.written % self.file_bytes)
+        self._retain(file)
+        self.files.append(file)
+        self.take_put_lock()
+        if s.flags & LOG_CLOSED:
+            unlock(&s.lock)
+            self.raise_state()
+        if s.file_bytes:
+            left = s.file_start + s.file_bytes - s.written
+            if left >= BLANK_BYTES:
+                p = s.base + (s.written - s.file_start)
+                mq_put32(p + 4, MAGIC_BLANK)
+                mq_publish32(p, <int32_t> left)
+            if s.dispatched == s.written:
+                mq_store64(&s.dispatched, s.file_start + s.file_bytes)
+            mq_store64(&s.written, s.file_start + s.file_bytes)
+        self._switch_to(file)
+        unlock(&s.lock)
+        self.current = file
+        self.allocator.rolled(file)
+        return 0
+
+    def reap(self) -> None:
+        """Let go of files whose bytes are all durable: return pool buffers, close descriptors."""
+        cdef MappedFile file
+        cdef LogState *s = &self.state
+        while len(self.retained) > 1 and len(self.retained) > s.pending_tail - mq_load64(&s.pending_head):
+            file = self.retained.pop(0)
+            if file.buffer != NULL:
+                self.pool.give_back(file)
+            file.close_fd()
+            file.release()
+
+    # --- flush ---
+
+    def flush(self, timeout=None) -> bool:
+        """Make everything written so far durable.
+
+        Returns: False at the timeout (seconds). Raises: FlushError when a sync fails; the store is latched then.
+        GIL: released while waiting.
+        """
+        cdef LogState *s = &self.state
+        return self.wait_flushed(mq_load64(&s.written), timeout)
+
+    def wait_flushed(self, int64_t end, timeout=None) -> bool:
+        """Wait until everything before physical offset ``end`` is durable; as flush."""
+        cdef LogState *s = &self.state
+        cdef int64_t deadline = -1
+        cdef int rc
+        if mq_load64(&s.flushed) >= end:
+            return True
+        if timeout is not None:
+            deadline = self.door.monotonic_ns() + <int64_t> (timeout * 1e9)
+        with nogil:
+            rc = flush_up_to(s, end, deadline)
+        if rc < 0:
+            self.raise_state()
+            raise FlushError(-rc, "flush failed", self.path)
+        return rc == 1
+
+    def commit(self) -> int:
+        """Copy pool buffers to the page cache up to the written position; returns it. GIL: released."""
+        cdef LogState *s = &self.state
+        cdef int64_t target = mq_load64(&s.written)
+        cdef int rc
+        with nogil:
+            rc = _commit(s, target)
+        if rc < 0:
+            self.raise_state()
+        return target
+
+    def enable_pool(self, pool) -> None:
+        """Take appends into buffers of this pool from the next file on."""
+        self.pool = pool
+        self.state.pooled = True
+        self.state.committed = self.state.written
+
+    def sleep(self, double seconds) -> None:
+        """Sleep without the GIL until the time is over or somebody wakes the flush count."""
+        cdef uint32_t seen = mq_load32(&self.state.flush_count)
+        cdef int64_t ns = <int64_t> (seconds * 1e9)
+        with nogil:
+            futex_wait(&self.state.flush_count, seen, ns)
+
+    def prefault(self) -> int:
+        """Make the pages of the window ahead of the written position writable; returns the bytes done. GIL: released."""
+        cdef LogState *s = &self.state
+        cdef MappedFile file
+        cdef int64_t start, end
+        cdef uint8_t *base
+        cdef int rc
+        file = self.current
+        if file is None or file.buffer != NULL or s.file_bytes == 0:
+            return 0
+        start = (max(s.prefaulted, mq_load64(&s.written)) - file.start_offset) & ~(PAGE - 1)
+        end = min(mq_load64(&s.written) - file.start_offset + self.prefault_window, file.file_bytes)
+        if start < 0 or end <= start or (end < file.file_bytes and end - start < self.prefault_window // 4):
+            return 0
+        base = file.hold()
+        try:
+            with nogil:
+                rc = populate(s.os, base + start, end - start)
+        finally:
+            file.release()
+        if rc >= 0:
+            s.prefaulted = file.start_offset + end
+        return end - start
+
+    # --- read ---
+
+    def lease(self, int64_t physical_offset) -> Lease | None:
+        """Hold the file of this offset; None when it is outside the log."""
+        cdef MappedFile file = self.file_at(physical_offset)
+        return None if file is None else lease(file)
+
+    def message(self, int64_t physical_offset, bint verify=False) -> StoredMessage:
+        """The record that starts at this physical offset.
+
+        Raises: OffsetError when it is outside the readable log; CorruptFile when no whole record stands there.
+        """
+        cdef MappedFile file = self.file_at(physical_offset)
+        cdef int64_t limit = readable(&self.state, self.sync_flush)
+        cdef Record r
+        cdef Lease held
+        cdef const uint8_t *p
+        cdef int outcome
+        if file is None or physical_offset < 0 or physical_offset >= limit:
+            raise OffsetError(f"physical offset {physical_offset} is outside the log: expected {self.min_offset} to {limit - 1}")
+        held = lease(file)
+        p = held.base + (physical_offset - file.start_offset)
+        outcome = parse_record(p, min(limit, file.start_offset + file.file_bytes) - physical_offset, &r)
+        if outcome != REC_OK or r.physical_offset != physical_offset:
+            raise CorruptFile("no record starts here", path=file.path, offset=physical_offset, expected="a whole record",
+                              found=f"size {r.total}, magic {r.magic & 0xFFFFFFFF:#x}")
+        if verify and not check_crc(p, &r, False):
+            raise CorruptFile("body CRC differs", path=file.path, offset=physical_offset, expected=r.body_crc,
+                              found=crc31(r.body, r.body_bytes))
+        return make_message(held, p, -1)
+
+    def store_timestamp(self, int64_t physical_offset, int64_t size) -> int:
+        """Store time of that record, -1 when it is outside the log (RocketMQ: pickupStoreTimestamp)."""
+        cdef MappedFile file = self.file_at(physical_offset)
+        cdef int64_t limit = readable(&self.state, self.sync_flush)
+        cdef uint8_t *base
+        if file is None or size < 91 or physical_offset + size > limit:
+            return -1
+        if physical_offset + 91 > file.start_offset + file.file_bytes:
+            return -1
+        base = file.hold()
+        try:
+            return read_store_timestamp(base + (physical_offset - file.start_offset))
+        finally:
+            file.release()
+
+    def read(self, int64_t physical_offset, int64_t size) -> bytes:
+        """Copy raw log bytes of one file, cut at the readable end."""
+        cdef MappedFile file = self.file_at(physical_offset)
+        cdef int64_t limit = readable(&self.state, self.sync_flush)
+        cdef uint8_t *base
+        if file is None or physical_offset >= limit or size <= 0:
+            return b""
+        size = min(size, min(limit, file.start_offset + file.file_bytes) - physical_offset)
+        base = file.hold()
+        try:
+            return (<const char *> base + (physical_offset - file.start_offset))[:size]
+        finally:
+            file.release()
+
+    # --- delete and close ---
+
+    def remove_first(self) -> str:
+        """Remove the oldest file (never the last one); readers that hold it keep it. Returns its path."""
+        cdef MappedFile file
+        if len(self.files) < 2:
+            raise InternalError("the last log file is never removed")
+        file = self.files[0]
+        if file is self.current or file in self.retained:
+            raise InternalError("a file with unflushed bytes is never removed")
+        self.files.pop(0)
+        file.destroy()
+        return file.path
+
+    def first_is_flushed(self) -> bool:
+        """May the oldest file be removed: is it fully durable and not the last one?"""
+        if len(self.files) < 2:
+            return False
+        file = self.files[0]
+        return file not in self.retained and file.start_offset + self.file_bytes <= self.flushed
+
+    def close(self) -> None:
+        """Stop appends and unmap what nobody holds. Flush first: this does not."""
+        cdef MappedFile file
+        cdef LogState *s = &self.state
+        self.take_put_lock()
+        mq_or32(&s.flags, LOG_CLOSED)
+        s.file_bytes = 0
+        s.base = NULL
+        self.current = None
+        unlock(&s.lock)
+        with nogil:
+            lock(&s.flush_lock)     # nobody is inside a sync or a commit any more
+            lock(&s.commit_lock)
+            s.pending_head = s.pending_tail
+            unlock(&s.commit_lock)
+            unlock(&s.flush_lock)
+        for file in self.retained:
+            if file.buffer != NULL:
+                self.pool.give_back(file)
+            file.close_fd()
+            file.release()
+        self.retained = []
+        for file in self.files:
+            file.drop()
+        self.files = []

@@ -1,0 +1,63 @@
+# ConsumeQueue: 20-byte units, and the table by which dispatch finds a queue from the bytes of a record.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from mqfast.store._mapped_file cimport MappedFile
+from mqfast.store._os cimport OsDoor
+
+cdef enum:
+    UNIT_BYTES = 20
+    FILLER_SIZE = 0x7FFFFFFF
+
+cdef enum QueuePut:
+    PUT_DONE = 1            # written, or it was there already
+    PUT_NO_ROOM = 2         # make_room must run first, with the GIL
+
+# What put and dispatch need of one queue, without the GIL. Lives inside its ConsumeQueue and never moves.
+cdef struct QueueState:
+    # the put's own line: touched under the put lock only
+    int64_t next_offset         # queue offset of the next record
+    int32_t queue_id
+    int32_t topic_bytes
+    const uint8_t *topic
+    uint64_t hash
+    int64_t padding[4]
+    # dispatch's line
+    uint8_t *units              # address of the first byte of the file that takes the next unit
+    int64_t file_start          # its first byte in the queue's stream
+    int64_t room_end            # stream byte up to which units may be written; 0: no file yet
+    int64_t end                 # stream byte behind the last unit; published
+    int64_t min_logic           # stream byte of the first valid unit
+    int64_t max_physical        # end of the last record that has a unit; -1: none
+    int64_t misplaced           # units written at another place than their record says
+    int64_t last_store_timestamp
+
+
+cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil
+cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
+
+
+cdef class ConsumeQueue:
+    cdef QueueState state
+    cdef readonly OsDoor door
+    cdef readonly str topic
+    cdef readonly int queue_id
+    cdef readonly str path
+    cdef readonly int64_t file_bytes
+    cdef bytes topic_text
+    cdef list files
+    cdef MappedFile tail            # held for writing
+    cdef readonly bint deleted
+    cdef int64_t flushed
+    cdef MappedFile file_of(self, int64_t byte)
+    cdef _take_tail(self, MappedFile file)
+    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical) except -1
+
+
+cdef class QueueTable:
+    cdef QueueState **slots
+    cdef int64_t mask
+    cdef int64_t used
+    cdef dict queues                # (topic, queue_id) -> ConsumeQueue
+    cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
+    cdef int add(self, ConsumeQueue queue) except -1
+    cdef _insert(self, QueueState *q)
+    cdef _rebuild(self, int64_t size)

@@ -1,0 +1,520 @@
+"""ConsumeQueue: the 20-byte units of one (topic, queue) (RocketMQ: ConsumeQueue).
+
+It must never write a unit outside blocks that were allocated, never show a unit before its bytes are written, and never read the log.
+Only one thread at a time may put, make room or truncate (the holder of the dispatch lock, or of the put lock while nothing is left to
+dispatch); any thread may read.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
+from mqfast.store._mapped_file cimport MappedFile
+from mqfast.store._os cimport OsDoor, check, mq_get32, mq_get64, mq_load64, mq_os, mq_put32, mq_put64, mq_store64
+
+from mqfast.errors import CorruptFile, OffsetError
+from mqfast.store import paths as _paths
+
+cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles its step from there
+cdef int64_t MAX_ROOM = 1 << 20
+
+
+cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil:
+    """Put one unit by RocketMQ's rules: what is there already is skipped; a wrong place is counted, and still appended to."""
+    cdef int64_t expected = queue_offset * UNIT_BYTES
+    cdef uint8_t *unit
+    if physical_offset + size <= q.max_physical:
+        return PUT_DONE
+    if q.end + UNIT_BYTES > q.room_end:
+        return PUT_NO_ROOM
+    if expected != q.end:
+        if queue_offset != 0 and expected < q.end:
+            return PUT_DONE
+        q.misplaced += 1
+    unit = q.units + (q.end - q.file_start)
+    mq_put64(unit, physical_offset)
+    mq_put32(unit + 8, size)
+    mq_put64(unit + 12, tags_code)
+    q.max_physical = physical_offset + size
+    mq_store64(&q.end, q.end + UNIT_BYTES)
+    return PUT_DONE
+
+
+cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
+    cdef uint64_t h = <uint64_t> n * 0x9E3779B97F4A7C15 + <uint32_t> queue_id, word
+    while n >= 8:
+        memcpy(&word, topic, 8)
+        h = (h ^ word) * 0x9E3779B97F4A7C15
+        h ^= h >> 29
+        topic += 8
+        n -= 8
+    word = 0
+    memcpy(&word, topic, n)
+    h = (h ^ word) * 0x9E3779B97F4A7C15
+    return h ^ (h >> 32)
+
+
+cdef class ConsumeQueue:
+    """One queue: its files, its bounds, its units.
+
+    ``min_offset`` is the first unit whose record may still exist, ``max_offset`` the next unit to be put.
+    """
+
+    def __init__(self, OsDoor door, directory, topic, queue_id, file_bytes):
+        self.door = door
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = _paths.queue_dir(directory, topic, queue_id)
+        self.file_bytes = file_bytes
+        self.topic_text = topic.encode("utf-8")
+        self.files = []
+        self.state.topic = <const uint8_t *> PyBytes_AS_STRING(self.topic_text)
+        self.state.topic_bytes = <int32_t> PyBytes_GET_SIZE(self.topic_text)
+        self.state.queue_id = queue_id
+        self.state.hash = topic_hash(self.state.topic, self.state.topic_bytes, queue_id)
+        self.state.max_physical = -1
+
+    # --- bounds ---
+
+    @property
+    def min_offset(self) -> int:
+        """First valid queue offset."""
+        return self.state.min_logic // UNIT_BYTES
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last unit."""
+        return mq_load64(&self.state.end) // UNIT_BYTES
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset that the next record will get."""
+        return self.state.next_offset
+
+    @next_offset.setter
+    def next_offset(self, int64_t value):
+        self.state.next_offset = value
+
+    @property
+    def min_logic(self) -> int:
+        """Byte of the first valid unit in the queue's stream."""
+        return self.state.min_logic
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last record that has a unit, -1 when there is none."""
+        return self.state.max_physical
+
+    @property
+    def misplaced(self) -> int:
+        """Units that stand at another place than their record says (a queue that lost units before)."""
+        return self.state.misplaced
+
+    @property
+    def unit_count(self) -> int:
+        """Valid units."""
+        return (mq_load64(&self.state.end) - self.state.min_logic) // UNIT_BYTES
+
+    @property
+    def file_list(self) -> list:
+        """The files, oldest first."""
+        return list(self.files)
+
+    # --- load, recover, truncate ---
+
+    def load(self) -> None:
+        """Take the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
+        cdef MappedFile file
+        names = _paths.segment_names(self.door, self.path)
+        expected = None
+        for name, start in names:
+            path = f"{self.path}/{name}"
+            if name == names[-1][0] and self.door.file_size(path) == 0:
+                self.door.unlink(path)          # made, but never given its length
+                continue
+            if start % self.file_bytes or (expected is not None and start != expected):
+                raise CorruptFile("queue file out of place", path=path, expected=expected if expected is not None
+                                  else f"a multiple of {self.file_bytes}", found=start)
+            self.files.append(MappedFile.load(self.door, path, start, self.file_bytes))
+            expected = start + self.file_bytes
+
+    def recover(self) -> None:
+        """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
+
+        Fillers (physical offset 0, size 2^31-1) stand for units that never were: they count as units but say nothing of the log.
+        """
+        cdef MappedFile file
+        cdef QueueState *q = &self.state
+        cdef uint8_t *base
+        cdef int64_t at, physical, first
+        cdef int32_t size
+        cdef Py_ssize_t index
+        q.max_physical = -1
+        if not self.files:
+            return
+        first = max(0, len(self.files) - 3)
+        q.min_logic = (<MappedFile> self.files[0]).start_offset
+        q.end = (<MappedFile> self.files[first]).start_offset
+        for index in range(first, len(self.files)):
+            file = self.files[index]
+            base = file.hold()
+            try:
+                at = 0
+                while at < self.file_bytes:
+                    physical = mq_get64(base + at)
+                    size = mq_get32(base + at + 8)
+                    if physical < 0 or size <= 0:
+                        break
+                    if not (physical == 0 and size == FILLER_SIZE):
+                        q.max_physical = physical + size
+                    at += UNIT_BYTES
+            finally:
+                file.release()
+            q.end = file.start_offset + at
+            if at < self.file_bytes:
+                break
+        self._cut()
+
+    def _cut(self) -> None:
+        """Clear everything behind the end and take the file there as the tail."""
+        cdef MappedFile file
+        cdef QueueState *q = &self.state
+        if self.tail is not None:
+            self.tail.release()
+            self.tail = None
+        q.room_end = 0
+        q.units = NULL
+        while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset > q.end:
+            file = self.files.pop()
+            file.destroy()
+        if self.files:
+            file = self.files[len(self.files) - 1]
+            if file.start_offset + self.file_bytes > q.end:
+                file.zero_tail(q.end - file.start_offset)
+            self._take_tail(file)
+        self.flushed = min(self.flushed, q.end)
+
+    cdef _take_tail(self, MappedFile file):
+        cdef QueueState *q = &self.state
+        if self.tail is not None:
+            self.tail.release()
+            self.tail = None
+        q.units = file.hold()
+        self.tail = file
+        q.file_start = file.start_offset
+        if file.allocated == 0 and q.end > file.start_offset:
+            # blocks are whole pages: what is behind the page of the last unit may be a hole
+            file.allocated = (q.end - file.start_offset) & ~<int64_t> 4095
+        q.room_end = file.start_offset + file.allocated - file.allocated % UNIT_BYTES
+
+    def truncate(self, int64_t physical_offset) -> None:
+        """Drop every unit whose record starts at or behind ``physical_offset`` (RocketMQ: truncateDirtyLogicFiles)."""
+        cdef MappedFile file
+        cdef QueueState *q = &self.state
+        cdef uint8_t *base
+        cdef int64_t at, physical, end
+        cdef int32_t size
+        cdef Py_ssize_t index = len(self.files) - 1
+        if not self.files:
+            q.max_physical = -1
+            return
+        end = (<MappedFile> self.files[0]).start_offset
+        q.max_physical = -1
+        while index >= 0:
+            file = self.files[index]
+            base = file.hold()
+            try:
+                at = 0
+                while at < self.file_bytes:
+                    physical = mq_get64(base + at)
+                    size = mq_get32(base + at + 8)
+                    if physical < 0 or size <= 0 or (physical >= physical_offset):
+                        break
+                    if not (physical == 0 and size == FILLER_SIZE):
+                        q.max_physical = physical + size
+                    at += UNIT_BYTES
+            finally:
+                file.release()
+            if at > 0 or index == 0:
+                end = file.start_offset + at
+                break
+            index -= 1
+        if q.max_physical < 0 and index > 0:
+            # only fillers were left in that file: the last real unit, if any, stands in an earlier one
+            q.max_physical = self._last_physical_before(end)
+        mq_store64(&q.end, end)
+        self._cut()
+
+    def _last_physical_before(self, int64_t end) -> int:
+        cdef int64_t at = end - UNIT_BYTES
+        while at >= self.state.min_logic:
+            physical, size, _ = self.unit(at // UNIT_BYTES)
+            if not (physical == 0 and size == FILLER_SIZE):
+                return physical + size
+            at -= UNIT_BYTES
+        return -1
+
+    def correct_min(self, int64_t min_physical) -> None:
+        """Move the lower bound past units whose records are gone (RocketMQ: correctMinOffset), and past fillers."""
+        cdef QueueState *q = &self.state
+        cdef int64_t low, high, middle
+        if not self.files or q.min_logic >= q.end:
+            return
+        first = (<MappedFile> self.files[0]).start_offset
+        low = max(q.min_logic, first) // UNIT_BYTES
+        high = q.end // UNIT_BYTES
+        if self._gone(high - 1, min_physical):
+            q.min_logic = q.end
+            return
+        while low < high:                   # first unit that is not gone
+            middle = (low + high) // 2
+            if self._gone(middle, min_physical):
+                low = middle + 1
+            else:
+                high = middle
+        q.min_logic = low * UNIT_BYTES
+
+    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical) except -1:
+        physical, size, _ = self.unit(queue_offset)
+        return physical < min_physical or (physical == 0 and size == FILLER_SIZE)
+
+    # --- write ---
+
+    def make_room(self, int64_t queue_offset) -> None:
+        """Get allocated blocks for the next unit: more of the tail file, the next file, or the first one.
+
+        A first file whose queue starts above 0 is filled up to there with fillers. Raises: DiskFull, StorageError; nothing changed then.
+        """
+        cdef QueueState *q = &self.state
+        cdef MappedFile file
+        cdef int64_t start, step, at
+        cdef bint fresh = not self.files
+        if self.tail is not None and q.end < self.tail.start_offset + self.file_bytes:
+            step = min(max(FIRST_ROOM, self.tail.allocated), MAX_ROOM)
+            self.tail.grow(self.tail.allocated + step)
+            q.room_end = self.tail.start_offset + self.tail.allocated - self.tail.allocated % UNIT_BYTES
+            if q.room_end < q.end + UNIT_BYTES:
+                self.make_room(queue_offset)
+            return
+        if fresh:
+            start = queue_offset * UNIT_BYTES
+            start -= start % self.file_bytes
+            self.door.makedirs(self.path)
+        else:
+            start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
+        file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False)
+        try:
+            file.grow(max(FIRST_ROOM, (queue_offset * UNIT_BYTES - start + FIRST_ROOM) if fresh else 0))
+        except BaseException:
+            file.destroy()
+            raise
+        if fresh:
+            at = start
+            while at < queue_offset * UNIT_BYTES:
+                mq_put64(file.base + (at - start), 0)
+                mq_put32(file.base + (at - start) + 8, FILLER_SIZE)
+                mq_put64(file.base + (at - start) + 12, 0)
+                at += UNIT_BYTES
+            q.min_logic = at
+            mq_store64(&q.end, at)
+        self.files.append(file)
+        self._take_tail(file)
+
+    def put(self, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) -> None:
+        """Put one unit, making room where needed."""
+        while queue_put(&self.state, physical_offset, size, tags_code, queue_offset) == PUT_NO_ROOM:
+            self.make_room(queue_offset)
+
+    # --- read ---
+
+    cdef MappedFile file_of(self, int64_t byte):
+        cdef MappedFile first
+        cdef Py_ssize_t index
+        if not self.files:
+            return None
+        first = self.files[0]
+        index = (byte - first.start_offset) // self.file_bytes
+        if byte < first.start_offset or index >= len(self.files):
+            return None
+        return self.files[index]
+
+    def unit(self, int64_t queue_offset) -> tuple:
+        """(physical offset, size, tags code) of one unit. Raises: OffsetError outside the queue."""
+        cdef int64_t at = queue_offset * UNIT_BYTES
+        cdef MappedFile file = self.file_of(at) if 0 <= at < mq_load64(&self.state.end) else None
+        cdef uint8_t *unit
+        if file is None:
+            raise OffsetError(f"queue {self.topic}/{self.queue_id} has no offset {queue_offset}:"
+                              f" expected {self.min_offset} to {self.max_offset - 1}")
+        unit = file.hold() + (at - file.start_offset)
+        try:
+            return mq_get64(unit), mq_get32(unit + 8), mq_get64(unit + 12)
+        finally:
+            file.release()
+
+    def segment_bytes(self, MappedFile file) -> bytes:
+        """The written part of one file, copied (verify, dump)."""
+        cdef int64_t n = min(self.file_bytes, self.state.end - file.start_offset)
+        cdef uint8_t *base
+        if n <= 0:
+            return b""
+        base = file.hold()
+        try:
+            return (<const char *> base)[:n]
+        finally:
+            file.release()
+
+    # --- flush, delete ---
+
+    def flush(self) -> int:
+        """Make all units durable; returns the bytes synced. Raises: FlushError-grade StorageError."""
+        cdef MappedFile file
+        cdef int64_t end = mq_load64(&self.state.end), from_, to
+        cdef uint8_t *base
+        cdef mq_os *os = self.door.os
+        cdef int rc
+        cdef int64_t done = 0
+        if end <= self.flushed:
+            return 0
+        for file in list(self.files):
+            if file.start_offset + self.file_bytes <= self.flushed or file.start_offset >= end:
+                continue
+            from_ = max(self.flushed - file.start_offset, 0) & ~<int64_t> 4095
+            to = min(end - file.start_offset, self.file_bytes)
+            base = file.hold()
+            try:
+                with nogil:
+                    rc = os.msync(os, base + from_, to - from_)
+                check(rc, "msync", file.path)
+            finally:
+                file.release()
+            done += to - from_
+        self.flushed = end
+        return done
+
+    @property
+    def flushed_bytes(self) -> int:
+        """Stream byte up to which units are known durable."""
+        return self.flushed
+
+    def delete_expired(self, int64_t min_physical) -> int:
+        """Remove files all of whose records are gone, never the last one; then correct the lower bound. Returns files removed."""
+        cdef MappedFile file
+        cdef int removed = 0
+        while len(self.files) > 1:
+            file = self.files[0]
+            if not self._gone((file.start_offset + self.file_bytes) // UNIT_BYTES - 1, min_physical):
+                break
+            self.files.pop(0)
+            file.destroy()
+            removed += 1
+        if removed:
+            self.state.min_logic = max(self.state.min_logic, (<MappedFile> self.files[0]).start_offset)
+        self.correct_min(min_physical)
+        return removed
+
+    def rest(self) -> None:
+        """Unmap files that nobody reads or writes."""
+        cdef MappedFile file
+        for file in self.files:
+            if file is not self.tail:
+                file.rest()
+
+    def close(self) -> None:
+        """Unmap. Views that are still held stay valid."""
+        cdef MappedFile file
+        self.state.room_end = 0
+        self.state.units = NULL
+        if self.tail is not None:
+            self.tail.release()
+            self.tail = None
+        for file in self.files:
+            file.drop()
+        self.files = []
+
+    def destroy(self) -> None:
+        """Remove all files and the queue's directory."""
+        self.deleted = True
+        files = self.files
+        self.close()
+        for file in files:
+            self.door.unlink(file.path, missing_ok=True)
+        if self.door.is_dir(self.path) and not self.door.listdir(self.path):
+            self.door.rmdir(self.path)
+            self.door.fsync_dir(_paths.parent(self.path))
+
+    def __repr__(self):
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"
+
+
+cdef class QueueTable:
+    """All queues of a store, by name and by the bytes of a record."""
+
+    def __cinit__(self):
+        self.mask = 63
+        self.slots = <QueueState **> calloc(64, sizeof(QueueState *))
+        if self.slots == NULL:
+            raise MemoryError()
+        self.queues = {}
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
+        cdef uint64_t h = topic_hash(topic, n, queue_id)
+        cdef int64_t i = <int64_t> (h & <uint64_t> self.mask)
+        cdef QueueState *q
+        while True:
+            q = self.slots[i]
+            if q == NULL:
+                return NULL
+            if q.hash == h and q.queue_id == queue_id and q.topic_bytes == n and memcmp(q.topic, topic, n) == 0:
+                return q
+            i = (i + 1) & self.mask
+
+    cdef int add(self, ConsumeQueue queue) except -1:
+        self.queues[queue.topic, queue.queue_id] = queue
+        if self.used * 2 > self.mask:
+            self._rebuild((self.mask + 1) * 2)
+        else:
+            self._insert(&queue.state)
+        return 0
+
+    cdef _insert(self, QueueState *q):
+        cdef int64_t i = <int64_t> (q.hash & <uint64_t> self.mask)
+        while self.slots[i] != NULL:
+            i = (i + 1) & self.mask
+        self.slots[i] = q
+        self.used += 1
+
+    cdef _rebuild(self, int64_t size):
+        cdef QueueState **fresh = <QueueState **> calloc(size, sizeof(QueueState *))
+        cdef ConsumeQueue queue
+        if fresh == NULL:
+            raise MemoryError()
+        free(self.slots)
+        self.slots = fresh
+        self.mask = size - 1
+        self.used = 0
+        for queue in self.queues.values():
+            self._insert(&queue.state)
+
+    def insert(self, ConsumeQueue queue) -> None:
+        """Add a queue. Thread: holder of the dispatch lock."""
+        self.add(queue)
+
+    def remove(self, topic, queue_id) -> None:
+        """Forget a queue. Thread: holder of the dispatch lock and the put lock."""
+        del self.queues[topic, queue_id]
+        self._rebuild(self.mask + 1)
+
+    def get(self, topic, queue_id):
+        """The queue, or None."""
+        return self.queues.get((topic, queue_id))
+
+    def all(self) -> list:
+        """All queues."""
+        return list(self.queues.values())
+
+    def __len__(self):
+        return len(self.queues)

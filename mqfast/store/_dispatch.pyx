@@ -1,0 +1,368 @@
+"""Dispatch: walk the log forward and put queue units and index entries (RocketMQ: ReputMessageService, CommitLogDispatcher*).
+
+It must never hold the GIL while it walks, never go beyond the position it was given, and never skip a record silently. One loop
+serves the running store and recovery; recovery also checks CRCs. It leaves C to make a queue, to give a queue or the index more room, for
+records that need more than one unit, and at the end of a file.
+
+Repeats do no harm: a queue skips records whose end it already has, the index those below its end offset.
+"""
+
+import threading
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memchr, memcmp
+from mqfast.store._commit_log cimport CommitLog, readable
+from mqfast.store._consume_queue cimport PUT_DONE, ConsumeQueue, QueueState, QueueTable, queue_put
+from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
+from mqfast.store._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store._os cimport lock, mq_load64, mq_prefetchr, mq_store64, unlock
+from mqfast.store._record cimport (
+    REC_BLANK,
+    REC_MISMATCH,
+    REC_OK,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Found,
+    Record,
+    check_crc,
+    find_properties,
+    jhash,
+    make_message,
+    parse_int,
+    parse_record,
+)
+
+from mqfast.errors import CorruptFile, InternalError
+
+cdef enum Stop:
+    AT_LIMIT = 1        # everything asked for is done
+    AT_BLANK = 2        # go on in the next file
+    AT_BAD = 3          # no record here
+    NO_QUEUE = 4        # no such queue yet, or one that is not made of 20-byte units
+    NO_ROOM = 5         # the queue needs blocks
+    NO_INDEX = 6        # no index file, or it is full
+    BY_HAND = 7         # a record with several units
+    AT_MISMATCH = 8
+
+cdef struct Walk:
+    # in
+    const uint8_t *base
+    int64_t file_start
+    int64_t file_end
+    int64_t limit
+    bint checked            # CRC
+    bint property_crc
+    bint light              # light queues are on: look for INNER_MULTI_DISPATCH
+    bint dispatch
+    int64_t dispatch_from   # records below are only walked over
+    int64_t *delays
+    int max_level
+    int64_t *published      # dispatched position, moved after each record, or NULL
+    # in and out
+    int64_t at
+    int64_t key_done
+    int64_t records
+    int64_t last_start      # start of the last good record; -1
+    int64_t last_timestamp
+    # out
+    Record record
+    Found found
+    QueueState *queue
+    int64_t tags_code
+
+
+cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
+    # the key text is topic#key, hashed in one go
+    return index_put(x, key_slot_hash(jhash(key, n, topic_hash * 31 + 35)), r.physical_offset, r.store_timestamp)
+
+
+cdef int _index(Walk *w, IndexState *x) noexcept nogil:
+    """Put all keys of the record; 0 when the index file is full (key_done says where to go on)."""
+    cdef Record *r = &w.record
+    cdef Found *f = &w.found
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef const uint8_t *blank
+    cdef int64_t number = 0
+    cdef int32_t topic_hash
+    if f.uniq_key == NULL and f.keys == NULL:
+        return 1
+    topic_hash = jhash(r.topic, r.topic_bytes, 0)
+    if f.uniq_key != NULL:
+        if number >= w.key_done:
+            if not _index_key(x, topic_hash, f.uniq_key, f.uniq_key_bytes, r):
+                return 0
+            w.key_done += 1
+        number += 1
+    if f.keys != NULL:
+        at = f.keys
+        end = f.keys + f.keys_bytes
+        while at < end:
+            blank = <const uint8_t *> memchr(at, c' ', end - at)
+            if blank == NULL:
+                blank = end
+            if blank > at:
+                if number >= w.key_done:
+                    if not _index_key(x, topic_hash, at, blank - at, r):
+                        return 0
+                    w.key_done += 1
+                number += 1
+            at = blank + 1
+    return 1
+
+
+cdef int64_t tags_code_of(Walk *w) noexcept nogil:
+    """Hash of TAGS; for a parked delayed message its delivery time."""
+    cdef Found *f = &w.found
+    cdef int64_t level, code = 0
+    if f.tags != NULL:
+        code = jhash(f.tags, f.tags_bytes, 0)
+    if f.delay != NULL and w.record.topic_bytes == 19 and memcmp(w.record.topic, "SCHEDULE_TOPIC_XXXX", 19) == 0:
+        level = min(parse_int(f.delay, f.delay_bytes, 0), w.max_level)
+        if level > 0:
+            code = w.record.store_timestamp + (w.delays[level] if w.delays[level] else 1000)
+    return code
+
+
+cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
+    """Go on from w.at until something needs the GIL."""
+    cdef const uint8_t *p
+    cdef int64_t available
+    cdef int32_t transaction
+    cdef Record *r = &w.record
+    cdef int outcome
+    while True:
+        if w.at >= w.limit:
+            return AT_LIMIT
+        p = w.base + (w.at - w.file_start)
+        available = min(w.limit, w.file_end) - w.at
+        if available <= 0:
+            return AT_BLANK
+        outcome = parse_record(p, available, r)
+        if outcome == REC_BLANK:
+            return AT_BLANK
+        if outcome == REC_MISMATCH:
+            return AT_MISMATCH
+        if outcome != REC_OK:
+            # a blank that reaches beyond the limit is not there yet; a file may also end in fewer than 8 bytes
+            if w.file_end - w.at < 8:
+                return AT_BLANK
+            return AT_BAD
+        mq_prefetchr(p + r.total)
+        mq_prefetchr(p + r.total + 64)
+        if w.checked and not check_crc(p, r, w.property_crc):
+            return AT_BAD
+        if w.dispatch and r.physical_offset >= w.dispatch_from:
+            find_properties(r.properties, r.properties_bytes, &w.found)
+            transaction = r.sys_flag & TRANSACTION_MASK
+            if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK:
+                w.tags_code = tags_code_of(w)
+                if w.light and w.found.multi_dispatch != NULL:
+                    return BY_HAND
+                w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
+                if w.queue == NULL:
+                    return NO_QUEUE
+                outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
+                if outcome != PUT_DONE:
+                    return NO_ROOM
+                w.queue.last_store_timestamp = r.store_timestamp
+            if indexing and transaction != TRANSACTION_ROLLBACK and (w.found.uniq_key != NULL or w.found.keys != NULL):
+                if x == NULL:
+                    return NO_INDEX
+                if r.physical_offset >= x.end_offset or w.key_done:
+                    if not _index(w, x):
+                        return NO_INDEX
+            w.key_done = 0
+        w.records += 1
+        w.last_start = w.at
+        w.last_timestamp = r.store_timestamp
+        w.at += r.total
+        if w.published != NULL:
+            mq_store64(w.published, w.at)
+
+
+cdef class Dispatcher:
+    """Keeps queues and index in step with the log.
+
+    Thread: ``step`` and ``catch_up`` exclude each other through the dispatch lock; any thread may call them.
+    """
+
+    def __init__(self, CommitLog log, QueueTable table, queues, index, delay_levels_ms):
+        self.log = log
+        self.table = table
+        self.queues = queues
+        self.index = index
+        self.mutex = threading.RLock()
+        self.max_level = min(63, len(delay_levels_ms))
+        for level in range(1, self.max_level + 1):
+            self.delays[level] = delay_levels_ms[level - 1]
+
+    cdef int catch_up(self) except -1:
+        """Dispatch everything that readers may see (read your own writes)."""
+        cdef int64_t limit
+        if self.log.state.pooled and not self.log.sync_flush:
+            self.log.commit()
+        limit = readable(&self.log.state, self.log.sync_flush)
+        if mq_load64(&self.log.state.dispatched) < limit:
+            self.step(limit)
+        return 0
+
+    def step(self, int64_t limit=-1) -> int:
+        """Dispatch up to ``limit`` (default: what readers may see); returns the records done. GIL: released while walking.
+
+        Raises: CorruptFile when the log cannot be read on (kept in ``error``), DiskFull, StorageError when a queue or the index needs room;
+        the next call goes on where this one stopped.
+        """
+        cdef CommitLog log = self.log
+        cdef Walk w
+        if limit < 0:
+            limit = readable(&log.state, log.sync_flush)
+        with self.mutex:
+            if mq_load64(&log.state.dispatched) >= limit:
+                return 0
+            if self.error is not None:
+                raise self.error
+            w.at = log.state.dispatched
+            w.limit = limit
+            w.checked = False
+            w.property_crc = False
+            w.dispatch = True
+            w.dispatch_from = 0
+            w.published = &log.state.dispatched
+            w.records = 0
+            w.key_done = self.key_done
+            w.last_start = -1
+            w.last_timestamp = 0
+            if w.at < log.min_offset:
+                w.at = log.min_offset
+            try:
+                stop = self._run(&w, None)
+            finally:
+                self.key_done = w.key_done
+                self.records += w.records
+            if stop == AT_BAD or stop == AT_MISMATCH:
+                file = log.file_at(w.at)
+                self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
+                                         expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
+                raise self.error
+            mq_store64(&log.state.dispatched, w.at)
+            return w.records
+
+    def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, progress=None) -> tuple:
+        """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found.
+
+        Returns: (end of the last good record, its start or -1, its store time, records, reason in words). Only at open.
+        """
+        cdef Walk w
+        w.at = start
+        w.limit = end
+        w.checked = checked
+        w.property_crc = property_crc
+        w.dispatch = True
+        w.dispatch_from = dispatch_from
+        w.published = NULL
+        w.records = 0
+        w.key_done = 0
+        w.last_start = -1
+        w.last_timestamp = 0
+        with self.mutex:
+            stop = self._run(&w, progress)
+        reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
+                  AT_MISMATCH: "record length does not agree with its parts"}[stop]
+        return w.at, w.last_start, w.last_timestamp, w.records, reason
+
+    cdef int _run(self, Walk *w, progress) except -1:
+        """Walk file after file; come back for what needs the GIL."""
+        cdef CommitLog log = self.log
+        cdef MappedFile file
+        cdef Lease held
+        cdef IndexFile index_file
+        cdef IndexState *x
+        cdef QueueTable table = self.table
+        cdef int stop
+        cdef bint indexing = self.index is not None
+        cdef int64_t whole_limit = w.limit
+        w.delays = self.delays
+        w.max_level = self.max_level
+        w.light = self.queues.light
+        while True:
+            file = log.file_at(w.at)
+            if file is None:
+                return AT_LIMIT if w.at >= whole_limit else AT_BLANK
+            held = lease(file)
+            w.base = held.base
+            w.file_start = file.start_offset
+            w.file_end = file.start_offset + file.file_bytes
+            while True:
+                index_file = self.index.current() if indexing else None
+                x = &index_file.state if index_file is not None else NULL
+                with nogil:
+                    stop = _walk(w, table, x, indexing)
+                if stop == NO_QUEUE:
+                    self._without_queue(w, held)
+                elif stop == NO_ROOM:
+                    self._make_room(w)
+                elif stop == NO_INDEX:
+                    self.index.roll()
+                elif stop == BY_HAND:
+                    self._by_hand(w, held, x, indexing)
+                else:
+                    break
+            if progress is not None:
+                progress(w.at)
+            if stop != AT_BLANK:
+                return stop
+            if log.file_at(w.file_end) is None or w.file_end > whole_limit:
+                return AT_BLANK
+            w.at = w.file_end
+            if w.published != NULL:
+                mq_store64(w.published, w.at)
+
+    cdef int _make_room(self, Walk *w) except -1:
+        cdef ConsumeQueue queue
+        topic = bytes(w.queue.topic[:w.queue.topic_bytes]).decode("utf-8", "replace")
+        queue = self.table.get(topic, w.queue.queue_id)
+        if queue is None:
+            raise InternalError(f"queue {topic}/{w.queue.queue_id} vanished during dispatch")
+        queue.make_room(w.record.queue_offset)
+        return 0
+
+    cdef int _without_queue(self, Walk *w, Lease held) except -1:
+        """The queue does not exist: make it, or put a unit of another kind by hand and step over the queue part."""
+        message = make_message(held, w.base + (w.at - w.file_start), -1)
+        if self.queues.put_special(message, w.tags_code):
+            self._finish_by_hand(w)
+        return 0
+
+    cdef int _by_hand(self, Walk *w, Lease held, IndexState *x, bint indexing) except -1:
+        message = make_message(held, w.base + (w.at - w.file_start), -1)
+        self.queues.put_multi(message, w.tags_code)
+        self._finish_by_hand(w)
+        return 0
+
+    cdef int _finish_by_hand(self, Walk *w) except -1:
+        """The units of the record are put: do its keys and step over it."""
+        cdef IndexFile index_file
+        cdef Record *r = &w.record
+        if self.index is not None and (w.found.uniq_key != NULL or w.found.keys != NULL):
+            while True:
+                index_file = self.index.current()
+                if index_file is not None:
+                    if r.physical_offset < index_file.state.end_offset and w.key_done == 0:
+                        break
+                    if _index(w, &index_file.state):
+                        break
+                self.index.roll()
+        w.key_done = 0
+        w.records += 1
+        w.last_start = w.at
+        w.last_timestamp = r.store_timestamp
+        w.at += r.total
+        if w.published != NULL:
+            mq_store64(w.published, w.at)
+        return 0
+
+    def locked(self):
+        """Context manager: nothing is dispatched meanwhile."""
+        return self.mutex

@@ -1,0 +1,33 @@
+# One fixed-size file of the store, mapped. References are counted; see house rules of ownership in docs/architecture.md.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from mqfast.store._os cimport OsDoor, mq_os
+
+
+cdef class MappedFile:
+    cdef readonly OsDoor door
+    cdef readonly str path
+    cdef readonly int64_t start_offset      # first byte, in the logical stream that the file is a piece of
+    cdef readonly int64_t file_bytes
+    cdef readonly bint writable
+    cdef mq_os *os
+    cdef uint8_t *base                      # NULL while not mapped
+    cdef int fd                             # kept open while the file may still need a sync; -1 afterwards
+    cdef int64_t references                 # 1 for the owner, 1 a hold; the mapping goes when the last one goes
+    cdef int64_t allocated                  # bytes from the start that have real blocks: only those may be written through the mapping
+    cdef int64_t locked_bytes
+    cdef uint8_t *buffer                    # a transient pool's buffer that takes the appends, or NULL
+    cdef bint owned                         # the owner's reference is not yet dropped
+    cdef uint8_t *hold(self) except NULL
+    cdef void release(self) noexcept
+    cdef int map(self) except -1
+    cdef void unmap(self) noexcept
+    cdef int open_fd(self) except -1
+    cdef void close_fd(self) noexcept
+
+
+cdef class Lease:
+    cdef MappedFile file
+    cdef uint8_t *base
+
+
+cdef Lease lease(MappedFile file)

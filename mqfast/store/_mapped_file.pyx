@@ -1,0 +1,346 @@
+"""MappedFile: create, map, preheat, lock, hold and release one file of the store (RocketMQ: DefaultMappedFile, ReferenceResource).
+
+It must never unmap under a hold, never write through the mapping beyond the bytes that have real blocks (that is how a full disk becomes an
+error instead of a SIGBUS), and never be recycled as another file. Positions (written, committed, flushed) belong to the stream that
+the file is a piece of, so they are kept there, once.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memset
+from mqfast.store._os cimport (
+    MQ_ADVISE_RANDOM,
+    MQ_ADVISE_WILLNEED,
+    MQ_OPEN_CREATE,
+    MQ_OPEN_EXCLUSIVE,
+    MQ_OPEN_READ,
+    MQ_OPEN_WRITE,
+    MQ_READ,
+    MQ_READ_WRITE,
+    OsDoor,
+    allocate,
+    check,
+    mq_os,
+    mq_stat,
+    os_error,
+    populate,
+)
+
+import os as _os
+
+from mqfast.errors import CorruptFile, StoreClosed
+
+cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
+cdef int64_t POPULATE_STEP = 4 << 20
+cdef int64_t live_mappings = 0
+cdef int64_t live_locked_bytes = 0
+
+
+def mapping_count() -> int:
+    """How many files of all stores of this process are mapped now."""
+    return live_mappings
+
+
+def locked_byte_count() -> int:
+    """How many bytes of all stores of this process are locked in memory now."""
+    return live_locked_bytes
+
+
+cdef class MappedFile:
+    """One file of fixed length, mapped when first needed.
+
+    Thread: hold and release need the GIL (or the free-threaded build's per-object lock); the memory itself may be read without it.
+    """
+
+    def __cinit__(self):
+        self.base = NULL
+        self.buffer = NULL
+        self.fd = -1
+        self.references = 1
+        self.owned = True
+
+    @staticmethod
+    def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True) -> MappedFile:
+        """Make a new zero-filled file of full length and map it for writing.
+
+        Args: whole: allocate blocks for all of it now (the log, index files); otherwise it stays sparse and ``grow`` allocates (queues).
+        Raises: DiskFull, StorageError; no half file is left behind.
+        Durability: the file and its directory entry are synced before this returns.
+        """
+        cdef MappedFile file = MappedFile.__new__(MappedFile)
+        cdef bytes encoded = _os.fsencode(path)
+        cdef const char *c = encoded
+        cdef mq_os *os = door.os
+        cdef int rc = 0
+        cdef str what = "open"
+        file._init(door, path, start_offset, file_bytes, True)
+        with nogil:
+            file.fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE)
+        if file.fd < 0:
+            raise os_error(file.fd, what, path)
+        try:
+            if whole:
+                what = "allocate"
+                with nogil:
+                    rc = allocate(os, file.fd, 0, file_bytes)
+            if rc >= 0:
+                what = "truncate"
+                rc = os.ftruncate(os, file.fd, file_bytes)
+            if rc >= 0:
+                what = "fsync"
+                with nogil:
+                    rc = os.fsync(os, file.fd)
+            check(rc, what, path)
+            door.fsync_dir(_os.path.dirname(file.path))
+            file.allocated = file_bytes if whole else 0
+            file.map()
+        except BaseException:
+            file.close_fd()
+            os.unlink(os, c)
+            raise
+        return file
+
+    @staticmethod
+    def load(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint writable=True, bint exact=True) -> MappedFile:
+        """Take an existing file; nothing is mapped yet.
+
+        Raises: CorruptFile when its length is not ``file_bytes`` (``exact``): sizes are part of the format.
+        """
+        cdef MappedFile file = MappedFile.__new__(MappedFile)
+        cdef int64_t found = door.file_size(path)
+        if exact and found != file_bytes:
+            raise CorruptFile("wrong file length", path=str(path), expected=f"{file_bytes} bytes", found=f"{found} bytes")
+        file._init(door, path, start_offset, file_bytes, writable)
+        return file
+
+    def _init(self, OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint writable):
+        if file_bytes <= 0:
+            raise CorruptFile("wrong file length", path=str(path), expected="more than 0 bytes", found=file_bytes)
+        self.door = door
+        self.os = door.os
+        self.path = _os.fspath(path)
+        self.start_offset = start_offset
+        self.file_bytes = file_bytes
+        self.writable = writable
+
+    cdef int open_fd(self) except -1:
+        cdef int fd
+        if self.fd < 0:
+            fd = self.os.open(self.os, _os.fsencode(self.path), MQ_OPEN_WRITE if self.writable else MQ_OPEN_READ)
+            check(fd, "open", self.path)
+            self.fd = fd
+        return 0
+
+    cdef void close_fd(self) noexcept:
+        if self.fd >= 0:
+            self.os.close(self.os, self.fd)
+            self.fd = -1
+
+    cdef int map(self) except -1:
+        global live_mappings
+        cdef void *address = NULL
+        cdef int rc
+        cdef mq_stat st
+        cdef bint opened = self.fd < 0
+        if self.base != NULL:
+            return 0
+        self.open_fd()
+        # a file that shrank since it was listed would be a SIGBUS later
+        rc = self.os.fstat(self.os, self.fd, &st)
+        if rc >= 0 and st.bytes < self.file_bytes:
+            self.close_fd()
+            raise CorruptFile("file is shorter than its format asks for", path=self.path, expected=f"{self.file_bytes} bytes",
+                              found=f"{st.bytes} bytes")
+        if rc >= 0:
+            rc = self.os.mmap(self.os, self.fd, self.file_bytes, MQ_READ_WRITE if self.writable else MQ_READ, &address)
+        if opened:
+            self.close_fd()
+        check(rc, "mmap", self.path)
+        self.base = <uint8_t *> address
+        live_mappings += 1
+        return 0
+
+    cdef void unmap(self) noexcept:
+        global live_mappings, live_locked_bytes
+        cdef uint8_t *base = self.base
+        cdef int64_t at = 0, n, total = self.file_bytes
+        cdef mq_os *os = self.os
+        if base == NULL:
+            return
+        self.base = NULL
+        live_mappings -= 1
+        live_locked_bytes -= self.locked_bytes      # munmap unlocks
+        self.locked_bytes = 0
+        with nogil:
+            while at < total:
+                n = min(UNMAP_STEP, total - at)
+                os.munmap(os, base + at, n)
+                at += n
+
+    cdef uint8_t *hold(self) except NULL:
+        if not self.owned:
+            raise StoreClosed(f"{self.path} was closed or removed")
+        self.map()
+        self.references += 1
+        return self.base
+
+    cdef void release(self) noexcept:
+        self.references -= 1
+        if self.references == 0:
+            self.unmap()
+            self.close_fd()
+
+    def zero_tail(self, int64_t position) -> int:
+        """Clear what a crash left behind ``position``, so that no later scan takes it for data; returns the bytes cleared.
+
+        Only blocks that hold data are looked at. Durability: not synced; the next flush of the file covers it.
+        """
+        cdef mq_os *os = self.os
+        cdef uint8_t *base
+        cdef int fd
+        cdef int64_t at = position, n, total = self.file_bytes, cleared = 0, k
+        if position >= total:
+            return 0
+        self.map()
+        self.open_fd()
+        fd = self.fd
+        base = self.base
+        with nogil:
+            while at < total:
+                at = os.seek_data(os, fd, at)
+                if at < 0 or at >= total:
+                    break
+                n = min(<int64_t> 4096 - (at & 4095), total - at)
+                for k in range(n):
+                    if base[at + k]:
+                        memset(base + at + k, 0, n - k)
+                        cleared += n - k
+                        break
+                at += n
+        self.close_fd()
+        return cleared
+
+    def drop(self) -> None:
+        """Give up the owner's reference: no new holds; the mapping goes with the last hold."""
+        if self.owned:
+            self.owned = False
+            self.release()
+
+    def rest(self) -> None:
+        """Unmap if nobody holds it; the next use maps it again."""
+        if self.references == 1 and self.owned:
+            self.unmap()
+            self.close_fd()
+
+    def destroy(self) -> None:
+        """Remove the file's name; readers that hold it keep the bytes. Safe when it is gone already."""
+        self.drop()
+        self.door.unlink(self.path, missing_ok=True)
+
+    def grow(self, int64_t end) -> None:
+        """Give blocks to a sparse file up to byte ``end``, so that writes through the mapping there cannot fail.
+
+        Raises: DiskFull. GIL: released.
+        """
+        cdef int64_t start = self.allocated
+        cdef mq_os *os = self.os
+        cdef int rc, fd
+        cdef uint8_t *base
+        end = min(end, self.file_bytes)
+        if end <= start:
+            return
+        self.map()
+        self.open_fd()
+        fd = self.fd
+        base = self.base
+        with nogil:
+            rc = allocate(os, fd, start, end - start)
+            if rc >= 0:
+                populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
+        self.close_fd()
+        check(rc, "allocate", self.path)
+        self.allocated = end
+
+    def small_folios(self) -> None:
+        """Ask for small page-cache units before the first write: a store through a mapping dirties the whole folio."""
+        self.map()
+        self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM)
+
+    def preheat(self) -> int:
+        """Make every page resident and writable ahead of use; returns the bytes done. Raises: DiskFull, StorageError."""
+        cdef mq_os *os = self.os
+        cdef uint8_t *base
+        cdef int64_t at = 0, n, total = self.file_bytes
+        cdef int rc = 0
+        self.map()
+        base = self.base
+        with nogil:
+            while at < total and rc >= 0:
+                n = min(POPULATE_STEP, total - at)
+                rc = populate(os, base + at, n)
+                at += n
+        check(rc, "populate", self.path)
+        os.madvise(os, base, total, MQ_ADVISE_WILLNEED)
+        return total
+
+    def lock_memory(self, int64_t budget_bytes) -> int:
+        """mlock the file if the process-wide budget allows.
+
+        Returns: bytes locked now; 0 when it exceeds the budget. Raises: StorageError when the system refuses (the caller warns and goes on).
+        """
+        global live_locked_bytes
+        cdef int rc
+        cdef mq_os *os = self.os
+        cdef uint8_t *base
+        cdef int64_t n = self.file_bytes
+        if self.locked_bytes or live_locked_bytes + n > budget_bytes:
+            return self.locked_bytes
+        self.map()
+        base = self.base
+        with nogil:
+            rc = os.mlock(os, base, n)
+        check(rc, "mlock", self.path)
+        self.locked_bytes = n
+        live_locked_bytes += n
+        return n
+
+    def unlock_memory(self) -> None:
+        """Undo lock_memory."""
+        global live_locked_bytes
+        if self.locked_bytes and self.base != NULL:
+            self.os.munlock(self.os, self.base, self.locked_bytes)
+            live_locked_bytes -= self.locked_bytes
+            self.locked_bytes = 0
+
+    @property
+    def is_mapped(self) -> bool:
+        """Is it mapped now?"""
+        return self.base != NULL
+
+    @property
+    def holds(self) -> int:
+        """How many readers hold it."""
+        return self.references - (1 if self.owned else 0)
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            self.unmap()
+        self.close_fd()
+
+    def __repr__(self):
+        return f"<MappedFile {self.path} start={self.start_offset} bytes={self.file_bytes} holds={self.holds}>"
+
+
+cdef class Lease:
+    """One hold on a MappedFile; the mapping stays at least as long as this object."""
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            self.file.release()
+
+
+cdef Lease lease(MappedFile file):
+    cdef Lease held = Lease.__new__(Lease)
+    cdef uint8_t *base = file.hold()
+    held.file = file
+    held.base = base
+    return held

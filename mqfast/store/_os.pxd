@@ -1,0 +1,101 @@
+# The one door to the operating system, and the C of csrc/, which is linked into this extension only: the others reach it by cimport.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+cdef extern from "endian.h" nogil:
+    int16_t mq_get16(const void *p)
+    int32_t mq_get32(const void *p)
+    int64_t mq_get64(const void *p)
+    void mq_put16(void *p, int16_t x)
+    void mq_put32(void *p, int32_t x)
+    void mq_put64(void *p, int64_t x)
+    void mq_publish32(void *p, int32_t x)
+
+cdef extern from "atomics.h" nogil:
+    void mq_pause()
+    void mq_prefetchw(const void *p)
+    void mq_prefetchr(const void *p)
+    int64_t mq_load64(const int64_t *p)
+    void mq_store64(int64_t *p, int64_t v)
+    uint32_t mq_load32(const uint32_t *p)
+    void mq_store32(uint32_t *p, uint32_t v)
+    int64_t mq_add64(int64_t *p, int64_t v)
+    uint32_t mq_or32(uint32_t *p, uint32_t v)
+    uint32_t mq_and32(uint32_t *p, uint32_t v)
+    uint32_t mq_add32(uint32_t *p, uint32_t v)
+    int mq_cas64(int64_t *p, int64_t expect, int64_t v)
+    void mq_fence()
+    int mq_lock_try(uint32_t *word)
+
+cdef extern from "os_door.h" nogil:
+    ctypedef struct mq_stat:
+        int64_t bytes
+        int64_t mtime_ms
+        int64_t device
+        int64_t inode
+        int is_directory
+    cdef enum:
+        MQ_READ
+        MQ_READ_WRITE
+        MQ_ADVISE_RANDOM
+        MQ_ADVISE_SEQUENTIAL
+        MQ_ADVISE_WILLNEED
+        MQ_ADVISE_POPULATE_WRITE
+        MQ_OPEN_READ
+        MQ_OPEN_WRITE
+        MQ_OPEN_CREATE
+        MQ_OPEN_TRUNCATE
+        MQ_OPEN_EXCLUSIVE
+    ctypedef struct mq_os:
+        int (*open)(mq_os *, const char *path, int flags)
+        int (*close)(mq_os *, int fd)
+        int (*fallocate)(mq_os *, int fd, int64_t offset, int64_t bytes)
+        int (*ftruncate)(mq_os *, int fd, int64_t bytes)
+        int (*fstat)(mq_os *, int fd, mq_stat *out)
+        int (*stat)(mq_os *, const char *path, mq_stat *out)
+        int (*mmap)(mq_os *, int fd, int64_t bytes, int protection, void **out)
+        int (*munmap)(mq_os *, void *address, int64_t bytes)
+        int (*madvise)(mq_os *, void *address, int64_t bytes, int advice)
+        int (*mlock)(mq_os *, void *address, int64_t bytes)
+        int (*munlock)(mq_os *, void *address, int64_t bytes)
+        int (*msync)(mq_os *, void *address, int64_t bytes)
+        int64_t (*seek_data)(mq_os *, int fd, int64_t offset)
+        int64_t (*pread)(mq_os *, int fd, void *to, int64_t bytes, int64_t offset)
+        int64_t (*pwrite)(mq_os *, int fd, const void *from_, int64_t bytes, int64_t offset)
+        int (*fdatasync)(mq_os *, int fd)
+        int (*fsync)(mq_os *, int fd)
+        int (*rename)(mq_os *, const char *from_, const char *to)
+        int (*unlink)(mq_os *, const char *path)
+        int (*mkdir)(mq_os *, const char *path)
+        int (*rmdir)(mq_os *, const char *path)
+        int (*sync_directory)(mq_os *, const char *path)
+        int (*statvfs)(mq_os *, const char *path, int64_t *total_bytes, int64_t *available_bytes)
+        int (*lock_byte)(mq_os *, int fd)
+        int64_t (*clock_ms)(mq_os *)
+        int64_t (*monotonic_ns)(mq_os *)
+        void *state
+    mq_os *mq_os_real()
+
+
+cdef class OsDoor:
+    cdef mq_os *os
+    cdef mq_os table            # a private copy that a test may change; `os` points here
+    cpdef int64_t now_ms(self) noexcept
+    cpdef int64_t monotonic_ns(self) noexcept
+
+# The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.
+cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
+cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil
+cdef uint32_t crc32_copy(uint8_t *to, const uint8_t *p, size_t n) noexcept nogil
+cdef void lock_wait(uint32_t *word) noexcept nogil
+cdef void unlock(uint32_t *word) noexcept nogil
+cdef void lock(uint32_t *word) noexcept nogil
+cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil
+cdef void futex_wake_all(uint32_t *word) noexcept nogil
+cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
+cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
+cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil
+cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
+
+# errno (negative, as the door returns it) -> exception of mqfast.errors
+cdef object os_error(int64_t rc, str what, object path)
+cdef int check(int64_t rc, str what, object path) except -1

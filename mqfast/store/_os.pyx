@@ -1,0 +1,342 @@
+"""OsDoor: the store's only way to files, mappings and clocks, and the one place where an errno becomes an exception.
+
+It must never hold the GIL over a call that may wait for the disk. csrc/os_door.h has the table of calls; this extension is the only one
+that links csrc/, so that its statics (CPU choice, OS table) exist once.
+"""
+
+import errno as _errno
+import os as _os
+
+from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+cdef extern from "crc32.h" nogil:
+    uint32_t mq_crc32(uint32_t seed, const uint8_t *p, size_t n)
+    uint32_t mq_crc31(const uint8_t *p, size_t n)
+    uint32_t mq_crc32_copy(uint8_t *to, const uint8_t *p, size_t n)
+    const char *mq_crc32_variant()
+    int mq_crc32_force(const char *name)
+
+cdef extern from "atomics.h" nogil:
+    void mq_lock(uint32_t *word)
+    void mq_lock_wait(uint32_t *word)
+    void mq_unlock(uint32_t *word)
+    void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns)
+    void mq_futex_wake_all(uint32_t *word)
+
+cdef extern from "os_door.h" nogil:
+    int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
+    int64_t mq_os_read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset)
+    int mq_os_populate(mq_os *os, void *address, int64_t n)
+    int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
+
+
+cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil:
+    return mq_crc32(seed, p, n)
+
+cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil:
+    return mq_crc31(p, n)
+
+cdef uint32_t crc32_copy(uint8_t *to, const uint8_t *p, size_t n) noexcept nogil:
+    return mq_crc32_copy(to, p, n)
+
+cdef void lock(uint32_t *word) noexcept nogil:
+    mq_lock(word)
+
+cdef void lock_wait(uint32_t *word) noexcept nogil:
+    mq_lock_wait(word)
+
+cdef void unlock(uint32_t *word) noexcept nogil:
+    mq_unlock(word)
+
+cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil:
+    mq_futex_wait(word, expected, timeout_ns)
+
+cdef void futex_wake_all(uint32_t *word) noexcept nogil:
+    mq_futex_wake_all(word)
+
+cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil:
+    return mq_os_write_all(os, fd, p, n, offset)
+
+cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil:
+    return mq_os_read_all(os, fd, p, n, offset)
+
+cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil:
+    return mq_os_populate(os, address, n)
+
+cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
+    return mq_os_allocate(os, fd, offset, n)
+
+
+def crc32_variant() -> str:
+    """The CRC implementation chosen for this CPU."""
+    return mq_crc32_variant().decode()
+
+
+def body_crc(data) -> int:
+    """CRC-32 of a bytes-like object with the sign bit cleared, as records store it. Source: UtilAll.crc32."""
+    cdef const uint8_t[::1] view = data
+    return mq_crc31(&view[0], view.shape[0]) if view.shape[0] else 0
+
+
+cdef object os_error(int64_t rc, str what, object path):
+    cdef int code = <int> -rc
+    kind = StorageError
+    if code in (_errno.ENOSPC, _errno.EDQUOT):
+        kind = DiskFull
+    elif code == _errno.ENOENT:
+        kind = StoreNotFound
+    elif what in ("mmap", "open") and code in (_errno.ENOMEM, _errno.EMFILE, _errno.ENFILE):
+        kind = MapFailed
+    elif what == "lock" and code == _errno.EAGAIN:
+        kind = StoreLocked
+    hint = ""
+    if kind is MapFailed:
+        hint = " (limit of open files)" if code != _errno.ENOMEM else " (see vm.max_map_count and the memory limit)"
+    return kind(code, f"{what} failed: {_os.strerror(code)}{hint}", path)
+
+
+cdef int check(int64_t rc, str what, object path) except -1:
+    if rc < 0:
+        raise os_error(rc, what, path)
+    return 0
+
+
+cdef class ByteLock:
+    """A held POSIX record lock on byte 0 of a file; another process, mqfast or Java, cannot take it meanwhile.
+
+    Closing any other descriptor of the same file in this process drops the lock: nobody else may open the file.
+    """
+    cdef OsDoor door
+    cdef int fd
+    cdef readonly str path
+
+    def release(self) -> None:
+        """Let go of the lock. Safe to call twice."""
+        if self.fd >= 0:
+            self.door.os.close(self.door.os, self.fd)
+            self.fd = -1
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            self.door.os.close(self.door.os, self.fd)
+
+
+cdef class OsDoor:
+    """The operating system as the store sees it.
+
+    A fresh door is the real system. ``fixed_clock_ms`` (tests, byte-exact replays) replaces the wall clock. Every method raises a
+    ``StorageError`` (``DiskFull``, ``MapFailed``, ``StoreNotFound``, ``StoreLocked``) that carries errno and file name.
+
+    Thread: any. GIL: released over every call that may wait.
+    """
+
+    def __cinit__(self):
+        self.table = mq_os_real()[0]
+        self.os = &self.table
+
+    cpdef int64_t now_ms(self) noexcept:
+        return self.os.clock_ms(self.os)
+
+    cpdef int64_t monotonic_ns(self) noexcept:
+        return self.os.monotonic_ns(self.os)
+
+    def fix_clock(self, now_ms) -> None:
+        """Let the wall clock stand at ``now_ms`` (int, ms), or run again (None)."""
+        if now_ms is None:
+            self.table.clock_ms = mq_os_real().clock_ms
+            return
+        self.table.state = <void *> <size_t> <int64_t> now_ms
+        self.table.clock_ms = _fixed_clock_ms
+
+    def read_file(self, path, max_bytes=64 << 20) -> bytes:
+        """The whole file; refuses one longer than ``max_bytes``."""
+        cdef bytes p = _os.fsencode(path)
+        cdef const char *c = p
+        cdef mq_os *os = self.os
+        cdef mq_stat st
+        cdef int fd, rc
+        cdef int64_t got
+        cdef bytes data
+        cdef char *to
+        with nogil:
+            fd = os.open(os, c, MQ_OPEN_READ)
+        check(fd, "open", path)
+        try:
+            check(os.fstat(os, fd, &st), "stat", path)
+            if st.is_directory:
+                raise StorageError(_errno.EISDIR, "is a directory", path)
+            if st.bytes > max_bytes:
+                raise StorageError(_errno.EFBIG, f"expected at most {max_bytes} bytes, found {st.bytes}", path)
+            data = PyBytes_FromStringAndSize(NULL, st.bytes)
+            to = PyBytes_AS_STRING(data)
+            with nogil:
+                got = mq_os_read_all(os, fd, to, st.bytes, 0)
+            check(got, "read", path)
+            return data if got == st.bytes else data[:got]
+        finally:
+            os.close(os, fd)
+
+    def write_file(self, path, bytes data) -> None:
+        """Create or overwrite the file and fsync it. A crash may leave a part: use replace_file where that matters."""
+        cdef bytes p = _os.fsencode(path)
+        cdef const char *c = p
+        cdef const char *from_ = data
+        cdef int64_t n = len(data)
+        cdef mq_os *os = self.os
+        cdef int fd, rc, rc2 = 0
+        with nogil:
+            fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
+        check(fd, "open", path)
+        with nogil:
+            rc = mq_os_write_all(os, fd, from_, n, 0)
+            if rc >= 0:
+                rc2 = os.fsync(os, fd)
+            os.close(os, fd)
+        check(rc, "write", path)
+        check(rc2, "fsync", path)
+
+    def overwrite(self, path, bytes data, int64_t offset=0) -> None:
+        """Write ``data`` in place at ``offset`` (the file is created if missing, never shortened) and fsync."""
+        cdef bytes p = _os.fsencode(path)
+        cdef const char *c = p
+        cdef const char *from_ = data
+        cdef int64_t n = len(data)
+        cdef mq_os *os = self.os
+        cdef int fd, rc, rc2 = 0
+        with nogil:
+            fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+        check(fd, "open", path)
+        with nogil:
+            rc = mq_os_write_all(os, fd, from_, n, offset)
+            if rc >= 0:
+                rc2 = os.fsync(os, fd)
+            os.close(os, fd)
+        check(rc, "write", path)
+        check(rc2, "fsync", path)
+
+    def replace_file(self, path, bytes data) -> None:
+        """Put ``data`` at ``path`` so that a crash leaves the old or the new file, whole: temp, fsync, rename, fsync of the directory."""
+        path = _os.fspath(path)
+        temporary = path + ".tmp"
+        self.write_file(temporary, data)
+        self.rename(temporary, path)
+        self.fsync_dir(_os.path.dirname(path) or ".")
+
+    def rename(self, source, target) -> None:
+        """Rename within one filesystem; replaces ``target``."""
+        check(self.os.rename(self.os, _os.fsencode(source), _os.fsencode(target)), "rename", target)
+
+    def unlink(self, path, missing_ok=False) -> None:
+        """Remove a file."""
+        cdef bytes p = _os.fsencode(path)
+        cdef const char *c = p
+        cdef mq_os *os = self.os
+        cdef int rc
+        with nogil:
+            rc = os.unlink(os, c)
+        if missing_ok and rc == -_errno.ENOENT:
+            return
+        check(rc, "unlink", path)
+
+    def makedirs(self, path) -> None:
+        """Create the directory and its missing parents; each new entry is made durable."""
+        path = _os.fspath(path)
+        if self.exists(path):
+            return
+        parent = _os.path.dirname(path) or "."
+        if parent != path and not self.exists(parent):
+            self.makedirs(parent)
+        rc = self.os.mkdir(self.os, _os.fsencode(path))
+        if rc != -_errno.EEXIST:
+            check(rc, "mkdir", path)
+        self.fsync_dir(parent)
+
+    def rmdir(self, path) -> None:
+        """Remove an empty directory."""
+        check(self.os.rmdir(self.os, _os.fsencode(path)), "rmdir", path)
+
+    def listdir(self, path) -> list:
+        """Names in a directory, sorted; an empty list when there is no such directory."""
+        try:
+            return sorted(_os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(error.errno, error.strerror, path) from error
+
+    def exists(self, path) -> bool:
+        """Is there a file or directory of that name?"""
+        cdef mq_stat st
+        cdef int rc = self.os.stat(self.os, _os.fsencode(path), &st)
+        if rc in (-_errno.ENOENT, -_errno.ENOTDIR):
+            return False
+        check(rc, "stat", path)
+        return True
+
+    def is_dir(self, path) -> bool:
+        """Is there a directory of that name?"""
+        cdef mq_stat st
+        return self.os.stat(self.os, _os.fsencode(path), &st) >= 0 and st.is_directory != 0
+
+    def file_size(self, path) -> int:
+        """Length in bytes."""
+        cdef mq_stat st
+        check(self.os.stat(self.os, _os.fsencode(path), &st), "stat", path)
+        return st.bytes
+
+    def mtime_ms(self, path) -> int:
+        """Time of the last modification, ms since the epoch."""
+        cdef mq_stat st
+        check(self.os.stat(self.os, _os.fsencode(path), &st), "stat", path)
+        return st.mtime_ms
+
+    def file_id(self, path) -> tuple:
+        """(device, inode): equal for two names of one file."""
+        cdef mq_stat st
+        check(self.os.stat(self.os, _os.fsencode(path), &st), "stat", path)
+        return st.device, st.inode
+
+    def fsync_dir(self, path) -> None:
+        """Make the entries of a directory durable."""
+        cdef bytes p = _os.fsencode(path)
+        cdef const char *c = p
+        cdef mq_os *os = self.os
+        cdef int rc
+        with nogil:
+            rc = os.sync_directory(os, c)
+        check(rc, "fsync of directory", path)
+
+    def statvfs(self, path) -> tuple:
+        """(total, available) bytes of the filesystem that holds ``path``, as df reckons them."""
+        cdef int64_t total = 0, available = 0
+        check(self.os.statvfs(self.os, _os.fsencode(path), &total, &available), "statvfs", path)
+        return total, available
+
+    def lock_byte(self, path) -> ByteLock:
+        """Take the POSIX record lock on byte 0 of ``path`` (created if missing) without waiting, and write ``lock`` into it.
+
+        Raises: StoreLocked when another process holds it.
+        """
+        cdef int fd = self.os.open(self.os, _os.fsencode(path), MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+        cdef ByteLock held
+        check(fd, "open", path)
+        cdef int rc = self.os.lock_byte(self.os, fd)
+        if rc < 0:
+            self.os.close(self.os, fd)
+            raise os_error(rc, "lock", path)
+        held = ByteLock.__new__(ByteLock)
+        held.door = self
+        held.fd = fd
+        held.path = _os.fspath(path)
+        check(mq_os_write_all(self.os, fd, <const char *> b"lock", 4, 0), "write", path)
+        return held
+
+
+cdef int64_t _fixed_clock_ms(mq_os *os) noexcept nogil:
+    return <int64_t> <size_t> os.state
+
+
+REAL = OsDoor()
