@@ -222,10 +222,11 @@ class JavaOracle:
 
         A step is ``{"op": "put" | "batch" | "flush" | "dispatched" | "checkpoint", ...}``; put is the default. A put
         has ``topic``, ``body`` (bytes) and may have ``queueId tags keys properties propertiesString flag sysFlag
-        bornTimestamp bornHost storeHost reconsumeTimes preparedTransactionOffset`` (hosts as ``ip|port``); a batch has ``messages``,
-        each with body, flag, properties, tags, keys.
+        bornTimestamp bornHost storeHost reconsumeTimes preparedTransactionOffset`` (hosts as ``ip|port``);
+        a batch has ``messages``, each with body, flag, properties, tags, keys.
 
-        Args: stop: "clean" shuts the store down (takes Java some 4 s); "halt" ends the JVM at once, as a kill would.
+        Args:
+            stop: "clean" shuts the store down (takes Java some 4 s); "halt" ends the JVM at once, as a kill would.
             batch_topics: topics with ``queue.type=BatchCQ``.
         """
         if stop not in ("clean", "halt"):
