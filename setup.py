@@ -92,10 +92,7 @@ def link_flags() -> list[str]:
 
 def macros() -> list[tuple[str, str | None]]:
     """Return the macros every C file is compiled with."""
-    found: list[tuple[str, str | None]] = [("_GNU_SOURCE", "1")]
-    if COVERAGE:
-        found += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")]
-    return found
+    return [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
 
 
 def extensions() -> list[Extension]:
@@ -104,6 +101,7 @@ def extensions() -> list[Extension]:
     # Any header or .pxd may reach any module through a chain of cimports; all of them together compile in seconds,
     # so each module simply depends on all.
     depends = sorted(str(path) for path in (*Path("csrc").glob("*.h"), *Path("mqfast").rglob("*.pxd")))
+    depends.append("setup.py")  # the flags
     found = []
     for path in sorted(Path("mqfast").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)

@@ -4,6 +4,7 @@
  * Usage: crc32_check VARIANT FILE. FILE (written by the test, CRCs by zlib): uint32 alignments, uint32 lengths,
  * alignments + lengths - 1 bytes of data, then for each alignment and length the CRC of data[alignment, +length).
  * Exit 0 and the number of comparisons on stdout, or 1 and what was wrong. */
+#define _GNU_SOURCE 1 /* MAP_ANONYMOUS */
 #include "crc32.h"
 
 #include <pthread.h>
