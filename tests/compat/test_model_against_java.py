@@ -120,7 +120,7 @@ def test_the_same_questions_give_the_same_answers(java_oracle: JavaOracle, case:
             tags = rng.choice([None, "*", "TagA", "TagA || TagB", "a || b", "nothing"])
             gets.append([topic, queue_id, offset, rng.choice([1, 3, 32, 40]), tags])
         times[topic, queue_id] = sorted(rng.choice(records).store_timestamp + rng.randrange(-2, 3) for _ in range(20))
-    index = []
+    index: list[list[Any]] = []
     for _ in range(200):
         one = rng.choice(records)
         keys = [one.property_map.get("UNIQ_KEY", "?"), *one.property_map.get("KEYS", "?").split(" ")]

@@ -1,7 +1,8 @@
 """A slow, plain reference of RocketMQ's store format, written only to be compared with.
 
 Room: tests/model. It must never import mqfast and never be quick at the price of being obvious: lists, loops,
-bytearrays. It follows release 5.3.3. Formats: ``mqfast/store/FORMAT.md``; it is itself checked against real stores in ``test_reference.py``.
+bytearrays. It follows release 5.3.3.
+Formats: ``mqfast/store/FORMAT.md``; it is itself checked against real stores in ``test_reference.py``.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _parse_host(data: bytes, at: int, six: bool) -> tuple[tuple[str, int], int]:
 
 
 def scan(files: dict[int, bytes], *, force_crc_property: bool = False) -> Iterator[tuple[int, int, Record | None]]:
-    """Walk log files (start -> bytes) up to the first damage; yield (physical offset, size, record or None if blank)."""
+    """Walk log files (start -> bytes) up to the first damage; yield (physical offset, size, record or None)."""
     for start in sorted(files):
         position = 0
         while True:
@@ -596,7 +597,7 @@ class ModelStore:
             path.write_bytes(data)
 
     def differences(self, directory: Path, rooms: Sequence[str] = ("commitlog", "consumequeue", "index")) -> list[str]:
-        """Return a line per file below ``directory`` that is missing, too many or different; spare zero files are fine."""
+        """Return a line per file below ``directory`` that is missing, too many or different; spare zero files pass."""
         ours = {name: data for name, data in self.files().items() if name.split("/")[0] in rooms}
         theirs: dict[str, bytes] = {}
         for room in rooms:
