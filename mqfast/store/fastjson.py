@@ -81,11 +81,9 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CorruptFile(
-            "JSON is damaged", path=path, offset=error.start, expected="UTF-8", found=hex(data[error.start])
-        ) from None
-    if _BARE in text:
-        raise CorruptFile("JSON is damaged", path=path, expected="no private-use marker", found=repr(_BARE))
+        found = hex(data[error.start])
+        raise CorruptFile("JSON is damaged", path=path, offset=error.start, expected="UTF-8", found=found) from None
+    mark = _unused_mark(text, path)
     depth = 0
     # Where the standard form is longer than the file: (place in it, characters put in before that place).
     shifts: list[tuple[int, int]] = []
@@ -131,9 +129,8 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
 
 def _damaged(text: str, at: int, path: str, expected: str, found: str | None) -> CorruptFile:
     offset = len(text[:at].encode("utf-8", "surrogatepass"))
-    return CorruptFile(
-        "JSON is damaged", path=path, offset=offset, expected=expected, found=found or repr(text[at : at + 16])
-    )
+    found = found or repr(text[at : at + 16])
+    return CorruptFile("JSON is damaged", path=path, offset=offset, expected=expected, found=found)
 
 
 def _string(text: str) -> str:
