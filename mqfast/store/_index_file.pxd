@@ -40,7 +40,7 @@ cdef class IndexFile:
     cdef OsDoor door
     cdef mq_os *os
     cdef int fd
-    cdef int64_t holds           # 1 for the owner until close(), 1 for every call in flight; the mapping goes with the last one
+    cdef int64_t holds           # 1 for the owner until close(), 1 for every call in flight; 0: unmapped
     cdef uint32_t closing
     cdef int64_t bytes
     cdef int64_t flushed_count   # count at the last flush, -1: not known
@@ -58,4 +58,7 @@ cdef class IndexFile:
     cdef int header(self, IndexState *to) except -1
     cdef void start_walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, bint *older) noexcept nogil
     cdef int64_t walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room) noexcept nogil
-    cdef int attach(self, OsDoor door, object path, object native, int64_t slots, int64_t capacity, bint create) except -1
+    cdef int attach(
+        self, OsDoor door, object path, object native, int64_t slots, int64_t capacity, bint create
+    ) except -1
+    cpdef bint select_into(self, list out, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) except -1

@@ -7,6 +7,9 @@ from typing import NoReturn
 from mqfast.store._os import OsDoor
 
 def key_hash(topic: str, key: str) -> int: ...
+def search(
+    files: tuple[IndexFile, ...], topic: str, key: str, begin_ms: int, end_ms: int, max_count: int
+) -> tuple[list[int], int, int]: ...
 def infer_sizes(
     door: OsDoor, path: str | bytes | PathLike[str], slots: int | None = None, capacity: int | None = None
 ) -> tuple[int, int]: ...

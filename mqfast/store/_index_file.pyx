@@ -1,14 +1,16 @@
 """IndexFile: one file of the hash index, from (topic, key) to physical offsets.
 
-It must never hand out an offset as a proven hit: two keys may share a hash, and the caller compares the message. It must never follow a
-number read from the file without checking it, and never wait for the disk with the GIL held. The layout (40-byte header, slots of 4 bytes, entries of 20)
-is described in FORMAT.md beside this file. Source: IndexFile, IndexHeader.
+It must never hand out an offset as a proven hit: two keys may share a hash, and the caller compares the message. It
+must never follow a number read from the file without checking it, and never wait for the disk with the GIL held. The
+layout (40-byte header, slots of 4 bytes, entries of 20) is described in FORMAT.md beside this file. Source: IndexFile,
+IndexHeader.
 
-One writer, any number of readers, no lock between them. The writer completes an entry before it stores the entry's number in the slot, and the
-slot before the count; a reader takes them in the opposite order. So whatever a reader reaches is whole, also from another process.
+One writer, any number of readers, no lock between them. The writer completes an entry before it stores the entry's
+number in the slot, and the slot before the count; a reader takes them in the opposite order. So whatever a reader
+reaches is whole, also from another process.
 
-A writable file is mapped: its blocks are allocated before the first put, so that a full disk is an error then and not a signal later. A file opened
-for reading only is read by pread, since its owner may shrink it at any time.
+A writable file is mapped: its blocks are allocated before the first put, so that a full disk is an error then and not a
+signal later. A file opened for reading only is read by pread, since its owner may shrink it at any time.
 """
 
 import errno as _errno
@@ -24,8 +26,8 @@ from libc.string cimport memcpy
 
 from mqfast.store._os cimport (
     MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsDoor, allocate, check, mq_add64, mq_cas64, mq_fence, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os, mq_publish32, mq_put32,
-    mq_put64, mq_stat, mq_store32, mq_store64, os_error, read_all,
+    OsDoor, allocate, check, mq_add64, mq_cas64, mq_fence, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    mq_publish32, mq_put32, mq_put64, mq_stat, mq_store32, mq_store64, os_error, read_all,
 )
 
 cdef extern from "Python.h":
@@ -58,7 +60,8 @@ cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int
     cdef int32_t previous = mq_get32(slot)
     if previous < 0 or previous > number:
         previous = 0
-    # The first entry of a rolled file is measured from the end of the file before it: the header still holds that here, as in RocketMQ.
+    # The first entry of a rolled file is measured from the end of the file before it: the header still holds that here,
+    # as in RocketMQ.
     cdef int64_t seconds = 0
     if s.begin_timestamp > 0:
         seconds = <int64_t> (<uint64_t> store_timestamp - <uint64_t> s.begin_timestamp) / 1000
@@ -110,9 +113,16 @@ cdef inline uint32_t _jhash(uint32_t h, str text) noexcept:
     return h
 
 
-def key_hash(str topic not None, str key not None) -> int:
-    """The index's hash of a key of a topic: not negative, 31 bits. Source: IndexFile.indexKeyHashMethod, IndexService.buildKey."""
+cdef inline int32_t _key_hash(str topic, str key) noexcept:
     return key_slot_hash(<int32_t> _jhash(31 * _jhash(0, topic) + 35, key))  # 35: "#"
+
+
+def key_hash(str topic not None, str key not None) -> int:
+    """The index's hash of a key of a topic: not negative, 31 bits.
+
+    Source: IndexFile.indexKeyHashMethod, IndexService.buildKey.
+    """
+    return _key_hash(topic, key)
 
 
 cdef int64_t _clamped(object value) except? -1:
@@ -137,9 +147,11 @@ def _file_bytes(slots, capacity, path) -> int:
 cdef class IndexFile:
     """One index file, open. Made by ``create`` or ``open``.
 
-    Attributes: ``path``, ``writable``, ``damage`` (None, or what is wrong with the header; the file is usable as far as it goes).
+    Attributes: ``path``, ``writable``, ``damage`` (None, or what is wrong with the header; the file is usable as far as
+    it goes).
 
-    Thread: one thread puts; queries, flushes and the header's values from any. GIL: released for every search, flush and mapping.
+    Thread: one thread puts; queries, flushes and the header's values from any. GIL: released for every search, flush
+    and mapping.
     Durability: puts survive a process kill, and a power loss once flushed; all of it can be rebuilt from the log.
     Source: IndexFile.
     """
@@ -161,7 +173,8 @@ cdef class IndexFile:
     def create(OsDoor door not None, path, slots, capacity, previous=None) -> IndexFile:
         """Create a file with all its blocks and map it for putting.
 
-        Args: ``slots``, ``capacity``: RocketMQ's maxHashSlotNum and maxIndexNum; ``previous``: (end_timestamp, end_offset) of the full file before this one.
+        Args: ``slots``, ``capacity``: RocketMQ's maxHashSlotNum and maxIndexNum; ``previous``: (end_timestamp,
+        end_offset) of the full file before this one.
         Raises: DiskFull, StorageError (nothing is left behind), ConfigError.
         Durability: the name is made durable by the first flush().
         """
@@ -169,7 +182,8 @@ cdef class IndexFile:
         total = _file_bytes(slots, capacity, path)
         if door.exists(path):
             raise StorageError(_errno.EEXIST, "the index file exists already", path)
-        # Made under another name, so that a file of the right name always has its full length, whenever the process dies.
+        # Made under another name, so that a file of the right name always has its full length, whenever the process
+        # dies.
         temporary = path + ".tmp"
         cdef IndexFile f = IndexFile.__new__(IndexFile)
         f.writable = True
@@ -199,7 +213,8 @@ cdef class IndexFile:
     def open(OsDoor door not None, path, slots, capacity, writable=True) -> IndexFile:
         """Open an existing file: mapped for putting, or by pread when not ``writable``.
 
-        Raises: CorruptFile when the length does not fit ``slots`` and ``capacity``; StoreNotFound, StorageError, ConfigError.
+        Raises: CorruptFile when the length does not fit ``slots`` and ``capacity``; StoreNotFound, StorageError,
+        ConfigError.
         """
         path = _os.fsdecode(path)
         cdef IndexFile f = IndexFile.__new__(IndexFile)
@@ -222,7 +237,9 @@ cdef class IndexFile:
             raise
         return f
 
-    cdef int attach(self, OsDoor door, object path, object native, int64_t slots, int64_t capacity, bint create) except -1:
+    cdef int attach(
+        self, OsDoor door, object path, object native, int64_t slots, int64_t capacity, bint create
+    ) except -1:
         """Open the descriptor, check or give the length, map. close() undoes whatever was done."""
         cdef bytes name = native
         cdef const char *c = name
@@ -319,7 +336,8 @@ cdef class IndexFile:
     def flush(self) -> None:
         """Make every entry put before this call, and the file's name, durable.
 
-        Raises: FlushError; once it did, every later call does, since the kernel may have dropped the pages that failed. StoreClosed.
+        Raises: FlushError; once it did, every later call does, since the kernel may have dropped the pages that failed.
+        StoreClosed.
         """
         cdef int rc
         cdef int64_t count, nothing_put
@@ -332,7 +350,8 @@ cdef class IndexFile:
                 raise FlushError(_errno.EIO, "an earlier flush of the index file failed", self.path)
             count = <int32_t> mq_load32(<uint32_t *> &self.state.count)
             if count <= 1:
-                # RocketMQ's flush writes the count of an empty file. The exchange cannot undo a put that runs meanwhile.
+                # RocketMQ's flush writes the count of an empty file. The exchange cannot undo a put that runs
+                # meanwhile.
                 mq_put64(header_tail, 1)
                 memcpy(&nothing_put, header_tail, 8)
                 mq_cas64(<int64_t *> (self.state.base + 32), 0, nothing_put)
@@ -344,7 +363,11 @@ cdef class IndexFile:
                     raise FlushError(-rc, f"msync failed: {_os.strerror(-rc)}", self.path)
                 self.flushed_count = count
             if not self.directory_synced:
-                self.door.fsync_dir(_os.path.dirname(self.path) or ".")
+                try:
+                    self.door.fsync_dir(_os.path.dirname(self.path) or ".")
+                except StorageError as error:
+                    self.flush_failed = True
+                    raise FlushError(error.errno, error.strerror, error.filename) from error
                 self.directory_synced = True
         finally:
             self.release()
@@ -362,7 +385,8 @@ cdef class IndexFile:
         return NULL
 
     cdef int64_t read_header(self, IndexState *to) noexcept nogil:
-        # Under a hold. The header within its bounds; the result is count as it stands in the file, or INT64_MIN when it cannot be read.
+        # Under a hold. The header within its bounds; the result is count as it stands in the file, or INT64_MIN when it
+        # cannot be read.
         cdef uint8_t scratch[HEADER_BYTES]
         cdef int64_t rc = 0
         cdef int32_t count
@@ -389,7 +413,9 @@ cdef class IndexFile:
             if count == INT64_MIN:
                 raise CorruptFile("the index file has shrunk", path=self.path, offset=0, expected=f"{self.bytes} bytes")
             if (count < 0 or count > self.state.capacity) and self.damage is None:
-                self.damage = f"entry count {count} of an index file of {self.state.capacity} entries, file {self.path}, offset 36"
+                self.damage = (
+                    f"file {self.path}, offset 36: entry count {count} of an index file of {self.state.capacity} entries"
+                )
         finally:
             self.release()
         return 0
@@ -477,7 +503,8 @@ cdef class IndexFile:
         cdef IndexState h
         w.next = 0
         w.rc = 1
-        p = self.fetch(HEADER_BYTES + SLOT_BYTES * <int64_t> (w.key_hash % self.state.slots), SLOT_BYTES, scratch, &w.rc)
+        cdef int64_t position = HEADER_BYTES + SLOT_BYTES * <int64_t> (w.key_hash % self.state.slots)
+        p = self.fetch(position, SLOT_BYTES, scratch, &w.rc)
         if p == NULL:
             return
         head = mq_get32(p)
@@ -498,7 +525,8 @@ cdef class IndexFile:
             w.next = head
 
     cdef int64_t walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room) noexcept nogil:
-        # Under a hold. Collect until the chain ends or the room does; entry numbers only ever fall, so no damaged chain can go round.
+        # Under a hold. Collect until the chain ends or the room does; entry numbers only ever fall, so no damaged chain
+        # can go round.
         cdef uint8_t scratch[ENTRY_BYTES]
         cdef const uint8_t *p
         cdef int64_t entries = HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots
@@ -522,7 +550,7 @@ cdef class IndexFile:
                 w.next = previous
         return got
 
-    def select_into(self, list out not None, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) -> bool:
+    cpdef bint select_into(self, list out, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) except -1:
         """Append this file's hits to ``out`` until it holds ``max_count``; True when an older file has to be asked too.
 
         Raises: StoreClosed; CorruptFile or StorageError when a file opened for reading cannot be read any more.
@@ -556,10 +584,11 @@ cdef class IndexFile:
         return older and room > 0
 
     def query(self, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) -> list:
-        """Physical offsets of the entries with this hash and a time in [begin_ms, end_ms], newest first, at most ``max_count``.
+        """Physical offsets of the entries with this hash and a time in [begin_ms, end_ms], newest first, at most
+        ``max_count``.
 
-        Other keys with the same hash are among them. Times are only good to a second, and those of a rolled file may be late by the age of the
-        one before it (a habit of RocketMQ's that the format carries).
+        Other keys with the same hash are among them. Times are only good to a second, and those of a rolled file may be
+        late by the age of the one before it (a habit of RocketMQ's that the format carries).
         Raises: as select_into.
         """
         cdef list out = []
@@ -578,7 +607,8 @@ cdef class IndexFile:
         try:
             with nogil:
                 p = self.fetch(
-                    HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots + ENTRY_BYTES * first, n * ENTRY_BYTES, to, &rc
+                    HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots + ENTRY_BYTES * first, n * ENTRY_BYTES, to,
+                    &rc
                 )
                 if p != NULL and p != to:
                     memcpy(to, p, n * ENTRY_BYTES)
@@ -595,7 +625,7 @@ cdef class IndexFile:
         return rows
 
     def entries(self):
-        """Yield (number, key hash, physical offset, seconds since begin_timestamp, number of the previous entry in the slot), oldest first."""
+        """Yield (number, key hash, physical offset, seconds since begin_timestamp, previous number), oldest first."""
         number = 1
         count = self.count
         while number < count:
@@ -605,6 +635,34 @@ cdef class IndexFile:
 
     def __repr__(self) -> str:
         return f"IndexFile({self.path!r}, slots={self.slots}, capacity={self.capacity}, closed={self.closed})"
+
+
+def search(
+    tuple files not None, str topic not None, str key not None, begin_ms, end_ms, Py_ssize_t max_count
+) -> tuple:
+    """Ask files that stand oldest first for one key, newest first, as long as RocketMQ would; closed ones are left out.
+
+    Returns: (offsets, end_timestamp of the newest file, end_offset of the newest file). Raises: as select_into.
+    Source: IndexService.queryOffset.
+    """
+    cdef list out = []
+    cdef int32_t h = _key_hash(topic, key)
+    cdef IndexFile f
+    cdef IndexState newest
+    cdef Py_ssize_t i = len(files)
+    if i == 0:
+        return out, 0, 0
+    f = files[i - 1]
+    f.header(&newest)
+    while i > 0:
+        i -= 1
+        f = files[i]
+        try:
+            if not f.select_into(out, h, begin_ms, end_ms, max_count):
+                break
+        except StoreClosed:
+            continue
+    return out, newest.end_timestamp, newest.end_offset
 
 
 # --- sizes of a file that nobody described ----------------------------------------------------------------------------
@@ -646,7 +704,9 @@ cdef class _Peek:
             got = read_all(self.door.os, self.fd, to, n, position)
         check(got, "read", self.path)
         if got != n:
-            raise CorruptFile("the index file has shrunk", path=self.path, offset=position, expected=f"{n} bytes", found=f"{got} bytes")
+            raise CorruptFile(
+                "the index file has shrunk", path=self.path, offset=position, expected=f"{n} bytes", found=f"{got}"
+            )
         return buffer
 
     def last_set_byte(self) -> int:
@@ -689,9 +749,11 @@ def infer_sizes(OsDoor door not None, path, slots=None, capacity=None) -> tuple:
     """How many slots and entries an existing index file has: the file does not say.
 
     Args: ``slots``, ``capacity``: what is configured; taken if the length fits.
-    Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults are tried, then the contents are searched: the last byte that is
-    set belongs to the last entry, whose number the header knows, which leaves one place for the slots to end.
-    Raises: CorruptFile when the length fits nothing and the contents decide nothing (an empty file, a damaged one); StorageError.
+    Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults are tried, then the contents are
+    searched: the last byte that is set belongs to the last entry, whose number the header knows, which leaves one place
+    for the slots to end.
+    Raises: CorruptFile when the length fits nothing and the contents decide nothing (an empty file, a damaged one);
+    StorageError.
     """
     path = _os.fsdecode(path)
     peek = _Peek(door, path)
@@ -701,14 +763,16 @@ def infer_sizes(OsDoor door not None, path, slots=None, capacity=None) -> tuple:
     words, rest = divmod(peek.bytes - HEADER_BYTES, SLOT_BYTES)
     if rest or words < 11 or peek.bytes > _BYTES_MAX:
         raise CorruptFile(
-            "no index file has this length", path=path, expected="40 + 4 * slots + 20 * entries bytes", found=f"{peek.bytes} bytes"
+            "no index file has this length",
+            path=path, expected="40 + 4 * slots + 20 * entries bytes", found=f"{peek.bytes} bytes",
         )
     count = int.from_bytes(peek.read(36, 4), "big", signed=True)
     if 1 < count <= words // 5:
         last = peek.last_set_byte()
         # A crash may leave an entry behind that the count does not know yet.
         for number in (count - 1, count):
-            # Entry `number` starts at 40 + 4 * slots + 20 * number, its last set byte lies in it, and slots = words - 5 * capacity.
+            # Entry `number` starts at 40 + 4 * slots + 20 * number, its last set byte lies in it, and slots = words - 5
+            # * capacity.
             for start in range(last - last % 4, last - last % 4 - ENTRY_BYTES, -4):
                 found = (start - HEADER_BYTES - ENTRY_BYTES * number) // SLOT_BYTES
                 if found < 1 or (words - found) % 5 or (words - found) // 5 < max(count, 2):

@@ -1,8 +1,9 @@
 """IndexService: the row of index files of one store, oldest first.
 
-It decides which file takes the next entry, which are asked, and which go; what is inside a file is _index_file.pyx's business. It must never read
-the log: who calls it dispatches records, compares the messages behind the hits, and dispatches again what was dropped here. Everything in these files can
-be rebuilt from the log. The format is described in FORMAT.md beside this file.
+It decides which file takes the next entry, which are asked, and which go; what is inside a file is _index_file.pyx's
+business. It must never read the log: who calls it dispatches records, compares the messages behind the hits, and
+dispatches again what was dropped here. Everything in these files can be rebuilt from the log. The format is described
+in FORMAT.md beside this file.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from mqfast.errors import CorruptFile, StoreClosed, UsageError
-from mqfast.store._index_file import IndexFile, infer_sizes, key_hash
+from mqfast.store._index_file import IndexFile, infer_sizes, key_hash, search
 from mqfast.store._os import OsDoor
 
 __all__ = ["IndexLoad", "IndexQuery", "IndexService", "infer_index_sizes"]
 
 log = logging.getLogger(__name__)
 
-# yyyyMMddHHmmssSSS. RocketMQ takes any number and never reads it as a time; the last year is left out so that a later name always exists.
+# yyyyMMddHHmmssSSS. RocketMQ takes any number and never reads it as a time; the last year is left out so that a later
+# name always exists.
 _NAME = re.compile(r"(?!9999)[0-9]{17}")
 _UNFINISHED = re.compile(r"[0-9]{17}\.tmp")
 
@@ -52,7 +54,7 @@ class IndexCheckpoint(Protocol):
 
 
 class IndexQuery(NamedTuple):
-    """Hits of a query, newest first, collisions among them; and how far the index had come (0 and 0 when there is no file)."""
+    """Hits of a query, newest first, collisions among them; and how far the index had come (0 and 0: no file)."""
 
     physical_offsets: list[int]
     last_timestamp: int
@@ -65,7 +67,7 @@ class IndexLoad:
 
     kept: list[str] = field(default_factory=list)
     destroyed: list[str] = field(default_factory=list)
-    """Not known to be whole after an abnormal exit, or never given a length; their keys come back by dispatching again."""
+    """Perhaps not whole after an abnormal exit, or without a length; dispatching again brings their keys back."""
     skipped: list[str] = field(default_factory=list)
     """Not named like an index file; left alone."""
     damaged: list[str] = field(default_factory=list)
@@ -92,7 +94,8 @@ def infer_index_sizes(
 ) -> tuple[int, int] | None:
     """(slots, capacity) of the files in an index directory; None when it holds none.
 
-    All files of a store have the same sizes, so one that tells them is enough; the newest may be empty and tells nothing.
+    All files of a store have the same sizes, so one that tells them is enough; the newest may be empty and tells
+    nothing.
     Raises: CorruptFile when there are files and none tells; StorageError.
     """
     refused: CorruptFile | None = None
@@ -114,8 +117,8 @@ def infer_index_sizes(
 class IndexService:
     """The hash index of one store.
 
-    Thread: one dispatcher calls current, roll and put; query and the properties from any thread; the rest one at a time (a lock of its own
-    orders them). truncate, close and destroy_all only after the dispatcher stopped.
+    Thread: one dispatcher calls current, roll and put; query and the properties from any thread; the rest one at a time
+    (a lock of its own orders them). truncate, close and destroy_all only after the dispatcher stopped.
     Durability: as the files have it; the checkpoint's index time is moved only after a full file was flushed.
     Source: IndexService.
     """
@@ -136,7 +139,8 @@ class IndexService:
         """Open the files of the directory, oldest first.
 
         After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ.
-        Raises: CorruptFile when a file's length fits neither the configured sizes nor an unfinished creation; StorageError.
+        Raises: CorruptFile when a file's length fits neither the configured sizes nor an unfinished creation;
+        StorageError.
         """
         report = IndexLoad()
         with self._lock:
@@ -223,7 +227,7 @@ class IndexService:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last record with a key in the index; 0 when there is none. Records below it are not put again."""
+        """Physical offset of the last record with a key in the index, 0: none. Records below it are not put again."""
         files = self._files
         return files[-1].end_offset if files else 0
 
@@ -244,8 +248,8 @@ class IndexService:
     def roll(self) -> IndexFile:
         """Make the next file when the current one is full or missing, and return the current one.
 
-        A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat after a failure: what was
-        made is not made again.
+        A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat
+        after a failure: what was made is not made again.
 
         Raises: DiskFull, StorageError (no file was made); FlushError (the file was made, the checkpoint was not moved).
         """
@@ -274,7 +278,8 @@ class IndexService:
         return file
 
     def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> int:
-        """Index one record under each key, in this order (RocketMQ: the unique key, then those of KEYS); empty ones are left out.
+        """Index one record under each key, in this order (RocketMQ: the unique key, then KEYS); empty ones are left
+        out.
 
         Nothing is put when indexing is off or the record lies below the index's end (it was dispatched before).
         Returns: how many entries were put. Raises: as roll.
@@ -302,22 +307,11 @@ class IndexService:
         At most ``max_count`` and ``max_msgs_num_batch``. Keys with the same hash are among them: compare the message.
         Raises: StoreClosed.
         """
-        files = self._files
-        if not files:
-            self._check_open()
-            return IndexQuery([], 0, 0)
-        newest = files[-1]
-        offsets: list[int] = []
         limit = min(max_count, self._config.max_msgs_num_batch)
-        h = key_hash(topic, key)
-        last_timestamp, last_offset = newest.end_timestamp, newest.end_offset
-        for file in reversed(files):
-            try:
-                if not file.select_into(offsets, h, begin_ms, end_ms, limit):
-                    break
-            except StoreClosed:
-                self._check_open()  # else the file was retired meanwhile
-        return IndexQuery(offsets, last_timestamp, last_offset)
+        found = search(self._files, topic, key, begin_ms, end_ms, limit)
+        # Afterwards: a file that was retired meanwhile is no error, a store that was closed is.
+        self._check_open()
+        return IndexQuery._make(found)
 
     # --- retire ------------------------------------------------------------------------------------------------------
 
@@ -333,7 +327,8 @@ class IndexService:
     def truncate(self, physical_offset: int) -> int:
         """Drop every entry that may point at or behind ``physical_offset``, where the log was cut.
 
-        Entries cannot be taken out of a file one by one, so the first file that reaches the cut goes, with all newer ones.
+        Entries cannot be taken out of a file one by one, so the first file that reaches the cut goes, with all newer
+        ones.
         Returns: the lowest physical offset from which keys must be dispatched again; 0 for all of the log.
         """
         with self._lock:
