@@ -206,7 +206,8 @@ def test_property_bytes_of_real_brokers_are_reproduced(case: str, buckets: int, 
         found = properties.decode(data)
         assert found == row["properties"]
         names = [pair.split(b"\x01")[0] for pair in data.split(b"\x02") if pair]
-        # A batch carries two property strings in a row; the broker's own op messages come from a table of another size.
+        # A batch carries two property strings in a row; the broker's own op messages come from a table of another
+        # size.
         if len(names) != len(set(names)) or row["topic"] == "RMQ_SYS_TRANS_OP_HALF_TOPIC":
             continue
         again = properties.encode(found, buckets=buckets)

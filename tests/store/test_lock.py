@@ -1,0 +1,132 @@
+"""One writer a store: within the process, between processes, and across a fork."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from mqfast.errors import StoreLocked, StoreNotFound
+from mqfast.store._os import OsDoor
+from mqfast.store.lock import StoreLock, abort_exists, create_abort, remove_abort
+
+OTHER_PROCESS = """
+import sys
+from mqfast.errors import StoreLocked
+from mqfast.store._os import OsDoor
+from mqfast.store.lock import StoreLock
+try:
+    StoreLock.acquire(OsDoor(), sys.argv[1])
+except StoreLocked:
+    print("locked")
+else:
+    print("free")
+"""
+
+
+def seen_by_another_process(path: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", OTHER_PROCESS, str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_process_cannot_open_a_store_twice(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with StoreLock.acquire(OsDoor(), path) as lock:
+        assert (tmp_path / "lock").read_bytes() == b"lock"
+        with pytest.raises(StoreLocked, match="already open in this process"):
+            StoreLock.acquire(OsDoor(), path)
+        lock.release()
+        lock.release()
+    StoreLock.acquire(OsDoor(), path).release()
+
+
+def test_trap_a_refused_second_open_does_not_drop_the_record_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with StoreLock.acquire(OsDoor(), str(path)):
+        assert seen_by_another_process(path) == "locked"
+        with pytest.raises(StoreLocked):
+            StoreLock.acquire(OsDoor(), str(path))
+        assert seen_by_another_process(path) == "locked"
+    assert seen_by_another_process(path) == "free"
+
+
+def test_another_spelling_of_the_path_is_the_same_store(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to("store")
+    with StoreLock.acquire(OsDoor(), str(tmp_path / "store" / "lock")):
+        for other in (tmp_path / "link" / "lock", tmp_path / "link" / ".." / "store" / "lock"):
+            with pytest.raises(StoreLocked):
+                StoreLock.acquire(OsDoor(), str(other))
+        # A deleted lock file does not let a second writer of this process in either.
+        (tmp_path / "store" / "lock").unlink()
+        with pytest.raises(StoreLocked):
+            StoreLock.acquire(OsDoor(), str(tmp_path / "store" / "lock"))
+
+
+def test_other_stores_are_free_and_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with (
+        StoreLock.acquire(OsDoor(), str(tmp_path / "a" / "lock")),
+        StoreLock.acquire(OsDoor(), str(tmp_path / "b" / "lock")),
+    ):
+        pass
+    with pytest.raises((StoreNotFound, OSError)):
+        StoreLock.acquire(OsDoor(), str(tmp_path / "missing" / "lock"))
+
+
+def test_only_one_of_many_threads_gets_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    outcomes: list[object] = []
+    start = threading.Barrier(8)
+
+    def attempt() -> None:
+        start.wait()
+        try:
+            outcomes.append(StoreLock.acquire(OsDoor(), path))
+        except StoreLocked:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=attempt) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    held = [outcome for outcome in outcomes if isinstance(outcome, StoreLock)]
+    assert len(outcomes) == 8
+    assert len(held) == 1
+    held[0].release()
+
+
+def test_a_forked_child_neither_has_nor_drops_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = StoreLock.acquire(OsDoor(), str(path))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            lock.release()
+            StoreLock.acquire(OsDoor(), str(path))
+        except StoreLocked:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert seen_by_another_process(path) == "locked"
+    lock.release()
+    assert seen_by_another_process(path) == "free"
+
+
+def test_abort_file(tmp_path: Path) -> None:
+    door, path = OsDoor(), str(tmp_path / "abort")
+    assert not abort_exists(door, path)
+    create_abort(door, path, 4711)
+    assert abort_exists(door, path)
+    assert (tmp_path / "abort").read_bytes() == b"4711"
+    remove_abort(door, path)
+    remove_abort(door, path)
+    assert [p.name for p in tmp_path.iterdir()] == []

@@ -1,0 +1,251 @@
+"""config/*.json: round trips of real files, backups, damage, and a crash at every step of a write."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqfast.errors import CorruptFile
+from mqfast.store._os import OsDoor
+from mqfast.store.metadata import (
+    ConfigFile,
+    ConsumerFilterTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicTable,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+STORES = sorted(path.parent for path in GOLDEN.glob("*/*/store/config/topics.json"))
+TABLES = {
+    "topics.json": TopicTable,
+    "subscriptionGroup.json": SubscriptionGroupTable,
+    "delayOffset.json": DelayOffsetTable,
+    "consumerFilter.json": ConsumerFilterTable,
+}
+
+
+class Crash(Exception):
+    """Stands for the machine going down."""
+
+
+class CrashingDoor:
+    """A real door that goes down at its n-th changing call, before it is carried out."""
+
+    def __init__(self, calls: int) -> None:
+        self.door = OsDoor()
+        self.calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.door, name)
+        if name not in ("write_file", "rename", "unlink", "fsync_dir", "overwrite", "makedirs"):
+            return method
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.calls == 0:
+                raise Crash(name)
+            self.calls -= 1
+            return method(*args, **kwargs)
+
+        return counted
+
+
+@pytest.mark.parametrize("config", STORES, ids=lambda path: "/".join(path.parts[-4:-2]))
+def test_real_files_are_read_and_written_back_unchanged(tmp_path: Path, config: Path) -> None:
+    for name, kind in TABLES.items():
+        if not (config / name).exists():
+            continue
+        copy = tmp_path / name
+        shutil.copyfile(config / name, copy)
+        table = kind.load(OsDoor(), str(copy))
+        assert table.warnings == []
+        assert not table.persist()
+        copy.unlink()
+        # Loaded, so not empty; written again because it is gone.
+        again = kind(OsDoor(), str(copy))
+        again._root = table._root
+        assert again.persist()
+        assert copy.read_bytes() == (config / name).read_bytes()
+
+
+def test_topics_of_a_real_broker() -> None:
+    topics = TopicTable.load(
+        OsDoor(), str(GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "topics.json")
+    )
+    multi = topics.get("MultiTagTopic")
+    assert multi is not None
+    assert multi.is_multi_tag
+    plain = topics.get("TopicA")
+    assert plain is not None
+    assert (plain.read_queue_nums, plain.write_queue_nums, plain.perm, plain.sys_flag) == (4, 4, 6, 0)
+    assert (plain.queue_type, plain.is_batch_queue, plain.is_multi_tag, plain.order) == (
+        "SimpleCQ",
+        False,
+        False,
+        False,
+    )
+    assert topics.get("nothing") is None
+    assert "TopicA" in topics
+    assert len(list(topics)) == len(topics) > 10
+    batch = TopicTable.load(OsDoor(), str(GOLDEN / "golden-5.3.3" / "batch-cq" / "store" / "config" / "topics.json"))
+    assert any(config is not None and config.is_batch_queue for config in map(batch.get, batch))
+
+
+def test_new_tables_look_like_a_brokers(tmp_path: Path) -> None:
+    door = OsDoor()
+    door.fix_clock(1_700_000_000_000)
+    path = tmp_path / "config" / "topics.json"
+    topics = TopicTable.load(door, str(path))
+    assert not topics.persist()
+    assert not path.exists()
+    topics.ensure("OrderEvents", 8, attributes={"queue.type": "BatchCQ"})
+    assert topics.persist()
+    assert path.read_text() == (
+        '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n'
+        '\t"topicConfigTable":{\n\t\t"OrderEvents":{\n\t\t\t"attributes":{\n\t\t\t\t"queue.type":"BatchCQ"\n\t\t\t},\n'
+        '\t\t\t"order":false,\n\t\t\t"perm":6,\n\t\t\t"readQueueNums":8,\n\t\t\t"topicFilterType":"SINGLE_TAG",\n'
+        '\t\t\t"topicName":"OrderEvents",\n\t\t\t"topicSysFlag":0,\n\t\t\t"writeQueueNums":8\n\t\t}\n\t}\n}'
+    )
+    assert topics.ensure("OrderEvents", 2).write_queue_nums == 8
+    assert not topics.persist()
+    assert topics.ensure("OrderEvents", 9).read_queue_nums == 9
+    assert topics.persist()
+    assert '"readQueueNums":8' in path.with_name("topics.json.bak").read_text()
+    assert topics.delete("OrderEvents")
+    assert not topics.delete("OrderEvents")
+    assert topics.persist()
+    assert len(TopicTable.load(door, str(path))) == 0
+
+    groups = SubscriptionGroupTable.load(door, str(tmp_path / "config" / "subscriptionGroup.json"))
+    assert groups.get("billing") is None
+    assert groups.ensure("billing")["retryMaxTimes"] == 16
+    assert groups.persist()
+    real = GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "subscriptionGroup.json"
+    theirs = SubscriptionGroupTable.load(door, str(real)).get("cg_retry")
+    assert theirs is not None
+    assert list(theirs.items()) == list({**groups.ensure("billing"), "groupName": "cg_retry"}.items())
+
+    delays = DelayOffsetTable.load(door, str(tmp_path / "config" / "delayOffset.json"))
+    assert delays.get(3) == 0
+    delays.set(1, 10)
+    delays.set(3, 42)
+    assert delays.persist()
+    text = (tmp_path / "config" / "delayOffset.json").read_text()
+    assert text.endswith('\t"offsetTable":{1:10,3:42\n\t}\n}')
+    assert DelayOffsetTable.load(door, str(tmp_path / "config" / "delayOffset.json")).get(3) == 42
+
+
+def test_unknown_fields_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    path.write_text(
+        '{"future":[1,2],"topicConfigTable":{"T":{"perm":6,"mood":"good"}},"dataVersion":{"counter":4,"x":9}}'
+    )
+    topics = TopicTable.load(OsDoor(), str(path))
+    topics.ensure("U", 1)
+    topics.persist()
+    text = path.read_text()
+    for kept in ('"future":[1,2]', '"mood":"good"', '"x":9', '"counter":5'):
+        assert kept in text
+    # A file of 4.x stays one.
+    assert "stateVersion" not in text
+
+
+GOOD = b'{\n\t"a":1\n}'
+DAMAGED = [b"", b"\0" * 100, b'{"a":', b"[]", b"\xff"]
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_trap_a_bad_main_is_kept_until_the_backup_was_read(tmp_path: Path, damage: bytes) -> None:
+    main, backup = tmp_path / "x.json", tmp_path / "x.json.bak"
+    main.write_bytes(damage)
+    backup.write_bytes(GOOD)
+    file = ConfigFile(OsDoor(), str(main))
+    assert file.load() == {"a": 1}
+    assert len(file.warnings) == 1
+    assert f"using {backup}" in file.warnings[0]
+    assert str(main) in file.warnings[0]
+    assert main.read_bytes() == damage
+    assert file.persist({"a": 2})
+    # The good backup is still there, the bad file is set aside.
+    assert backup.read_bytes() == GOOD
+    assert (tmp_path / "x.json.damaged").read_bytes() == damage
+    assert file.persist({"a": 3})
+    assert ConfigFile(OsDoor(), str(backup)).load() == {"a": 2}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_two_bad_files_are_an_error_and_stay(tmp_path: Path, damage: bytes) -> None:
+    main, backup = tmp_path / "x.json", tmp_path / "x.json.bak"
+    main.write_bytes(damage)
+    with pytest.raises(CorruptFile, match=r"x\.json,|x\.json$"):
+        ConfigFile(OsDoor(), str(main)).load()
+    backup.write_bytes(damage)
+    with pytest.raises(CorruptFile, match=r"x\.json\.bak"):
+        ConfigFile(OsDoor(), str(main)).load()
+    assert main.read_bytes() == backup.read_bytes() == damage
+
+
+def test_missing_main_takes_the_backup_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x.json.bak").write_bytes(GOOD)
+    file = ConfigFile(OsDoor(), str(tmp_path / "x.json"))
+    assert file.load() == {"a": 1}
+    assert "is missing" in file.warnings[0]
+    assert ConfigFile(OsDoor(), str(tmp_path / "y.json")).load() == {}
+
+
+@pytest.mark.parametrize("start", ["nothing", "main", "main and backup", "bad main and backup", "backup"])
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path: Path, start: str) -> None:
+    for calls in range(20):
+        place = tmp_path / str(calls)
+        place.mkdir()
+        main, backup = place / "x.json", place / "x.json.bak"
+        old: dict[str, int] = {}
+        if start in ("main", "main and backup"):
+            main.write_bytes(GOOD)
+            old = {"a": 1}
+        if start == "main and backup":
+            backup.write_bytes(b'{"a":0}')
+        if start in ("bad main and backup", "backup"):
+            backup.write_bytes(GOOD)
+            old = {"a": 1}
+        if start == "bad main and backup":
+            main.write_bytes(b"{")
+        file = ConfigFile(CrashingDoor(calls), str(main))  # type: ignore[arg-type]
+        assert file.load() == old
+        try:
+            file.persist({"a": 2})
+        except Crash:
+            assert ConfigFile(OsDoor(), str(main)).load() in (old, {"a": 2})
+        else:
+            assert ConfigFile(OsDoor(), str(main)).load() == {"a": 2}
+            assert calls >= 4
+            return
+    pytest.fail("never came to its end")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"topicConfigTable":[]}',
+        '{"topicConfigTable":{"T":5}}',
+        '{"topicConfigTable":{5:{}}}',
+        '{"dataVersion":7}',
+        '{"dataVersion":{"counter":"x"}}',
+    ],
+)
+def test_json_of_another_shape_is_damage(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "topics.json"
+    path.write_text(text)
+    with pytest.raises(CorruptFile, match=r"topics\.json, expected"):
+        TopicTable.load(OsDoor(), str(path))
+
+
+def test_strange_values_inside_a_topic_count_as_their_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    path.write_text('{"topicConfigTable":{"T":{"perm":"x","attributes":7,"readQueueNums":null}}}')
+    topic = TopicTable.load(OsDoor(), str(path)).get("T")
+    assert topic is not None
+    assert (topic.perm, topic.attributes, topic.read_queue_nums) == (6, {}, 16)

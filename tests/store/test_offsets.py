@@ -1,0 +1,178 @@
+"""Consumer offsets: a broker's file, read, kept and written back."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqfast.errors import CorruptFile, UsageError
+from mqfast.store._os import OsDoor
+from mqfast.store.offsets import ConsumerOffsets
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = sorted(GOLDEN.glob("*/*/store/config/*onsumerOffset.json"))
+
+
+@pytest.mark.parametrize("source", FILES, ids=lambda path: "/".join(path.parts[-5:-3]))
+def test_real_files_are_written_back_unchanged(tmp_path: Path, source: Path) -> None:
+    lmq = source.name.startswith("lmq")
+    copy = tmp_path / source.name
+    shutil.copyfile(source, copy)
+    offsets = ConsumerOffsets.load(OsDoor(), str(copy), lmq=lmq)
+    assert not offsets.persist()
+    # There and back, so that the write really happens.
+    offsets.commit("g", "T", 0, 5)
+    assert offsets.persist()
+    assert copy.read_bytes() != source.read_bytes()
+    offsets.remove_group("g")
+    assert offsets.persist()
+    assert copy.read_bytes() == source.read_bytes()
+
+
+def test_offsets_of_a_real_broker() -> None:
+    path = GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "consumerOffset.json"
+    offsets = ConsumerOffsets.load(OsDoor(), str(path))
+    assert offsets.get("cg_all", "TopicA", 2) == 23
+    assert offsets.get("cg_all", "TopicA", 4) == -1
+    assert offsets.get("cg_none", "TopicA", 0) == -1
+    assert offsets.offsets("cg_retry") == {"%RETRY%cg_retry": {0: 3}, "RetryTopic": {0: 3}}
+    assert offsets.groups() == ["CID_RMQ_SYS_TRANS", "cg_all", "cg_order", "cg_pull", "cg_retry", "cg_tag"]
+
+
+def test_new_file_looks_like_a_brokers(tmp_path: Path) -> None:
+    door = OsDoor()
+    door.fix_clock(1_700_000_000_000)
+    path = tmp_path / "config" / "consumerOffset.json"
+    offsets = ConsumerOffsets.load(door, str(path))
+    assert not offsets.persist()
+    offsets.commit("billing", "OrderEvents", 0, 120)
+    offsets.commit("billing", "OrderEvents", 1, 118)
+    assert offsets.persist()
+    assert path.read_text() == (
+        '{\n\t"dataVersion":{\n\t\t"counter":0,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n'
+        '\t"groupTopicMap":{\n\t\t"billing":["OrderEvents"]\n\t},\n'
+        '\t"offsetTable":{\n\t\t"OrderEvents@billing":{0:120,1:118\n\t\t}\n\t}\n}'
+    )
+    again = ConsumerOffsets.load(door, str(path))
+    assert again.offsets("billing") == {"OrderEvents": {0: 120, 1: 118}}
+
+
+def test_version_steps_with_the_commits(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"dataVersion":{"counter":7,"stateVersion":3,"timestamp":1},"offsetTable":{}}')
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), version_step=10)
+    for i in range(25):
+        offsets.commit("g", "T", 0, i)
+    offsets.persist()
+    text = path.read_text()
+    assert '"counter":9' in text
+    assert '"stateVersion":3' in text
+
+
+def test_file_of_4x_keeps_its_form(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"T@g":{0:1}}}')
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), version_step=1)
+    offsets.commit("g", "T", 0, 2)
+    offsets.persist()
+    assert path.read_text() == '{\n\t"offsetTable":{\n\t\t"T@g":{0:2\n\t\t}\n\t}\n}'
+
+
+def test_light_groups_have_their_own_table(tmp_path: Path) -> None:
+    path = tmp_path / "lmqConsumerOffset.json"
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets.commit("%LMQ%a", "%LMQ%a", 0, 9)
+    offsets.commit("plain", "%LMQ%a", 0, 4)
+    offsets.persist()
+    again = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    assert again.get("%LMQ%a", "%LMQ%a", 0) == 9
+    assert again.get("plain", "%LMQ%a", 0) == 4
+    assert again.groups() == ["%LMQ%a", "plain"]
+    assert '"lmqOffsetTable":{\n\t\t"%LMQ%a@%LMQ%a":9\n\t}' in path.read_text()
+    again.remove_topic("%LMQ%a")
+    assert again.groups() == []
+
+
+def test_trap_quoted_queue_ids_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"offsetTable":{"T@g":{"0":1,"12":3}},"groupTopicMap":{"noise":5}}')
+    assert ConsumerOffsets.load(OsDoor(), str(path)).offsets("g") == {"T": {0: 1, 12: 3}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"offsetTable":5}',
+        '{"offsetTable":{"T@g":5}}',
+        '{"offsetTable":{"T@g":{"x":5}}}',
+        '{"offsetTable":{"T@g":{0:"5"}}}',
+        '{"offsetTable":{"T@g":{0:true}}}',
+        '{"offsetTable":{5:{}}}',
+        '{"lmqOffsetTable":{"T@g":{}}}',
+        '{"dataVersion":[]}',
+    ],
+)
+def test_damage_falls_back_to_the_backup(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(CorruptFile, match=r"c\.json, expected"):
+        ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    path.with_name("c.json.bak").write_text('{"offsetTable":{"T@g":{0:8}}}')
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    assert offsets.get("g", "T", 0) == 8
+    assert len(offsets.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "queue_id", "offset"),
+    [("", "T", 0, 0), ("a@b", "T", 0, 0), ("g", "a@b", 0, 0), ("g", "T", -1, 0), ("g", "T", 0, -1),
+     ("g", "T", 0, 2**63), ("g", "T", 2**31, 0), (5, "T", 0, 0), ("g", "T", "0", 0), ("g", "T", 0, 1.5)],
+)  # fmt: skip
+def test_wrong_commits_are_refused_and_leave_nothing(group: str, topic: str, queue_id: int, offset: int) -> None:
+    offsets = ConsumerOffsets(OsDoor(), "unused")
+    with pytest.raises(UsageError, match="expected"):
+        offsets.commit(group, topic, queue_id, offset)
+    assert offsets.groups() == []
+
+
+names = st.text(st.characters(exclude_characters="@", exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@given(st.lists(st.tuples(names, names, st.integers(0, 9), st.integers(0, 2**63 - 1)), max_size=20))
+def test_commits_survive_a_reload(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, str, int, int]]
+) -> None:
+    path = str(tmp_path_factory.mktemp("offsets") / "c.json")
+    offsets = ConsumerOffsets.load(OsDoor(), path)
+    model: dict[tuple[str, str, int], int] = {}
+    for group, topic, queue_id, offset in commits:
+        offsets.commit(group, topic, queue_id, offset)
+        model[group, topic, queue_id] = offset
+    offsets.persist()
+    again = ConsumerOffsets.load(OsDoor(), path)
+    assert {key: again.get(*key) for key in model} == model
+    assert again.groups() == sorted({group for group, _, _ in model})
+
+
+def test_many_threads_lose_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "c.json")
+    offsets = ConsumerOffsets.load(OsDoor(), path)
+
+    def work(queue_id: int) -> None:
+        for offset in range(200):
+            offsets.commit("g", "T", queue_id, offset)
+            if offset % 50 == 0:
+                offsets.persist()
+
+    threads = [threading.Thread(target=work, args=(queue_id,)) for queue_id in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    offsets.persist()
+    assert ConsumerOffsets.load(OsDoor(), path).offsets("g") == {"T": dict.fromkeys(range(4), 199)}
