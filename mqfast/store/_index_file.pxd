@@ -1,4 +1,5 @@
 # The index file as the dispatch loop sees it: a plain struct and one function, both usable without the GIL.
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from mqfast.store._os cimport OsDoor, mq_os, mq_prefetchw
@@ -35,6 +36,7 @@ cdef struct Walk:                # one query on its way down a chain
     int32_t next                 # entry to read next, 0: the end
 
 
+@cython.final
 cdef class IndexFile:
     cdef IndexState state
     cdef OsDoor door

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from os import PathLike
-from typing import NoReturn
+from typing import final
 
 from mqfast.store._os import OsDoor
 
@@ -14,12 +14,8 @@ def infer_sizes(
     door: OsDoor, path: str | bytes | PathLike[str], slots: int | None = None, capacity: int | None = None
 ) -> tuple[int, int]: ...
 
+@final
 class IndexFile:
-    writable: bool
-    path: str
-    damage: str | None
-
-    def __init__(self) -> NoReturn: ...
     @staticmethod
     def create(
         door: OsDoor,
@@ -32,6 +28,12 @@ class IndexFile:
     def open(
         door: OsDoor, path: str | bytes | PathLike[str], slots: int, capacity: int, writable: bool = True
     ) -> IndexFile: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def writable(self) -> bool: ...
+    @property
+    def damage(self) -> str | None: ...
     @property
     def closed(self) -> bool: ...
     @property

@@ -143,6 +143,7 @@ def _file_bytes(slots, capacity, path) -> int:
     return total
 
 
+@cython.final
 @cython.no_gc_clear  # the door must outlive the unmapping
 cdef class IndexFile:
     """One index file, open. Made by ``create`` or ``open``.

@@ -50,7 +50,7 @@ class IndexCheckpoint(Protocol):
 
     index_msg_timestamp: int
 
-    def flush(self) -> None: ...
+    def flush(self) -> object: ...
 
 
 class IndexQuery(NamedTuple):
