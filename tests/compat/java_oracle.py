@@ -220,10 +220,12 @@ class JavaOracle:
     ) -> list[dict[str, Any]]:
         """Open ``store_dir`` in place (load and start), carry out ``script``, stop; return a row per put.
 
-        A step is ``{"op": "put" | "batch" | "flush" | "dispatched" | "checkpoint", ...}``; put is the default. A put
-        has ``topic``, ``body`` (bytes) and may have ``queueId tags keys properties propertiesString flag sysFlag
-        bornTimestamp bornHost storeHost reconsumeTimes preparedTransactionOffset`` (hosts as ``ip|port``);
-        a batch has ``messages``, each with body, flag, properties, tags, keys.
+        A step is ``{"op": "put" | "batch" | "flush" | "dispatched" | "tick" | "checkpoint", ...}``; put is the
+        default; tick waits for dispatch and the next millisecond, because Java names index files by the millisecond and
+        loses entries if two files get one name. A put has ``topic``, ``body`` (bytes) and may have ``queueId tags keys
+        properties propertiesString flag sysFlag bornTimestamp bornHost storeHost reconsumeTimes
+        preparedTransactionOffset`` (hosts as ``ip|port``); a batch has ``messages``, each with body, flag, properties,
+        tags, keys.
 
         Args:
             stop: "clean" shuts the store down (takes Java some 4 s); "halt" ends the JVM at once, as a kill would.

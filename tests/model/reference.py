@@ -583,11 +583,11 @@ class ModelStore:
     # -- files --
 
     def files(self) -> dict[str, bytes]:
-        """Return relative name -> bytes; index files, whose names are times, are named ``index/0``, ``index/1``, ..."""
+        """Return relative name -> bytes; index files, whose names are times, are numbered in 17 digits"""
         found = {f"commitlog/{start:020}": bytes(data) for start, data in self.log.items()}
         for (topic, queue_id), queue in self.queues.items():
             found |= {f"consumequeue/{topic}/{queue_id}/{start:020}": data for start, data in queue.files().items()}
-        return found | {f"index/{i}": bytes(file.data) for i, file in enumerate(self.index)}
+        return found | {f"index/{i:017}": bytes(file.data) for i, file in enumerate(self.index)}
 
     def dump(self, directory: Path) -> None:
         """Write all files below ``directory``."""
@@ -603,7 +603,7 @@ class ModelStore:
         for room in rooms:
             paths = sorted(path for path in (directory / room).rglob("*") if path.is_file())
             for i, path in enumerate(paths):
-                theirs[f"index/{i}" if room == "index" else str(path.relative_to(directory))] = path.read_bytes()
+                theirs[f"index/{i:017}" if room == "index" else str(path.relative_to(directory))] = path.read_bytes()
         lines = []
         for name in sorted(ours.keys() | theirs.keys()):
             if name not in theirs:

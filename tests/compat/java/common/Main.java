@@ -427,6 +427,12 @@ public final class Main {
                     store.flush();
                 } else if (op.equals("dispatched")) {
                     waitDispatched(store);
+                } else if (op.equals("tick")) {
+                    waitDispatched(store);
+                    long now = System.currentTimeMillis();
+                    while (System.currentTimeMillis() == now) {
+                        Thread.onSpinWait();
+                    }
                 } else if (op.equals("checkpoint")) {
                     store.getStoreCheckpoint().flush();
                 } else {
