@@ -44,7 +44,7 @@ DIRECTIVES: dict[str, Any] = {
     "initializedcheck": False,
     "binding": True,
     "embedsignature": True,
-    "freethreading_compatible": True,
+    "freethreading_compatible": False,  # until the suite has passed on a free-threaded build
     "linetrace": COVERAGE,
 }
 

@@ -14,6 +14,7 @@ cdef enum LogFlag:                  # one load on the put's edge: anything set m
 cdef enum Append:
     APPEND_OK = 1
     APPEND_NO_ROOM = 2              # roll first
+    APPEND_MOVED = 3                # the queue went on meanwhile: encode again
 
 cdef enum:
     RING = 1024                     # files that may wait for a flush before a roll waits for one
@@ -22,6 +23,7 @@ cdef enum:
 cdef struct PendingFile:            # a file with bytes that are not yet flushed
     int64_t start
     int64_t bytes
+    int64_t used                    # up to the end mark, once the log rolled on
     uint8_t *base                   # its mapping
     uint8_t *buffer                 # pool buffer, or NULL
     int fd
@@ -37,6 +39,7 @@ cdef struct LogState:
     int64_t last_store_timestamp
     int64_t dispatched              # physical offset up to which queues and index agree with the log; published
     mq_os *os
+    int64_t puts
     int64_t lock_since_ms           # when the put lock was taken; 0: free
     bint inline_dispatch
     bint crc_property
@@ -50,6 +53,7 @@ cdef struct LogState:
     int64_t committed
     int64_t flushed
     int64_t flushed_timestamp       # store timestamp of the newest record known durable
+    int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
     int64_t prefaulted              # physical offset up to which pages were made writable ahead
     int64_t sync_calls
     int64_t synced_bytes
@@ -64,13 +68,19 @@ cdef struct Appended:
     int32_t size
 
 # Lock held by the caller for these.
-cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes, uint32_t crc,
-                       bint crc_of_copy, const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
+cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes,
+                       const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
                        const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
                        Appended *out) noexcept nogil
-cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, Appended *out) noexcept nogil
+cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
+                        Appended *out) noexcept nogil
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil
 cdef int64_t readable(LogState *s, bint sync) noexcept nogil
+
+
+cdef class Bell:
+    cdef uint32_t word
+    cdef uint32_t seen
 
 
 cdef class CommitLog:

@@ -19,6 +19,7 @@ from mqfast.store._os cimport (
     OsDoor,
     check,
     crc31,
+    crc32_copy,
     futex_wait,
     futex_wake_all,
     lock,
@@ -78,18 +79,14 @@ cdef int64_t SYNC_STEP = 4 << 20        # a sync covers at most this much, so th
 
 # --- append: the put lock is held ----------------------------------------------------------------------------------------
 
-cdef inline void _publish(LogState *s, QueueState *q, uint8_t *p, int64_t physical, int32_t total, int64_t now) noexcept nogil:
-    mq_publish32(p, total)
-    s.last_store_timestamp = now
-
-
-cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes, uint32_t crc,
-                       bint crc_of_copy, const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
+cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes,
+                       const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
                        const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
                        Appended *out) noexcept nogil:
     """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields.
 
-    topic comes with its length byte. crc_of_copy: the body may change while it is copied, so the CRC is taken of what was stored.
+    topic comes with its length byte. Copy and CRC are one pass that reads each byte once, so that they agree even when the caller's
+    buffer changes meanwhile; into cold log memory the pass costs no more than the copy alone.
     """
     cdef int32_t property_total = properties_bytes + (key_bytes + 6 if key != NULL else 0)
     cdef int32_t total = 88 + body_bytes + topic_bytes + 2 + property_total
@@ -111,10 +108,7 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     mq_put64(p + 40, now)
     mq_put64(p + 56, now)
     mq_put32(p + 84, body_bytes)
-    memcpy(p + 88, body, body_bytes)
-    if crc_of_copy:
-        crc = crc31(p + 88, body_bytes)
-    mq_put32(p + 8, <int32_t> crc)
+    mq_put32(p + 8, <int32_t> (crc32_copy(p + 88, body, body_bytes) & 0x7FFFFFFF))
     at = p + 88 + body_bytes
     memcpy(at, topic, topic_bytes)
     at += topic_bytes
@@ -127,7 +121,6 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
         at += key_bytes + 6
     memcpy(at, properties, properties_bytes)
     mq_publish32(p, total)
-    s.last_store_timestamp = now
     if s.inline_dispatch and not dispatch_later and s.dispatched == physical:
         if queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
             q.last_store_timestamp = now
@@ -137,7 +130,9 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     out.store_timestamp = now
     out.size = total
     q.next_offset += 1
+    s.puts += 1
     mq_store64(&s.written, physical + total)
+    mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     s.lock_since_ms = 0
     mq_prefetchw(p + total)
     mq_prefetchw(p + total + 64)
@@ -145,14 +140,20 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     return APPEND_OK
 
 
-cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, Appended *out) noexcept nogil:
-    """A record that is complete but for offsets, store time and size; always left to dispatch."""
+cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
+                        Appended *out) noexcept nogil:
+    """A record that is complete but for offsets, store time and size; always left to dispatch.
+
+    expected: the queue offset that its properties were made for, or -1. advance: queue offsets that it takes (an inner batch: several).
+    """
     cdef int64_t physical = s.written
     cdef int64_t position = physical - s.file_start
     cdef int64_t now, queue_offset
     cdef int32_t transaction = sys_flag & TRANSACTION_MASK
     cdef bint counted = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
     cdef uint8_t *p
+    if expected >= 0 and q.next_offset != expected:
+        return APPEND_MOVED
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
     now = s.os.clock_ms(s.os)
@@ -164,14 +165,15 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     finish_record(record, total, queue_offset, physical, now, sys_flag, s.crc_property)
     memcpy(p + 4, record + 4, total - 4)
     mq_publish32(p, total)
-    s.last_store_timestamp = now
     out.physical_offset = physical
     out.queue_offset = queue_offset
     out.store_timestamp = now
     out.size = total
     if counted:
-        q.next_offset += 1
+        q.next_offset += advance
+    s.puts += 1
     mq_store64(&s.written, physical + total)
+    mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     s.lock_since_ms = 0
     return APPEND_OK
 
@@ -209,7 +211,8 @@ cdef int _commit(LogState *s, int64_t target) noexcept nogil:
         to = min(target, f.start + f.bytes)
         if from_ < to:
             if f.buffer != NULL:
-                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), to - from_, from_ - f.start)
+                # behind the end mark the buffer may hold what an older file left there: the file keeps its zeros
+                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), min(to, f.start + f.used) - from_, from_ - f.start)
                 if rc < 0:
                     latch(s, rc)
                     break
@@ -272,7 +275,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
         if mq_lock_try(&s.flush_lock):
             if s.flushed < target and not mq_load32(&s.flags) & LOG_FAILED:
                 # a timestamp read before `written` belongs to a record at or before it
-                timestamp = s.last_store_timestamp
+                timestamp = mq_load64(&s.last_store_timestamp)
                 end = mq_load64(&s.written)
                 if _sync(s, end) == 0 and s.flushed >= end:
                     s.flushed_timestamp = timestamp
@@ -287,6 +290,24 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
             if left <= 0:
                 return 0
         futex_wait(&s.flush_count, seen, left)
+
+
+cdef class Bell:
+    """Wakes one sleeping service thread."""
+
+    def ring(self) -> None:
+        """Wake it now, or keep it from its next sleep."""
+        mq_add32(&self.word, 1)
+        futex_wake_all(&self.word)
+
+    def sleep(self, double seconds) -> None:
+        """Sleep without the GIL until the bell rings or the time is over."""
+        cdef uint32_t seen = self.seen
+        cdef int64_t ns = <int64_t> (seconds * 1e9)
+        with nogil:
+            if mq_load32(&self.word) == seen:
+                futex_wait(&self.word, seen, ns)
+        self.seen = mq_load32(&self.word)
 
 
 # --- the log -----------------------------------------------------------------------------------------------------------------
@@ -315,12 +336,10 @@ cdef class CommitLog:
 
     def load(self) -> None:
         """Take the files of the directory; positions stand at the end of the last until recovery. Raises: CorruptFile."""
-        cdef MappedFile file
-        names = _paths.segment_names(self.door, self.path)
+        segments = _paths.list_offset_files(self.door, self.path)[0]
         expected = None
-        for name, start in names:
-            path = f"{self.path}/{name}"
-            if name == names[-1][0] and self.door.file_size(path) == 0:
+        for number, (start, path) in enumerate(segments, 1):
+            if number == len(segments) and self.door.file_size(path) == 0:
                 self.door.unlink(path)          # made, but never given its length
                 continue
             if start % self.file_bytes or (expected is not None and start != expected):
@@ -328,7 +347,7 @@ cdef class CommitLog:
                                   else f"a multiple of {self.file_bytes}", found=start)
             self.files.append(MappedFile.load(self.door, path, start, self.file_bytes))
             expected = start + self.file_bytes
-        if self.files:
+        if expected is not None:
             self._set_positions(expected)
 
     cdef _set_positions(self, int64_t end):
@@ -355,6 +374,7 @@ cdef class CommitLog:
             self.door.fsync_dir(self.path)
         self._set_positions(end)
         self.state.last_store_timestamp = store_timestamp
+        self.state.dispatched_timestamp = store_timestamp
         self.state.flushed_timestamp = store_timestamp
         if self.files:
             file = self.files[len(self.files) - 1]
@@ -416,6 +436,14 @@ cdef class CommitLog:
         mq_store64(&self.state.dispatched, value)
 
     @property
+    def dispatched_timestamp(self) -> int:
+        """A store time, ms, up to which queues agree with the log."""
+        cdef int64_t timestamp = mq_load64(&self.state.last_store_timestamp)
+        if mq_load64(&self.state.dispatched) >= mq_load64(&self.state.written):
+            self.state.dispatched_timestamp = timestamp
+        return self.state.dispatched_timestamp
+
+    @property
     def last_store_timestamp(self) -> int:
         """Store time of the newest record, ms."""
         return self.state.last_store_timestamp
@@ -464,6 +492,11 @@ cdef class CommitLog:
             return None
         return self.files[index]
 
+    @property
+    def current_file(self) -> MappedFile | None:
+        """The file that takes appends."""
+        return self.current
+
     def find_file(self, int64_t physical_offset) -> MappedFile | None:
         """The file that holds this byte, or None."""
         return self.file_at(physical_offset)
@@ -505,7 +538,7 @@ cdef class CommitLog:
         cdef LogState *s = &self.state
         cdef PendingFile *f = &s.pending[s.pending_tail % RING]
         f.start = file.start_offset
-        f.bytes = file.file_bytes
+        f.bytes = f.used = file.file_bytes
         f.base = file.base
         f.buffer = file.buffer
         f.fd = file.fd
@@ -555,6 +588,7 @@ cdef class CommitLog:
                 p = s.base + (s.written - s.file_start)
                 mq_put32(p + 4, MAGIC_BLANK)
                 mq_publish32(p, <int32_t> left)
+                s.pending[(s.pending_tail - 1) % RING].used = s.written - s.file_start + BLANK_BYTES
             if s.dispatched == s.written:
                 mq_store64(&s.dispatched, s.file_start + s.file_bytes)
             mq_store64(&s.written, s.file_start + s.file_bytes)
@@ -619,36 +653,67 @@ cdef class CommitLog:
         self.state.pooled = True
         self.state.committed = self.state.written
 
-    def sleep(self, double seconds) -> None:
-        """Sleep without the GIL until the time is over or somebody wakes the flush count."""
-        cdef uint32_t seen = mq_load32(&self.state.flush_count)
-        cdef int64_t ns = <int64_t> (seconds * 1e9)
-        with nogil:
-            futex_wait(&self.state.flush_count, seen, ns)
+    def nap(self, Bell bell, double seconds, bint undispatched=False) -> bool:
+        """Sleep without the GIL until the bell rings, the time is over, or (``undispatched``) there is something to dispatch.
 
-    def prefault(self) -> int:
-        """Make the pages of the window ahead of the written position writable; returns the bytes done. GIL: released."""
+        Polls every millisecond while the log moves, every 20 ms while it does not. Returns: is there something to dispatch?
+        """
         cdef LogState *s = &self.state
-        cdef MappedFile file
-        cdef int64_t start, end
+        cdef bint sync = self.sync_flush
+        cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
+        cdef int64_t left, step, moved = 0, last = mq_load64(&s.written)
+        cdef uint32_t seen = bell.seen
+        with nogil:
+            while mq_load32(&bell.word) == seen:
+                if undispatched and mq_load64(&s.dispatched) < readable(s, sync):
+                    break
+                left = until - s.os.monotonic_ns(s.os)
+                if left <= 0:
+                    break
+                step = left
+                if undispatched:
+                    if mq_load64(&s.written) != last:
+                        last = mq_load64(&s.written)
+                        moved = 0
+                    moved += 1
+                    step = min(left, <int64_t> 1000000 if moved < 100 else <int64_t> 20000000)
+                futex_wait(&bell.word, seen, step)
+        bell.seen = mq_load32(&bell.word)
+        return mq_load64(&s.dispatched) < readable(s, sync)
+
+    def keep_prefaulted(self, Bell bell) -> None:
+        """Keep the window ahead of the written position writable until the bell rings or the log rolls. GIL: released."""
+        cdef LogState *s = &self.state
+        cdef MappedFile file = self.current
         cdef uint8_t *base
-        cdef int rc
-        file = self.current
-        if file is None or file.buffer != NULL or s.file_bytes == 0:
-            return 0
-        start = (max(s.prefaulted, mq_load64(&s.written)) - file.start_offset) & ~(PAGE - 1)
-        end = min(mq_load64(&s.written) - file.start_offset + self.prefault_window, file.file_bytes)
-        if start < 0 or end <= start or (end < file.file_bytes and end - start < self.prefault_window // 4):
-            return 0
+        cdef uint32_t seen = bell.seen
+        cdef int64_t start, end, written, last = -1, still = 0, window = self.prefault_window, quarter = self.prefault_window // 4
+        cdef int rc = 0
+        if file is None or file.buffer != NULL or window <= 0:
+            with nogil:
+                futex_wait(&bell.word, seen, 20000000)
+            bell.seen = mq_load32(&bell.word)
+            return
         base = file.hold()
         try:
             with nogil:
-                rc = populate(s.os, base + start, end - start)
+                while mq_load32(&bell.word) == seen and s.file_start == file.start_offset and s.file_bytes and rc >= 0:
+                    written = mq_load64(&s.written)
+                    start = (max(s.prefaulted, written) - file.start_offset) & ~(PAGE - 1)
+                    end = min(written - file.start_offset + window, file.file_bytes)
+                    if start < end and (end - start >= quarter or end == file.file_bytes):
+                        rc = populate(s.os, base + start, min(end - start, quarter + PAGE))
+                        s.prefaulted = file.start_offset + min(end, start + quarter + PAGE)
+                        if s.prefaulted < file.start_offset + end:
+                            continue
+                    still = 0 if written != last else still + 1
+                    last = written
+                    futex_wait(&bell.word, seen, <int64_t> 1000000 if still < 100 else <int64_t> 20000000)
         finally:
             file.release()
-        if rc >= 0:
-            s.prefaulted = file.start_offset + end
-        return end - start
+        bell.seen = mq_load32(&bell.word)
+        if rc < 0:
+            raise os_error(rc, "populate", file.path)
 
     # --- read ---
 
@@ -707,6 +772,26 @@ cdef class CommitLog:
         base = file.hold()
         try:
             return (<const char *> base + (physical_offset - file.start_offset))[:size]
+        finally:
+            file.release()
+
+    def file_start_of(self, int64_t physical_offset) -> int:
+        """Start offset of the file that holds this byte, or of the first file."""
+        cdef MappedFile file = self.file_at(physical_offset)
+        return self.min_offset if file is None else file.start_offset
+
+    def first_store_timestamp(self, int64_t start_offset) -> int:
+        """Store time of the first record of the file that begins there; 0 when none stands there."""
+        cdef MappedFile file = self.file_at(start_offset)
+        cdef Record r
+        cdef uint8_t *base
+        if file is None:
+            return 0
+        base = file.hold()
+        try:
+            if parse_record(base, file.file_bytes, &r) != REC_OK:
+                return 0
+            return r.store_timestamp
         finally:
             file.release()
 

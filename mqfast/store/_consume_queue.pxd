@@ -19,7 +19,8 @@ cdef struct QueueState:
     int32_t topic_bytes
     const uint8_t *topic
     uint64_t hash
-    int64_t padding[4]
+    bint deleted                # the topic was deleted: producers must look the queue up again
+    int64_t padding[3]
     # dispatch's line
     uint8_t *units              # address of the first byte of the file that takes the next unit
     int64_t file_start          # its first byte in the queue's stream
@@ -52,12 +53,17 @@ cdef class ConsumeQueue:
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical) except -1
 
 
+cdef struct Slots:              # open addressing; never changed but for filling empty slots
+    int64_t mask
+    Slots *older
+    QueueState *at[0]
+
+
 cdef class QueueTable:
-    cdef QueueState **slots
-    cdef int64_t mask
-    cdef int64_t used
+    cdef Slots *slots
     cdef dict queues                # (topic, queue_id) -> ConsumeQueue
+    cdef list removed
     cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
-    cdef int add(self, ConsumeQueue queue) except -1
-    cdef _insert(self, QueueState *q)
-    cdef _rebuild(self, int64_t size)
+    cdef Slots *_fresh(self, int64_t size) except NULL
+    cdef void _insert(self, Slots *slots, QueueState *q) noexcept
+    cdef int _rebuild(self, int64_t size) except -1

@@ -41,16 +41,16 @@ cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t
 
 
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
-    cdef uint64_t h = <uint64_t> n * 0x9E3779B97F4A7C15 + <uint32_t> queue_id, word
+    cdef uint64_t h = <uint64_t> n * 0x9E3779B97F4A7C15ULL + <uint32_t> queue_id, word
     while n >= 8:
         memcpy(&word, topic, 8)
-        h = (h ^ word) * 0x9E3779B97F4A7C15
+        h = (h ^ word) * 0x9E3779B97F4A7C15ULL
         h ^= h >> 29
         topic += 8
         n -= 8
     word = 0
     memcpy(&word, topic, n)
-    h = (h ^ word) * 0x9E3779B97F4A7C15
+    h = (h ^ word) * 0x9E3779B97F4A7C15ULL
     return h ^ (h >> 32)
 
 
@@ -124,12 +124,10 @@ cdef class ConsumeQueue:
 
     def load(self) -> None:
         """Take the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
-        cdef MappedFile file
-        names = _paths.segment_names(self.door, self.path)
+        segments = _paths.list_offset_files(self.door, self.path)[0]
         expected = None
-        for name, start in names:
-            path = f"{self.path}/{name}"
-            if name == names[-1][0] and self.door.file_size(path) == 0:
+        for number, (start, path) in enumerate(segments, 1):
+            if number == len(segments) and self.door.file_size(path) == 0:
                 self.door.unlink(path)          # made, but never given its length
                 continue
             if start % self.file_bytes or (expected is not None and start != expected):
@@ -441,72 +439,78 @@ cdef class ConsumeQueue:
             self.door.unlink(file.path, missing_ok=True)
         if self.door.is_dir(self.path) and not self.door.listdir(self.path):
             self.door.rmdir(self.path)
-            self.door.fsync_dir(_paths.parent(self.path))
+            self.door.fsync_dir(self.path.rpartition("/")[0])
 
     def __repr__(self):
         return f"<ConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"
 
 
 cdef class QueueTable:
-    """All queues of a store, by name and by the bytes of a record."""
+    """All queues of a store, by name and by the bytes of a record.
+
+    Thread: one writer at a time (the queue store's lock); ``find`` needs no lock: it sees the old table or the new one, and both stay
+    allocated until the table goes, as do the queues that were removed.
+    """
 
     def __cinit__(self):
-        self.mask = 63
-        self.slots = <QueueState **> calloc(64, sizeof(QueueState *))
-        if self.slots == NULL:
-            raise MemoryError()
         self.queues = {}
+        self.removed = []
+        self.slots = self._fresh(64)
 
     def __dealloc__(self):
-        free(self.slots)
+        cdef Slots *gone
+        while self.slots != NULL:
+            gone = self.slots
+            self.slots = gone.older
+            free(gone)
+
+    cdef Slots *_fresh(self, int64_t size) except NULL:
+        cdef Slots *made = <Slots *> calloc(1, sizeof(Slots) + size * sizeof(QueueState *))
+        if made == NULL:
+            raise MemoryError()
+        made.mask = size - 1
+        return made
 
     cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
         cdef uint64_t h = topic_hash(topic, n, queue_id)
-        cdef int64_t i = <int64_t> (h & <uint64_t> self.mask)
+        cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &self.slots)
+        cdef int64_t i = <int64_t> (h & <uint64_t> slots.mask)
         cdef QueueState *q
         while True:
-            q = self.slots[i]
+            q = slots.at[i]
             if q == NULL:
                 return NULL
             if q.hash == h and q.queue_id == queue_id and q.topic_bytes == n and memcmp(q.topic, topic, n) == 0:
                 return q
-            i = (i + 1) & self.mask
+            i = (i + 1) & slots.mask
 
-    cdef int add(self, ConsumeQueue queue) except -1:
-        self.queues[queue.topic, queue.queue_id] = queue
-        if self.used * 2 > self.mask:
-            self._rebuild((self.mask + 1) * 2)
-        else:
-            self._insert(&queue.state)
+    cdef void _insert(self, Slots *slots, QueueState *q) noexcept:
+        cdef int64_t i = <int64_t> (q.hash & <uint64_t> slots.mask)
+        while slots.at[i] != NULL:
+            i = (i + 1) & slots.mask
+        mq_store64(<int64_t *> &slots.at[i], <int64_t> q)
+
+    cdef int _rebuild(self, int64_t size) except -1:
+        cdef Slots *made = self._fresh(size)
+        cdef ConsumeQueue queue
+        for queue in self.queues.values():
+            self._insert(made, &queue.state)
+        made.older = self.slots
+        mq_store64(<int64_t *> &self.slots, <int64_t> made)
         return 0
 
-    cdef _insert(self, QueueState *q):
-        cdef int64_t i = <int64_t> (q.hash & <uint64_t> self.mask)
-        while self.slots[i] != NULL:
-            i = (i + 1) & self.mask
-        self.slots[i] = q
-        self.used += 1
-
-    cdef _rebuild(self, int64_t size):
-        cdef QueueState **fresh = <QueueState **> calloc(size, sizeof(QueueState *))
-        cdef ConsumeQueue queue
-        if fresh == NULL:
-            raise MemoryError()
-        free(self.slots)
-        self.slots = fresh
-        self.mask = size - 1
-        self.used = 0
-        for queue in self.queues.values():
-            self._insert(&queue.state)
-
     def insert(self, ConsumeQueue queue) -> None:
-        """Add a queue. Thread: holder of the dispatch lock."""
-        self.add(queue)
+        """Add a queue."""
+        self.queues[queue.topic, queue.queue_id] = queue
+        if len(self.queues) * 2 > self.slots.mask:
+            self._rebuild((self.slots.mask + 1) * 2)
+        else:
+            self._insert(self.slots, &queue.state)
 
     def remove(self, topic, queue_id) -> None:
-        """Forget a queue. Thread: holder of the dispatch lock and the put lock."""
-        del self.queues[topic, queue_id]
-        self._rebuild(self.mask + 1)
+        """Forget a queue; its state stays allocated, since a thread may still look at it."""
+        self.removed.append(self.queues.pop((topic, queue_id)))
+        self._rebuild(self.slots.mask + 1)
 
     def get(self, topic, queue_id):
         """The queue, or None."""

@@ -1,7 +1,37 @@
 # Following the log: records -> queue units and index entries.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._commit_log cimport CommitLog
-from mqfast.store._consume_queue cimport QueueTable
+from mqfast.store._consume_queue cimport QueueState, QueueTable
+from mqfast.store._index_file cimport IndexState
+from mqfast.store._mapped_file cimport Lease
+from mqfast.store._record cimport Found, Record
+
+cdef struct Walk:
+    # in
+    const uint8_t *base
+    int64_t file_start
+    int64_t file_end
+    int64_t limit
+    bint checked            # CRC
+    bint property_crc
+    bint light              # light queues are on: look for INNER_MULTI_DISPATCH
+    bint dispatch
+    int64_t dispatch_from   # records below are only walked over
+    int64_t *delays
+    int max_level
+    int64_t *published      # dispatched position, moved after each record, or NULL
+    # in and out
+    int64_t at
+    int64_t key_done
+    int64_t records
+    int64_t last_start      # start of the last good record; -1
+    int64_t last_timestamp
+    # out
+    Record record
+    Found found
+    QueueState *queue
+    int64_t tags_code
+
 
 cdef class Dispatcher:
     cdef readonly CommitLog log
@@ -16,3 +46,8 @@ cdef class Dispatcher:
     cdef readonly int64_t skipped   # records whose topic cannot be a directory name
     cdef readonly int64_t records
     cdef int catch_up(self) except -1
+    cdef int _run(self, Walk *w, progress) except -1
+    cdef int _make_room(self, Walk *w) except -1
+    cdef int _without_queue(self, Walk *w, Lease held) except -1
+    cdef int _by_hand(self, Walk *w, Lease held, IndexState *x, bint indexing) except -1
+    cdef int _finish_by_hand(self, Walk *w) except -1

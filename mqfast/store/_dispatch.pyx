@@ -45,33 +45,6 @@ cdef enum Stop:
     BY_HAND = 7         # a record with several units
     AT_MISMATCH = 8
 
-cdef struct Walk:
-    # in
-    const uint8_t *base
-    int64_t file_start
-    int64_t file_end
-    int64_t limit
-    bint checked            # CRC
-    bint property_crc
-    bint light              # light queues are on: look for INNER_MULTI_DISPATCH
-    bint dispatch
-    int64_t dispatch_from   # records below are only walked over
-    int64_t *delays
-    int max_level
-    int64_t *published      # dispatched position, moved after each record, or NULL
-    # in and out
-    int64_t at
-    int64_t key_done
-    int64_t records
-    int64_t last_start      # start of the last good record; -1
-    int64_t last_timestamp
-    # out
-    Record record
-    Found found
-    QueueState *queue
-    int64_t tags_code
-
-
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
     # the key text is topic#key, hashed in one go
     return index_put(x, key_slot_hash(jhash(key, n, topic_hash * 31 + 35)), r.physical_offset, r.store_timestamp)
@@ -208,6 +181,10 @@ cdef class Dispatcher:
             self.step(limit)
         return 0
 
+    def step_if_needed(self) -> None:
+        """Dispatch everything that readers may see."""
+        self.catch_up()
+
     def step(self, int64_t limit=-1) -> int:
         """Dispatch up to ``limit`` (default: what readers may see); returns the records done. GIL: released while walking.
 
@@ -216,6 +193,7 @@ cdef class Dispatcher:
         """
         cdef CommitLog log = self.log
         cdef Walk w
+        cdef int stop = AT_LIMIT
         if limit < 0:
             limit = readable(&log.state, log.sync_flush)
         with self.mutex:
@@ -255,6 +233,7 @@ cdef class Dispatcher:
         Returns: (end of the last good record, its start or -1, its store time, records, reason in words). Only at open.
         """
         cdef Walk w
+        cdef int stop = AT_LIMIT
         w.at = start
         w.limit = end
         w.checked = checked

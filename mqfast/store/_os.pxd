@@ -46,32 +46,32 @@ cdef extern from "os_door.h" nogil:
         MQ_OPEN_TRUNCATE
         MQ_OPEN_EXCLUSIVE
     ctypedef struct mq_os:
-        int (*open)(mq_os *, const char *path, int flags)
-        int (*close)(mq_os *, int fd)
-        int (*fallocate)(mq_os *, int fd, int64_t offset, int64_t bytes)
-        int (*ftruncate)(mq_os *, int fd, int64_t bytes)
-        int (*fstat)(mq_os *, int fd, mq_stat *out)
-        int (*stat)(mq_os *, const char *path, mq_stat *out)
-        int (*mmap)(mq_os *, int fd, int64_t bytes, int protection, void **out)
-        int (*munmap)(mq_os *, void *address, int64_t bytes)
-        int (*madvise)(mq_os *, void *address, int64_t bytes, int advice)
-        int (*mlock)(mq_os *, void *address, int64_t bytes)
-        int (*munlock)(mq_os *, void *address, int64_t bytes)
-        int (*msync)(mq_os *, void *address, int64_t bytes)
-        int64_t (*seek_data)(mq_os *, int fd, int64_t offset)
-        int64_t (*pread)(mq_os *, int fd, void *to, int64_t bytes, int64_t offset)
-        int64_t (*pwrite)(mq_os *, int fd, const void *from_, int64_t bytes, int64_t offset)
-        int (*fdatasync)(mq_os *, int fd)
-        int (*fsync)(mq_os *, int fd)
-        int (*rename)(mq_os *, const char *from_, const char *to)
-        int (*unlink)(mq_os *, const char *path)
-        int (*mkdir)(mq_os *, const char *path)
-        int (*rmdir)(mq_os *, const char *path)
-        int (*sync_directory)(mq_os *, const char *path)
-        int (*statvfs)(mq_os *, const char *path, int64_t *total_bytes, int64_t *available_bytes)
-        int (*lock_byte)(mq_os *, int fd)
-        int64_t (*clock_ms)(mq_os *)
-        int64_t (*monotonic_ns)(mq_os *)
+        int (*open)(mq_os *, const char *path, int flags) noexcept nogil
+        int (*close)(mq_os *, int fd) noexcept nogil
+        int (*fallocate)(mq_os *, int fd, int64_t offset, int64_t bytes) noexcept nogil
+        int (*ftruncate)(mq_os *, int fd, int64_t bytes) noexcept nogil
+        int (*fstat)(mq_os *, int fd, mq_stat *out) noexcept nogil
+        int (*stat)(mq_os *, const char *path, mq_stat *out) noexcept nogil
+        int (*mmap)(mq_os *, int fd, int64_t bytes, int protection, void **out) noexcept nogil
+        int (*munmap)(mq_os *, void *address, int64_t bytes) noexcept nogil
+        int (*madvise)(mq_os *, void *address, int64_t bytes, int advice) noexcept nogil
+        int (*mlock)(mq_os *, void *address, int64_t bytes) noexcept nogil
+        int (*munlock)(mq_os *, void *address, int64_t bytes) noexcept nogil
+        int (*msync)(mq_os *, void *address, int64_t bytes) noexcept nogil
+        int64_t (*seek_data)(mq_os *, int fd, int64_t offset) noexcept nogil
+        int64_t (*pread)(mq_os *, int fd, void *to, int64_t bytes, int64_t offset) noexcept nogil
+        int64_t (*pwrite)(mq_os *, int fd, const void *from_, int64_t bytes, int64_t offset) noexcept nogil
+        int (*fdatasync)(mq_os *, int fd) noexcept nogil
+        int (*fsync)(mq_os *, int fd) noexcept nogil
+        int (*rename)(mq_os *, const char *from_, const char *to) noexcept nogil
+        int (*unlink)(mq_os *, const char *path) noexcept nogil
+        int (*mkdir)(mq_os *, const char *path) noexcept nogil
+        int (*rmdir)(mq_os *, const char *path) noexcept nogil
+        int (*sync_directory)(mq_os *, const char *path) noexcept nogil
+        int (*statvfs)(mq_os *, const char *path, int64_t *total_bytes, int64_t *available_bytes) noexcept nogil
+        int (*lock_byte)(mq_os *, int fd) noexcept nogil
+        int64_t (*clock_ms)(mq_os *) noexcept nogil
+        int64_t (*monotonic_ns)(mq_os *) noexcept nogil
         void *state
     mq_os *mq_os_real()
 

@@ -335,6 +335,12 @@ cdef class StoredMessage:
         return PyUnicode_DecodeUTF8(<const char *> self.record.topic, self.record.topic_bytes, "replace")
 
     @property
+    def topic_bytes(self) -> bytes:
+        """Topic of the record as stored."""
+        self.fields()
+        return (<const char *> self.record.topic)[:self.record.topic_bytes]
+
+    @property
     def queue_id(self) -> int:
         """Queue of the record itself."""
         return mq_get32(self.p + 12)

@@ -1,0 +1,45 @@
+"""asyncio beside the engine, which knows nothing of it: a ticket becomes an awaitable.
+
+It must never block the event loop and never finish a future from another thread than the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from mqfast.store.results import PutMessageStatus
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.store._put import PutResult, Ticket
+
+__all__ = ["durable", "settled"]
+
+
+async def durable(ticket: Ticket, timeout_s: float | None = None) -> bool:
+    """Await until the ticket's message is durable. Returns: False at the timeout. Raises: FlushError."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not future.done():
+            if ticket.error is not None:
+                future.set_exception(ticket.error)
+            else:
+                future.set_result(None)
+
+    ticket.add_done_callback(lambda _: loop.call_soon_threadsafe(settle))
+    try:
+        await asyncio.wait_for(future, timeout_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def settled(ticket: Ticket, config: StoreConfig) -> PutResult:
+    """The put's result; with sync flush after its durability, with the status FLUSH_DISK_TIMEOUT when that took too long."""
+    result = ticket.result
+    if config.sync_flush and not await durable(ticket, config.sync_flush_timeout_ms / 1000):
+        return result.with_status(PutMessageStatus.FLUSH_DISK_TIMEOUT)
+    return result

@@ -1,0 +1,62 @@
+# The Python edge of a put: the cdef base of MessageStore, the bound producer, the result.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from mqfast.store._commit_log cimport Appended, CommitLog, LogState
+from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
+from mqfast.store._dispatch cimport Dispatcher
+from mqfast.store._record cimport Draft
+
+
+cdef class PutResult:
+    cdef readonly int64_t physical_offset
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t store_timestamp
+    cdef readonly int32_t size
+    cdef int outcome
+    cdef bytes host
+
+
+cdef class PutPath:
+    cdef readonly CommitLog log
+    cdef QueueTable table
+    cdef Dispatcher dispatcher
+    cdef object queues                  # QueueStore
+    cdef object watch                   # callable(ticket): the flush service completes it
+    cdef LogState *state
+    cdef bytes store_host
+    cdef bytes born_host
+    cdef int64_t max_body
+    cdef int64_t busy_timeout_ms
+    cdef int64_t sync_timeout_ns
+    cdef bint sync_flush
+    cdef bint read_your_writes
+    cdef bint multi_dispatch
+    cdef object special_lock            # light queues and inner batches: their properties depend on queue offsets
+    cdef dict producers
+    cdef object last_topic
+    cdef object last_tags
+    cdef int64_t last_queue_id
+    cdef Producer last_producer
+    cdef int contended(self) except -1
+    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
+    cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
+    cdef PutResult put_general(self, object message, bint wait)
+    cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1
+    cdef PutResult put_special(self, object message, QueueState *q, bytes properties, bint wait)
+
+
+cdef class Producer:
+    cdef readonly PutPath store
+    cdef readonly str topic
+    cdef readonly object tags
+    cdef readonly ConsumeQueue queue
+    cdef QueueState *q
+    cdef LogState *state
+    cdef bytes topic_text               # with its length byte
+    cdef bytes properties
+    cdef int64_t tags_code
+    cdef bint dispatch_later            # keys or a special topic: not put inline
+    cdef bint general                   # records that are not the simple kind
+    cdef uint8_t header[88]
+    cdef int bind(self) except -1
+    cdef int append(self, object body, object key, Appended *out) except -1
+    cdef PutResult result(self, Appended *out, int outcome)

@@ -1,0 +1,833 @@
+"""put: from a Python call to a record in the log (RocketMQ: DefaultMessageStore.putMessage, HookUtils.checkBeforePutMessage).
+
+It must never write a byte before every check has passed, never hold the put lock while it may wait for the GIL, and never let a body that
+changes while it is copied leave a record whose CRC is wrong. The bound producer is the hot loop: everything constant is encoded once.
+"""
+
+import threading
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset
+from mqfast.store._commit_log cimport (
+    APPEND_MOVED,
+    APPEND_NO_ROOM,
+    APPEND_OK,
+    BLANK_BYTES,
+    Appended,
+    CommitLog,
+    LogState,
+    append_encoded,
+    append_simple,
+    flush_up_to,
+)
+from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
+from mqfast.store._dispatch cimport Dispatcher
+from mqfast.store._os cimport (
+    crc31,
+    lock,
+    lock_wait,
+    mq_lock_try,
+    mq_put16,
+    mq_put32,
+    mq_put64,
+    unlock,
+)
+from mqfast.store._record cimport (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    STORE_HOST_V6,
+    Draft,
+    draft_bytes,
+    encode_draft,
+)
+
+from mqfast import properties as _properties
+from mqfast.errors import (
+    FlushError,
+    MessageIllegal,
+    MessageTooLarge,
+    PageCacheBusy,
+    PropertiesTooLong,
+    StoreClosed,
+)
+from mqfast.message import Message, check_topic, encode_message_id, needs_version_2, parse_host
+from mqfast.store.results import PutMessageStatus
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef tuple STATUS = tuple(PutMessageStatus)
+cdef int OK = PutMessageStatus.PUT_OK
+cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
+cdef int64_t MAX_PROPERTIES = 32767
+cdef int64_t CHUNK_BYTES = 64 << 10     # a batch lets go of the put lock this often, so that a single put beside it does not wait long
+cdef int INNER_BATCH = 0x80
+
+
+@cython.final
+@cython.freelist(32)
+@cython.no_gc
+cdef class PutResult:
+    """Where a message was stored.
+
+    physical_offset: byte in the log; queue_offset: unit in its queue; size: bytes of the record; store_timestamp: ms since the epoch.
+    """
+
+    @property
+    def status(self):
+        """PutMessageStatus: PUT_OK, or FLUSH_DISK_TIMEOUT when it is stored but not known durable."""
+        return STATUS[self.outcome]
+
+    @property
+    def message_id(self) -> str:
+        """Offset message id, made when asked for."""
+        return encode_message_id(self.host, self.physical_offset)
+
+    def with_status(self, status) -> PutResult:
+        """The same place with another status."""
+        cdef PutResult r = PutResult.__new__(PutResult)
+        r.physical_offset = self.physical_offset
+        r.queue_offset = self.queue_offset
+        r.store_timestamp = self.store_timestamp
+        r.size = self.size
+        r.outcome = status
+        r.host = self.host
+        return r
+
+    def __repr__(self):
+        return (f"<PutResult {self.status.name} physical_offset={self.physical_offset} queue_offset={self.queue_offset}"
+                f" size={self.size}>")
+
+
+cdef class BatchResult:
+    """Where the messages of a batch were stored: a sequence of PutResult, made when asked for."""
+    cdef Appended *items
+    cdef Py_ssize_t count
+    cdef int outcome
+    cdef bytes host
+
+    def __dealloc__(self):
+        PyMem_Free(self.items)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t index):
+        cdef PutResult r
+        if index < 0:
+            index += self.count
+        if not 0 <= index < self.count:
+            raise IndexError(f"expected an index below {self.count}, found {index}")
+        r = PutResult.__new__(PutResult)
+        _fill(r, &self.items[index], self.outcome, self.host)
+        return r
+
+    @property
+    def status(self):
+        """PutMessageStatus of the whole batch."""
+        return STATUS[self.outcome]
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind the last record; 0 for an empty batch."""
+        return self.items[self.count - 1].physical_offset + self.items[self.count - 1].size if self.count else 0
+
+    @property
+    def message_id(self) -> str:
+        """Offset message ids, joined by commas, as RocketMQ answers a batch."""
+        return ",".join(self[i].message_id for i in range(self.count))
+
+    def __repr__(self):
+        return f"<BatchResult {self.status.name} {self.count} messages>"
+
+
+cdef inline void _fill(PutResult r, const Appended *a, int outcome, bytes host):
+    r.physical_offset = a.physical_offset
+    r.queue_offset = a.queue_offset
+    r.store_timestamp = a.store_timestamp
+    r.size = a.size
+    r.outcome = outcome
+    r.host = host
+
+
+class Ticket:
+    """A message that is stored and may still wait for the disk.
+
+    ``wait`` blocks until it is durable; callbacks run in the flush thread once it is, or once that failed.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_path", "end_offset", "result")
+
+    def __init__(self, path, result, end_offset):
+        self._path = path
+        self.result = result
+        self.end_offset = end_offset
+        self._callbacks = []
+        self._finished = False
+        self._error = None
+        self._lock = threading.Lock()
+
+    def done(self) -> bool:
+        """Is the message durable, or its flush failed?"""
+        return self._finished or self._path.log.flushed >= self.end_offset
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the message is durable.
+
+        Args: timeout: seconds, None for ever. Returns: False at the timeout. Raises: FlushError, StoreFailed. GIL: released.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._path.log.wait_flushed(self.end_offset, timeout)
+
+    def add_done_callback(self, callback) -> None:
+        """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if it is already."""
+        with self._lock:
+            if not self._finished and not self.done():
+                self._callbacks.append(callback)
+                if len(self._callbacks) == 1:
+                    self._path.watch_ticket(self)
+                return
+        callback(self)
+
+    @property
+    def error(self):
+        """The exception that ended it, or None."""
+        return self._error
+
+    def finish(self, error=None) -> None:
+        """Called by the flush service, once."""
+        with self._lock:
+            self._finished = True
+            self._error = error
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+cdef class PutPath:
+    """Everything of a put that must be fast; MessageStore is built on it."""
+
+    def _bind(self, CommitLog log, QueueTable table, Dispatcher dispatcher, queues, config, watch):
+        """Connect the rooms. Once, before the first put."""
+        self.log = log
+        self.table = table
+        self.dispatcher = dispatcher
+        self.queues = queues
+        self.watch = watch
+        self.state = &log.state
+        self.store_host = parse_host(config.store_host)
+        self.born_host = parse_host(config.born_host)
+        self.max_body = config.max_message_bytes
+        self.busy_timeout_ms = config.os_page_cache_busy_timeout_ms
+        self.sync_timeout_ns = config.sync_flush_timeout_ms * 1000000
+        self.sync_flush = log.sync_flush
+        self.read_your_writes = config.dispatch == "inline"
+        self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
+        self.special_lock = threading.Lock()
+        self.producers = {}
+        self.last_queue_id = -1
+
+    def watch_ticket(self, ticket) -> None:
+        """Let the flush service finish this ticket."""
+        self.watch(ticket)
+
+    @property
+    def put_count(self) -> int:
+        """Messages appended since the store was opened."""
+        return self.state.puts
+
+    def mark_deleted(self, queues) -> None:
+        """Stop puts into queues that are being deleted; producers look them up again."""
+        cdef ConsumeQueue queue
+        self.log.take_put_lock()
+        for queue in queues:
+            queue.state.deleted = True
+            queue.state.room_end = 0
+        unlock(&self.state.lock)
+        self.forget_producers()
+
+    def forget_producers(self) -> None:
+        """Drop cached producers after queues were deleted."""
+        self.last_producer = None
+        self.last_topic = None
+        self.producers = {}
+
+    cdef int contended(self) except -1:
+        """The put lock is held by somebody: let go of the GIL until it is free."""
+        cdef LogState *s = self.state
+        held = self.log.lock_held_ms
+        if held > self.busy_timeout_ms:
+            raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
+        with nogil:
+            lock_wait(&s.lock)
+            unlock(&s.lock)
+        return 0
+
+    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
+        """Wait for the disk; the outcome as a PutMessageStatus."""
+        cdef LogState *s = self.state
+        cdef int64_t deadline = s.os.monotonic_ns(s.os) + timeout_ns
+        cdef int rc
+        with nogil:
+            rc = flush_up_to(s, end, deadline)
+        if rc == 1:
+            return OK
+        if rc == 0:
+            return FLUSH_DISK_TIMEOUT
+        raise FlushError(-rc, "the message is stored but the flush failed; the store is latched", self.log.path)
+
+    cdef Producer producer_of(self, object topic, int64_t queue_id, object tags):
+        cdef Producer p
+        if topic is self.last_topic and tags is self.last_tags and queue_id == self.last_queue_id:
+            p = self.last_producer
+        else:
+            key = (topic, queue_id, tags)
+            p = self.producers.get(key)
+            if p is None:
+                p = Producer(self, topic, queue_id, tags)
+                if len(self.producers) >= 65536:
+                    self.producers = {}
+                self.producers[key] = p
+            self.last_topic = topic
+            self.last_tags = tags
+            self.last_queue_id = queue_id
+            self.last_producer = p
+        return p
+
+    def producer(self, topic: str, queue_id: int = 0, tags: str | None = None) -> Producer:
+        """Bind topic, queue and tags once; ``producer.put(body)`` and ``producer.put(body, key)`` are the hot loop.
+
+        Raises: MessageIllegal, TopicTooLong.
+        """
+        return Producer(self, topic, queue_id, tags)
+
+    @cython.binding(False)
+    def put(self, topic, body, int64_t queue_id=0, tags=None, keys=None, properties=None, *, int32_t flag=0, int32_t sys_flag=0,
+            born_timestamp=None, born_host=None, store_host=None, int32_t reconsume_times=0,
+            int64_t prepared_transaction_offset=0, bint wait_store_ok=True):
+        """Store one message.
+
+        Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; born_timestamp:
+        ms, default the store time; hosts: ``address:port``; wait_store_ok: with sync flush, wait for the disk.
+        Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
+        PoolExhausted (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
+        Durability: async flush: survives a kill of the process; a power cut loses at most the flush interval. Sync flush: survives a power cut
+        when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
+        Source: DefaultMessageStore.putMessage.
+        """
+        cdef Producer p
+        cdef Appended out
+        cdef int outcome = OK
+        if (properties is None and flag == 0 and sys_flag == 0 and born_timestamp is None and born_host is None and store_host is None
+                and reconsume_times == 0 and prepared_transaction_offset == 0 and wait_store_ok):
+            p = self.producer_of(topic, queue_id, tags)
+            if not p.general:
+                if keys is not None and type(keys) is not str:
+                    keys = " ".join(keys)
+                p.append(body, keys or None, &out)
+                if self.sync_flush:
+                    outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+                return p.result(&out, outcome)
+        return self.put_general(
+            Message(topic, body, queue_id, tags, keys, properties, flag, sys_flag, born_timestamp, born_host, store_host, reconsume_times,
+                    prepared_transaction_offset, wait_store_ok), True)
+
+    def put_message(self, message: Message) -> PutResult:
+        """Store one Message; as put."""
+        return self.put_general(message, True)
+
+    def put_nowait(self, topic, body, int64_t queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
+        """Store one message and do not wait for the disk; the ticket does. Arguments as put."""
+        cdef PutResult r = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
+        return Ticket(self, r, r.physical_offset + r.size)
+
+    def put_many(self, topic, bodies, int64_t queue_id=0, tags=None) -> BatchResult:
+        """Store many independent messages of one queue; the GIL is released once for all of them.
+
+        Args: bodies: a sequence of bytes-like objects, read before the call returns. Returns: BatchResult, in order.
+        Raises: as put, for the first body that is refused before anything is written; DiskFull may leave a first part stored.
+        """
+        cdef Producer p = self.producer_of(topic, queue_id, tags)
+        if p.general:
+            return self.put_batch([Message(topic, body, queue_id, tags) for body in bodies])
+        return p.put_many(bodies)
+
+    cdef PutResult put_general(self, object message, bint wait):
+        """One message of any kind: everything is checked and encoded before the put lock is taken."""
+        cdef bytes topic_text = check_topic(message.topic)
+        cdef bytes properties = message.encoded_properties()
+        cdef ConsumeQueue queue
+        self.log.raise_state()
+        if not 0 <= message.queue_id < 1 << 31:
+            raise MessageIllegal(f"queue_id: expected 0 to 2^31-1, found {message.queue_id}")
+        queue = self.queues.head(message.topic, message.queue_id)
+        wait = wait and message.wait_store_ok and self.sync_flush
+        if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
+            with self.special_lock:
+                return self.put_special(message, &queue.state, properties, wait)
+        return self._append_draft(message, queue, topic_text, properties, wait, -1, 1)
+
+    cdef PutResult put_special(self, object message, QueueState *q, bytes properties, bint wait):
+        """Light queues and inner batches: their property text names queue offsets, so it is made anew when those moved."""
+        cdef ConsumeQueue queue = self.queues.head(message.topic, message.queue_id)
+        cdef ConsumeQueue light
+        cdef int64_t advance = 1, base
+        cdef PutResult r
+        fields = _properties.decode(properties)
+        lights = []
+        if message.sys_flag & INNER_BATCH:
+            try:
+                advance = int(fields.get(_properties.INNER_NUM, ""))
+            except ValueError:
+                advance = 0
+            if advance <= 0 or advance > 32767:
+                raise MessageIllegal(f"inner batch: expected INNER_NUM from 1 to 32767, found {fields.get(_properties.INNER_NUM)!r}")
+            if not self.queues.is_batch(message.topic):
+                raise MessageIllegal(f"inner batch: expected a topic with queue.type=BatchCQ, found {message.topic!r}")
+        if self.multi_dispatch and _properties.INNER_MULTI_DISPATCH in fields:
+            fields.pop(_properties.WAIT, None)
+            offsets = []
+            for name in fields[_properties.INNER_MULTI_DISPATCH].split(","):
+                if name.startswith("%LMQ%"):
+                    light = self.queues.head(name, 0)
+                    lights.append(light)
+                    offsets.append(str(light.next_offset))
+                else:
+                    offsets.append("")
+            fields[_properties.INNER_MULTI_QUEUE_OFFSET] = ",".join(offsets)
+            properties = _properties.encode(fields)
+        while True:
+            base = q.next_offset
+            if message.sys_flag & INNER_BATCH and fields.get(_properties.INNER_BASE) != str(base):
+                fields[_properties.INNER_BASE] = str(base)
+                properties = _properties.encode(fields)
+            r = self._append_draft(message, queue, check_topic(message.topic), properties, False, base, advance)
+            if r is not None:
+                break
+        for light in lights:
+            light.next_offset = light.next_offset + 1
+        if wait:
+            r.outcome = self.settle(r.physical_offset + r.size, self.sync_timeout_ns)
+        return r
+
+    cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
+        """Fill a draft; `view` is taken over the body and must be released. Returns the record's length."""
+        cdef int64_t total
+        PyObject_GetBuffer(message.body, view, PyBUF_SIMPLE)
+        try:
+            if view.len > self.max_body:
+                raise MessageTooLarge(f"body: expected at most {self.max_body} bytes, found {view.len}")
+            d.queue_id = message.queue_id
+            d.flag = message.flag
+            d.sys_flag = <int32_t> message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+            if len(born) == 20:
+                d.sys_flag |= BORN_HOST_V6
+            if len(store) == 20:
+                d.sys_flag |= STORE_HOST_V6
+            d.born_timestamp = self.log.door.now_ms() if message.born_timestamp is None else message.born_timestamp
+            d.reconsume_times = message.reconsume_times
+            d.prepared_offset = message.prepared_transaction_offset
+            d.born_host = <const uint8_t *> PyBytes_AS_STRING(born)
+            d.store_host = <const uint8_t *> PyBytes_AS_STRING(store)
+            d.body = <const uint8_t *> view.buf
+            d.body_bytes = <int32_t> view.len
+            d.topic = <const uint8_t *> PyBytes_AS_STRING(topic_text)
+            d.topic_bytes = <int32_t> len(topic_text)
+            d.properties = <const uint8_t *> PyBytes_AS_STRING(properties)
+            d.properties_bytes = <int32_t> len(properties)
+            d.version_2 = needs_version_2(message.topic)
+            d.crc_property = self.state.crc_property
+            d.separator = d.crc_property and len(properties) > 0 and not properties.endswith(b"\x02")
+            total = draft_bytes(d)
+            if len(properties) + (21 if d.crc_property and d.separator else 20 if d.crc_property else 0) > MAX_PROPERTIES:
+                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {len(properties)}")
+            if total + BLANK_BYTES > self.log.file_bytes:
+                raise MessageTooLarge(f"record: expected at most {self.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+                                      f" end mark), found {total}")
+            return total
+        except BaseException:
+            PyBuffer_Release(view)
+            raise
+
+    def _append_draft(self, message, ConsumeQueue queue, bytes topic_text, bytes properties, bint wait, int64_t expected, int64_t advance):
+        """Encode, append, wait. None: the queue moved away from `expected`."""
+        cdef Draft d
+        cdef Py_buffer view
+        cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
+        cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
+        cdef LogState *s = self.state
+        cdef Appended out
+        cdef Py_ssize_t total
+        cdef uint8_t *scratch
+        cdef int rc
+        cdef PutResult r
+        if s.crc_property and b"__CRC32#\x01" in properties:
+            fields = _properties.decode(properties)
+            if fields.pop("__CRC32#", None) is not None:
+                properties = _properties.encode(fields)
+        total = self._draft(&d, message, topic_text, properties, born, store, &view)
+        scratch = <uint8_t *> PyMem_Malloc(total)
+        try:
+            if scratch == NULL:
+                raise MemoryError()
+            encode_draft(scratch, &d)
+            # the CRC is of the copy: a mutable body may have changed since it was measured
+            mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))
+            while True:
+                self.log.raise_state()
+                if not mq_lock_try(&s.lock):
+                    self.contended()
+                    continue
+                rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, &out)
+                unlock(&s.lock)
+                if rc == APPEND_OK:
+                    break
+                if rc == APPEND_MOVED:
+                    return None
+                self.log.roll()
+        finally:
+            PyMem_Free(scratch)
+            PyBuffer_Release(&view)
+        r = PutResult.__new__(PutResult)
+        _fill(r, &out, OK, store)
+        if wait:
+            r.outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+        return r
+
+    def put_batch(self, messages) -> BatchResult:
+        """Store several messages as one: all of them or none, next to each other in the log, with one store time.
+
+        Args: messages: Message objects; topics and queues may differ. Returns: BatchResult, in order.
+        Raises: as put; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file.
+        Source: CommitLog.asyncPutMessages (classic batch).
+        """
+        cdef list given = list(messages)
+        cdef Py_ssize_t i, n = len(given), at = 0, total = 0
+        cdef BatchResult result = BatchResult.__new__(BatchResult)
+        cdef LogState *s = self.state
+        cdef list drafts = []
+        cdef bytes encoded
+        cdef bytes store
+        cdef const uint8_t *p
+        cdef ConsumeQueue queue
+        cdef int64_t first, now
+        cdef bint wait = self.sync_flush
+        cdef uint8_t *block
+        cdef int32_t size
+        result.host = self.store_host
+        if n == 0:
+            return result
+        self.log.raise_state()
+        for message in given:
+            if message.sys_flag & 0x0C:
+                raise MessageIllegal("batch: expected no transaction bits in sys_flag")
+            encoded, queue, sys_flag = self._encode_one(message)
+            wait = wait and message.wait_store_ok
+            drafts.append((encoded, queue, sys_flag))
+            total += len(encoded)
+        if total > self.max_body + 65536:
+            raise MessageTooLarge(f"batch: expected at most {self.max_body + 65536} bytes of records, found {total}")
+        if total + BLANK_BYTES > self.log.file_bytes:
+            raise MessageTooLarge(f"batch: expected at most {self.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
+        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
+        block = <uint8_t *> PyMem_Malloc(total)
+        cdef QueueState **states = <QueueState **> PyMem_Malloc(n * sizeof(QueueState *))
+        cdef int32_t *sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
+        cdef int32_t *flags = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
+        try:
+            if result.items == NULL or block == NULL or states == NULL or sizes == NULL or flags == NULL:
+                raise MemoryError()
+            for i in range(n):
+                encoded, queue, sys_flag = drafts[i]
+                sizes[i] = <int32_t> PyBytes_GET_SIZE(encoded)
+                memcpy(block + at, PyBytes_AS_STRING(encoded), sizes[i])
+                at += sizes[i]
+                states[i] = &queue.state
+                flags[i] = sys_flag
+            while True:
+                self.log.raise_state()
+                if not mq_lock_try(&s.lock):
+                    self.contended()
+                    continue
+                if _append_block(s, block, total, n, states, sizes, flags, result.items):
+                    unlock(&s.lock)
+                    break
+                unlock(&s.lock)
+                self.log.roll()
+        finally:
+            PyMem_Free(block)
+            PyMem_Free(states)
+            PyMem_Free(sizes)
+            PyMem_Free(flags)
+        result.count = n
+        if wait:
+            result.outcome = self.settle(result.end_offset, self.sync_timeout_ns)
+        return result
+
+    def _encode_one(self, message) -> tuple:
+        """(record without offsets, queue, sysFlag) of one batch element."""
+        cdef Draft d
+        cdef Py_buffer view
+        cdef bytes topic_text = check_topic(message.topic)
+        cdef bytes properties = message.encoded_properties()
+        cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
+        cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
+        cdef bytearray record
+        cdef uint8_t *p
+        cdef Py_ssize_t total
+        if not 0 <= message.queue_id < 1 << 31:
+            raise MessageIllegal(f"queue_id: expected 0 to 2^31-1, found {message.queue_id}")
+        if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
+            raise MessageIllegal("batch: inner batches and light queues must be put one by one")
+        total = self._draft(&d, message, topic_text, properties, born, store, &view)
+        try:
+            record = bytearray(total)
+            p = record
+            encode_draft(p, &d)
+            mq_put32(p + 8, <int32_t> crc31(p + _body_position(&d), d.body_bytes))
+        finally:
+            PyBuffer_Release(&view)
+        return bytes(record), self.queues.head(message.topic, message.queue_id), d.sys_flag
+
+
+cdef inline int64_t _body_position(const Draft *d) noexcept nogil:
+    return 88 + (12 if d.sys_flag & BORN_HOST_V6 else 0) + (12 if d.sys_flag & STORE_HOST_V6 else 0)
+
+
+cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n, QueueState **states, int32_t *sizes, int32_t *flags,
+                        Appended *out) noexcept nogil:
+    """All records or none; the put lock is held."""
+    cdef int64_t start = s.written, at = 0
+    cdef Py_ssize_t i
+    if start - s.file_start + total + BLANK_BYTES > s.file_bytes:
+        return False
+    for i in range(n):
+        append_encoded(s, states[i], block + at, sizes[i], flags[i], -1, 1, &out[i])
+        at += sizes[i]
+    return True
+
+
+@cython.final
+cdef class Producer:
+    """Topic, queue and tags bound once. Thread: any; one producer may be shared."""
+
+    def __init__(self, PutPath store, topic, int64_t queue_id=0, tags=None):
+        if type(topic) is not str:
+            raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
+        if not 0 <= queue_id < 1 << 31:
+            raise MessageIllegal(f"queue_id: expected 0 to 2^31-1, found {queue_id}")
+        if tags is not None and type(tags) is not str:
+            raise MessageIllegal(f"tags: expected str or None, found {type(tags).__name__}")
+        self.store = store
+        self.topic = topic
+        self.tags = tags
+        store.log.raise_state()
+        text = check_topic(topic)
+        self.properties = _properties.encode({_properties.TAGS: tags}) if tags else b""
+        self.tags_code = _properties.tags_code(tags)
+        self.state = store.state
+        self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
+                        or store.state.crc_property)
+        self.topic_text = bytes([min(len(text), 255)]) + text
+        self.dispatch_later = topic == "SCHEDULE_TOPIC_XXXX" or store.queues.is_batch(topic)
+        self.queue = store.queues.head(topic, queue_id)
+        self.bind()
+
+    @property
+    def queue_id(self) -> int:
+        """The queue."""
+        return self.queue.queue_id
+
+    cdef int bind(self) except -1:
+        cdef uint8_t *h = self.header
+        if self.queue.state.deleted:
+            self.queue = self.store.queues.head(self.topic, self.queue.queue_id)
+        self.q = &self.queue.state
+        if self.general:
+            return 0
+        memset(h, 0, 88)
+        mq_put32(h + 4, MAGIC_V1)
+        mq_put32(h + 12, self.queue.queue_id)
+        memcpy(h + 48, PyBytes_AS_STRING(self.store.born_host), 8)
+        memcpy(h + 64, PyBytes_AS_STRING(self.store.store_host), 8)
+        return 0
+
+    cdef int append(self, object body, object key, Appended *out) except -1:
+        cdef LogState *s = self.state
+        cdef Py_buffer view
+        cdef const uint8_t *p
+        cdef const uint8_t *key_text = NULL
+        cdef Py_ssize_t n, key_bytes = 0
+        cdef bint borrowed = False
+        cdef int rc
+        cdef int64_t total
+        if s.flags or self.q.deleted:
+            self.store.log.raise_state()
+            self.bind()
+        if key is not None:
+            if type(key) is not str:
+                raise MessageIllegal(f"key: expected str, found {type(key).__name__}")
+            key_text = <const uint8_t *> PyUnicode_AsUTF8AndSize(key, &key_bytes)
+            if key_bytes == 0:
+                key_text = NULL
+            elif key_bytes + PyBytes_GET_SIZE(self.properties) + 6 > MAX_PROPERTIES:
+                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {key_bytes + 6 + len(self.properties)}")
+            elif b"\x01" in key.encode() or b"\x02" in key.encode():
+                raise MessageIllegal(f"key: expected text without U+0001 and U+0002, found {key!r}")
+        if PyBytes_CheckExact(body):
+            p = <const uint8_t *> PyBytes_AS_STRING(body)
+            n = PyBytes_GET_SIZE(body)
+        else:
+            try:
+                PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+            except (TypeError, BufferError, ValueError) as error:
+                raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
+            borrowed = True
+            p = <const uint8_t *> view.buf
+            n = view.len
+        try:
+            total = 90 + n + PyBytes_GET_SIZE(self.topic_text) + PyBytes_GET_SIZE(self.properties) + (key_bytes + 6 if key_text != NULL else 0)
+            if n > self.store.max_body:
+                raise MessageTooLarge(f"body: expected at most {self.store.max_body} bytes, found {n}")
+            if total + BLANK_BYTES > self.store.log.file_bytes:
+                raise MessageTooLarge(f"record: expected at most {self.store.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+                                      f" end mark), found {total}")
+            while True:
+                if not mq_lock_try(&s.lock):
+                    self.store.contended()
+                    continue
+                rc = append_simple(s, self.q, self.header, p, <int32_t> n,
+                                   <const uint8_t *> PyBytes_AS_STRING(self.topic_text), <int32_t> PyBytes_GET_SIZE(self.topic_text),
+                                   key_text, <int32_t> key_bytes,
+                                   <const uint8_t *> PyBytes_AS_STRING(self.properties), <int32_t> PyBytes_GET_SIZE(self.properties),
+                                   self.tags_code, self.dispatch_later or key_text != NULL, out)
+                unlock(&s.lock)
+                if rc == APPEND_OK:
+                    break
+                self.store.log.roll()
+        finally:
+            if borrowed:
+                PyBuffer_Release(&view)
+        return 0
+
+    cdef PutResult result(self, Appended *out, int outcome):
+        cdef PutResult r = PutResult.__new__(PutResult)
+        _fill(r, out, outcome, self.store.store_host)
+        return r
+
+    @cython.binding(False)
+    def put(self, body, key=None, /):
+        """Store one message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
+        cdef Appended out
+        cdef int outcome = OK
+        if self.general:
+            return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
+        self.append(body, key, &out)
+        if self.store.sync_flush:
+            outcome = self.store.settle(out.physical_offset + out.size, self.store.sync_timeout_ns)
+        return self.result(&out, outcome)
+
+    def put_many(self, bodies) -> BatchResult:
+        """Store many independent messages; as MessageStore.put_many."""
+        cdef list items = bodies if type(bodies) is list else list(bodies)
+        cdef Py_ssize_t n = len(items), i
+        cdef BatchResult result = BatchResult.__new__(BatchResult)
+        cdef Py_buffer *views = NULL
+        cdef const uint8_t **at = NULL
+        cdef int32_t *sizes = NULL
+        cdef Py_ssize_t taken = 0, done = 0
+        cdef LogState *s = self.state
+        cdef int64_t fixed = 90 + PyBytes_GET_SIZE(self.topic_text) + PyBytes_GET_SIZE(self.properties)
+        cdef int64_t limit = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - fixed)
+        result.host = self.store.store_host
+        if n == 0:
+            return result
+        if self.general:
+            return self.store.put_batch([Message(self.topic, body, self.queue.queue_id, self.tags) for body in items])
+        if s.flags or self.q.deleted:
+            self.store.log.raise_state()
+            self.bind()
+        cdef QueueState *q = self.q
+        items = list(items)      # a reference to each body for as long as the GIL is away
+        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
+        at = <const uint8_t **> PyMem_Malloc(n * sizeof(void *))
+        sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
+        views = <Py_buffer *> PyMem_Malloc(n * sizeof(Py_buffer))
+        cdef const uint8_t *topic = <const uint8_t *> PyBytes_AS_STRING(self.topic_text)
+        cdef int32_t topic_bytes = <int32_t> PyBytes_GET_SIZE(self.topic_text)
+        cdef const uint8_t *properties = <const uint8_t *> PyBytes_AS_STRING(self.properties)
+        cdef int32_t properties_bytes = <int32_t> PyBytes_GET_SIZE(self.properties)
+        try:
+            if result.items == NULL or at == NULL or sizes == NULL or views == NULL:
+                raise MemoryError()
+            for i in range(n):
+                body = items[i]
+                if PyBytes_CheckExact(body):
+                    at[i] = <const uint8_t *> PyBytes_AS_STRING(body)
+                    if PyBytes_GET_SIZE(body) > limit:
+                        raise MessageTooLarge(f"body {i}: expected at most {limit} bytes, found {PyBytes_GET_SIZE(body)}")
+                    sizes[i] = <int32_t> PyBytes_GET_SIZE(body)
+                else:
+                    try:
+                        PyObject_GetBuffer(body, &views[taken], PyBUF_SIMPLE)
+                    except (TypeError, BufferError, ValueError) as error:
+                        raise MessageIllegal(f"body {i}: expected a contiguous bytes-like object, found {type(body).__name__}") from error
+                    taken += 1
+                    at[i] = <const uint8_t *> views[taken - 1].buf
+                    if views[taken - 1].len > limit:
+                        raise MessageTooLarge(f"body {i}: expected at most {limit} bytes, found {views[taken - 1].len}")
+                    sizes[i] = <int32_t> views[taken - 1].len
+            while done < n:
+                with nogil:
+                    done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
+                                        self.dispatch_later, fixed, at, sizes, result.items, done, n)
+                self.store.log.raise_state()
+                if done < n:
+                    self.store.log.roll()
+        finally:
+            for i in range(taken):
+                PyBuffer_Release(&views[i])
+            PyMem_Free(views)
+            PyMem_Free(at)
+            PyMem_Free(sizes)
+        result.count = n
+        if self.store.sync_flush:
+            result.outcome = self.store.settle(result.end_offset, self.store.sync_timeout_ns)
+        return result
+
+    def __repr__(self):
+        return f"<Producer {self.topic}/{self.queue.queue_id}>"
+
+
+cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *topic, int32_t topic_bytes,
+                             const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
+                             int64_t fixed, const uint8_t **at, int32_t *sizes, Appended *out,
+                             Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+    """Append from start on, in chunks; returns where it stopped: n, or earlier when a roll is needed or the log was latched."""
+    cdef Py_ssize_t end, i
+    cdef int64_t bytes_
+    cdef int rc
+    while start < n:
+        end = start
+        bytes_ = 0
+        while end < n and bytes_ < CHUNK_BYTES:
+            bytes_ += fixed + sizes[end]
+            end += 1
+        lock(&s.lock)
+        if s.flags:
+            unlock(&s.lock)
+            return start
+        for i in range(start, end):
+            rc = append_simple(s, q, header, at[i], sizes[i], topic, topic_bytes, NULL, 0, properties,
+                               properties_bytes, tags_code, dispatch_later, &out[i])
+            if rc != APPEND_OK:
+                unlock(&s.lock)
+                return i
+        unlock(&s.lock)
+        start = end
+    return n

@@ -1,0 +1,365 @@
+"""get: units of one queue -> messages of the log, zero-copy (RocketMQ: DefaultMessageStore.getMessage).
+
+It must never show a record beyond the readable position, never return a message whose tag only has the same hash, and never trust a unit:
+the record is checked against it. The result holds the files that it points into.
+"""
+
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcmp
+from mqfast.store._commit_log cimport CommitLog, readable
+from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
+from mqfast.store._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store._os cimport mq_get32, mq_get64, mq_load64
+from mqfast.store._put cimport PutPath
+from mqfast.store._record cimport (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    MAGIC_V2,
+    REC_OK,
+    STORE_HOST_V6,
+    Found,
+    Record,
+    StoredMessage,
+    find_properties,
+    make_message,
+    parse_record,
+)
+
+from mqfast.errors import CorruptFile, UsageError
+from mqfast.properties import jhash
+from mqfast.store.results import GetMessageStatus
+
+cdef object FOUND = GetMessageStatus.FOUND
+cdef object NO_MATCHED_MESSAGE = GetMessageStatus.NO_MATCHED_MESSAGE
+cdef object MESSAGE_WAS_REMOVING = GetMessageStatus.MESSAGE_WAS_REMOVING
+cdef object OFFSET_FOUND_NULL = GetMessageStatus.OFFSET_FOUND_NULL
+cdef object OFFSET_OVERFLOW_BADLY = GetMessageStatus.OFFSET_OVERFLOW_BADLY
+cdef object OFFSET_OVERFLOW_ONE = GetMessageStatus.OFFSET_OVERFLOW_ONE
+cdef object OFFSET_TOO_SMALL = GetMessageStatus.OFFSET_TOO_SMALL
+cdef object NO_MATCHED_LOGIC_QUEUE = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+cdef object NO_MESSAGE_IN_QUEUE = GetMessageStatus.NO_MESSAGE_IN_QUEUE
+
+cdef int MAX_TAGS = 64
+
+
+@cython.freelist(16)
+@cython.final
+cdef class GetResult:
+    """What a get found: a status, the offset to go on from, the queue's bounds, and the messages.
+
+    Iterate over it, index it, or take ``to_numpy()`` and the Arrow interface. Messages and views stay valid as long as they are
+    referenced, also after the store was closed or a file was removed.
+    """
+
+    def __dealloc__(self):
+        PyMem_Free(self.hits)
+
+    cdef int add(self, const uint8_t *record, int64_t queue_offset) except -1:
+        cdef Hit *grown
+        if self.count == self.room:
+            self.room = 32 if self.room == 0 else self.room * 2
+            grown = <Hit *> PyMem_Realloc(self.hits, self.room * sizeof(Hit))
+            if grown == NULL:
+                raise MemoryError()
+            self.hits = grown
+        self.hits[self.count].record = record
+        self.hits[self.count].queue_offset = queue_offset
+        self.count += 1
+        return 0
+
+    cdef object owner_of(self, const uint8_t *record):
+        cdef Lease held
+        for held in self.leases:
+            if held.base <= record < held.base + held.file.file_bytes:
+                return held
+        raise SystemError("a message without its file")
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        cdef Py_ssize_t i
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.count))]
+        i = index
+        if i < 0:
+            i += self.count
+        if not 0 <= i < self.count:
+            raise IndexError(f"expected an index below {self.count}, found {index}")
+        return self._message(i)
+
+    cdef object _message(self, Py_ssize_t i):
+        cdef const uint8_t *record = self.hits[i].record
+        cdef Lease first = <Lease> self.leases[0]
+        if first.base <= record < first.base + first.file.file_bytes:
+            return make_message(first, record, self.hits[i].queue_offset)
+        return make_message(self.owner_of(record), record, self.hits[i].queue_offset)
+
+    def __iter__(self):
+        cdef list messages = []
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            messages.append(self._message(i))
+        return iter(messages)
+
+    @property
+    def messages(self) -> list:
+        """All messages, as a list."""
+        cdef Py_ssize_t i
+        return [self._message(i) for i in range(self.count)]
+
+    def bodies(self) -> list:
+        """All bodies, copied into bytes objects."""
+        cdef list out = []
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        cdef int32_t sys_flag, at
+        for i in range(self.count):
+            p = self.hits[i].record
+            sys_flag = mq_get32(p + 36)
+            at = 88 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+            out.append((<const char *> p + at)[:mq_get32(p + at - 4)])
+        return out
+
+    def to_numpy(self):
+        """The fixed fields of every message as a structured array of shape (len(self),), copied. Imports numpy."""
+        from mqfast.store._columns import fixed_fields
+
+        return fixed_fields(self)
+
+    def __arrow_c_array__(self, requested_schema=None):
+        from mqfast.store._columns import arrow_array
+
+        return arrow_array(self, requested_schema)
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        from mqfast.store._columns import arrow_stream
+
+        return arrow_stream(self, requested_schema)
+
+    def __arrow_c_schema__(self):
+        from mqfast.store._columns import arrow_schema
+
+        return arrow_schema()
+
+    def __repr__(self):
+        return f"<GetResult {self.status.name} {self.count} messages, next_offset={self.next_offset}>"
+
+
+cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, int64_t max_offset):
+    cdef GetResult g = GetResult.__new__(GetResult)
+    g.status = status
+    g.next_offset = next_offset
+    g.min_offset = min_offset
+    g.max_offset = max_offset
+    g.leases = []
+    return g
+
+
+cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
+    """Read up to max_count messages from a queue offset on. tags: tuple of (hash, UTF-8 bytes), or None for all."""
+    cdef int64_t end = mq_load64(&queue.state.end)
+    cdef int64_t limit = readable(&log.state, log.sync_flush)
+    cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
+    cdef int64_t at, physical, segment_end, log_start, available, record_end
+    cdef int32_t size, hash_
+    cdef int32_t hashes[64]
+    cdef int tag_count = 0, k, wanted
+    cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, first, last)
+    cdef MappedFile segment, file = None
+    cdef Lease segment_lease = None, held = None
+    cdef const uint8_t *unit
+    cdef const uint8_t *p
+    cdef Record r
+    cdef Found f
+    cdef bint removed = False
+    cdef bytes text
+    if last == 0:
+        g.status = NO_MESSAGE_IN_QUEUE
+        g.next_offset = 0
+        return g
+    if offset < first:
+        g.status = OFFSET_TOO_SMALL
+        g.next_offset = first
+        return g
+    if offset >= last:
+        g.status = OFFSET_OVERFLOW_ONE if offset == last else OFFSET_OVERFLOW_BADLY
+        g.next_offset = last
+        return g
+    if tags is not None:
+        tag_count = len(tags)
+        for k in range(tag_count):
+            hashes[k] = tags[k][0]
+    while offset < last and g.count < max_count:
+        at = offset * UNIT_BYTES
+        segment = queue.file_of(at)
+        if segment is None:
+            if g.count == 0:
+                g.status = OFFSET_FOUND_NULL
+                offset = (at - at % queue.file_bytes + queue.file_bytes) // UNIT_BYTES
+            break
+        segment_lease = lease(segment)
+        segment_end = min(end, segment.start_offset + segment.file_bytes)
+        while at < segment_end and g.count < max_count:
+            unit = segment_lease.base + (at - segment.start_offset)
+            physical = mq_get64(unit)
+            size = mq_get32(unit + 8)
+            if physical + size > limit and not (physical == 0 and size == FILLER_SIZE):
+                last = 0            # not yet shown to readers
+                break
+            if g.count and g.total_bytes + size > max_bytes:
+                last = 0
+                break
+            if tag_count:
+                hash_ = <int32_t> mq_get64(unit + 12)
+                wanted = 0
+                for k in range(tag_count):
+                    if hashes[k] == hash_:
+                        wanted = 1
+                        break
+                # an address of the extension file is a very negative number: its tag is compared below
+                if not wanted and mq_get64(unit + 12) > -2147483649:
+                    at += UNIT_BYTES
+                    continue
+            if file is None or not file.start_offset <= physical < file.start_offset + file.file_bytes:
+                file = log.file_at(physical)
+                if file is None:
+                    removed = True
+                    at += UNIT_BYTES
+                    continue
+                held = lease(file)
+                g.leases.append(held)
+            p = held.base + (physical - file.start_offset)
+            available = min(limit, file.start_offset + file.file_bytes) - physical
+            # size and offset of the unit must agree with the record; the parts are checked when they are decoded
+            if (size < 91 or size > available or mq_get32(p) != size or mq_get64(p + 28) != physical
+                    or (mq_get32(p + 4) != MAGIC_V1 and mq_get32(p + 4) != MAGIC_V2)):
+                if physical == 0 and size == FILLER_SIZE:
+                    at += UNIT_BYTES
+                    continue
+                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {at // UNIT_BYTES} does not point at its record",
+                                  path=file.path, offset=physical, expected=f"a record of {size} bytes",
+                                  found=f"size {mq_get32(p) if available >= 4 else 'none'}")
+            if tag_count:
+                if parse_record(p, available, &r) != REC_OK:
+                    raise CorruptFile("not a whole record", path=file.path, offset=physical)
+                find_properties(r.properties, r.properties_bytes, &f)
+                wanted = 0
+                if f.tags != NULL:
+                    for k in range(tag_count):
+                        text = tags[k][1]
+                        if len(text) == f.tags_bytes and memcmp(<const char *> text, f.tags, f.tags_bytes) == 0:
+                            wanted = 1
+                            break
+                if not wanted:
+                    at += UNIT_BYTES
+                    continue
+            g.add(p, at // UNIT_BYTES)
+            g.total_bytes += size
+            at += UNIT_BYTES
+        offset = at // UNIT_BYTES
+        if last == 0:
+            break
+    g.next_offset = offset
+    if g.count:
+        g.status = FOUND
+    elif removed:
+        g.status = MESSAGE_WAS_REMOVING
+    return g
+
+
+def read(PutPath store, topic, int64_t queue_id, int64_t offset, int64_t max_count, int64_t max_bytes, tags):
+    """MessageStore.get; the store is open."""
+    cdef ConsumeQueue queue = store.table.queues.get((topic, queue_id))
+    cdef QueueState *q
+    if type(topic) is not str:
+        raise UsageError(f"topic: expected str, found {type(topic).__name__}")
+    if max_count < 0 or max_bytes < 0:
+        raise UsageError(f"max_count and max_bytes: expected at least 0, found {max_count} and {max_bytes}")
+    wanted = None if tags is None else tag_filter(tags)
+    if queue is None:
+        if store.read_your_writes:
+            store.dispatcher.catch_up()
+            queue = store.table.queues.get((topic, queue_id))
+        if queue is None:
+            batch = store.queues.batch.get((topic, queue_id))
+            if batch is None:
+                return nothing(NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return read_batch_queue(store.log, batch, offset, max_count, max_bytes, wanted)
+    q = &queue.state
+    # the last units may still have to be put: only then does a get wait for dispatch
+    if store.read_your_writes and (offset + max_count) * UNIT_BYTES > mq_load64(&q.end) and q.next_offset * UNIT_BYTES > mq_load64(&q.end):
+        store.dispatcher.catch_up()
+    return read_queue(store.log, queue, offset, max_count, max_bytes, wanted)
+
+
+cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
+    """A queue of 46-byte units: each unit is one record, which may be a whole inner batch."""
+    cdef int64_t first = queue.min_offset, last = queue.max_offset
+    cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, max(first, 0), last)
+    cdef int64_t limit = readable(&log.state, log.sync_flush)
+    cdef MappedFile file
+    cdef Lease held
+    cdef int64_t messages = 0
+    if last == 0:
+        g.status = NO_MESSAGE_IN_QUEUE
+        g.next_offset = 0
+        return g
+    if offset < first:
+        g.status = OFFSET_TOO_SMALL
+        g.next_offset = first
+        return g
+    if offset >= last:
+        g.status = OFFSET_OVERFLOW_ONE if offset == last else OFFSET_OVERFLOW_BADLY
+        g.next_offset = last
+        return g
+    while offset < last and messages < max_count:
+        unit = queue.find(offset)
+        if unit is None or unit.physical_offset + unit.size > limit:
+            break
+        if g.count and (messages + unit.batch_size > max_count or g.total_bytes + unit.size > max_bytes):
+            break
+        offset = unit.base_offset + unit.batch_size
+        if tags is not None and unit.tags_code not in [tag[0] for tag in tags]:
+            continue
+        file = log.file_at(unit.physical_offset)
+        if file is None:
+            continue
+        held = lease(file)
+        message = log.message(unit.physical_offset)
+        if tags is not None and message.tags not in [tag[1].decode() for tag in tags]:
+            continue
+        g.leases.append(held)
+        g.add(held.base + (<int64_t> unit.physical_offset - file.start_offset), unit.base_offset)
+        g.total_bytes += unit.size
+        messages += unit.batch_size
+    g.next_offset = offset
+    if g.count:
+        g.status = FOUND
+    return g
+
+
+cdef dict _filters = {}
+
+
+def tag_filter(expression):
+    """``"A || B"`` -> ((hash, UTF-8 bytes), ...); None for None, empty and ``*``. Raises: UsageError beyond 64 tags."""
+    found = _filters.get(expression)
+    if found is not None:
+        return found
+    if type(expression) is not str:
+        raise UsageError(f"tags: expected str or None, found {type(expression).__name__}")
+    if expression.strip() in ("", "*"):
+        return None
+    tags = [part.strip() for part in expression.split("||") if part.strip()]
+    if not tags:
+        return None
+    if len(tags) > MAX_TAGS:
+        raise UsageError(f"tags: expected at most {MAX_TAGS}, found {len(tags)}")
+    found = tuple((jhash(tag), tag.encode("utf-8")) for tag in tags)
+    if len(_filters) >= 1024:
+        _filters.clear()
+    _filters[expression] = found
+    return found

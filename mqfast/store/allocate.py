@@ -1,0 +1,174 @@
+"""AllocateMappedFileService: makes log files ahead of need, so that a roll is a pointer swap (RocketMQ: AllocateMappedFileService).
+
+It must never leave a half file behind, never try again without a bound, and never give out a file of another offset than asked for. A full
+disk shows here, as DiskFull, before a byte of a message is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
+from mqfast.store import paths as _paths
+from mqfast.store._mapped_file import MappedFile
+from mqfast.store.service import Service
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.store._commit_log import Bell, CommitLog
+    from mqfast.store._os import OsDoor
+    from mqfast.store._transient_pool import TransientStorePool
+
+__all__ = ["AllocateMappedFileService"]
+
+_log = logging.getLogger("mqfast.store")
+
+_TAKE_TIMEOUT_S: Final = 5.0
+_RETRY_S: Final = 1.0
+# Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one after
+# at three quarters, so that a store of a few messages does not take three gigabytes.
+_EAGER_BYTES: Final = 64 << 20
+
+
+class AllocateMappedFileService:
+    """Files of the log, made in a background thread.
+
+    Thread: ``take`` from the putting thread (one at a time: the roll lock), the rest from the service's own thread.
+    """
+
+    def __init__(self, door: OsDoor, log: CommitLog, config: StoreConfig) -> None:
+        self._door = door
+        self._log = log
+        self._config = config
+        self._wanted = threading.Condition()
+        self._ready: dict[int, MappedFile] = {}
+        self._failed: dict[int, MqfastError] = {}
+        self._urgent: int | None = None
+        self._retry_at = 0.0
+        self._closed = False
+        self.pool: TransientStorePool | None = None
+        self.made = 0
+        self.failed = 0
+        self.last_error: MqfastError | None = None
+        self.mlock_warning: str | None = None
+        self.service = Service("allocate", self._turn)
+
+    def take(self, start: int) -> MappedFile:
+        """The file that begins at ``start``, made now if it is not ready.
+
+        Raises: DiskFull, StorageError of its creation; PoolExhausted; StoreBusy when it takes more than five seconds; StoreClosed.
+        """
+        deadline = time.monotonic() + _TAKE_TIMEOUT_S
+        with self._wanted:
+            while start not in self._ready:
+                if self._closed:
+                    raise StoreClosed("the store is closing")
+                error = self._failed.pop(start, None)
+                if error is not None:
+                    raise error
+                self._urgent = start
+                self.service.wake()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise StoreBusy(11, f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s", self._log.path)
+                self._wanted.wait(left)
+            file = self._ready[start]
+            if self.pool is not None and not self.pool.lend(file) and self._config.fast_fail_if_no_buffer_in_store_pool:
+                raise PoolExhausted(11, f"all {self.pool.capacity} buffers of the transient store pool wait for a commit")
+            del self._ready[start]
+        return file
+
+    def rolled(self, file: MappedFile) -> None:
+        """The log goes on in ``file``: think about the ones behind it."""
+        self.service.wake()
+
+    def _next_start(self) -> int | None:
+        """Start of the next file to make, or None when there are enough."""
+        current = self._log.current_file
+        if self._urgent is not None:
+            return self._urgent if self._urgent not in self._ready else None
+        if current is None or time.monotonic() < self._retry_at:
+            return None
+        ahead = self._config.preallocate_files
+        if current.file_bytes > _EAGER_BYTES:
+            used = self._log.written - current.start_offset
+            ahead = min(ahead, 0 if used * 2 < current.file_bytes else 1 if used * 4 < current.file_bytes * 3 else 2)
+        for number in range(1, ahead + 1):
+            start = current.start_offset + number * current.file_bytes
+            if start not in self._ready:
+                return start
+        return None
+
+    def _turn(self, bell: Bell) -> None:
+        with self._wanted:
+            start = None if self._closed else self._next_start()
+        if start is None:
+            bell.sleep(0.05)
+            return
+        urgent = start == self._urgent
+        try:
+            file = self._make(start)
+        except MqfastError as error:
+            self.failed += 1
+            self.last_error = error
+            self._retry_at = time.monotonic() + _RETRY_S
+            with self._wanted:
+                if urgent:
+                    self._failed[start] = error
+                    self._urgent = None
+                self._wanted.notify_all()
+            return
+        self.made += 1
+        self.last_error = None
+        with self._wanted:
+            if self._closed:
+                file.destroy()
+            else:
+                self._ready[start] = file
+            if self._urgent == start:
+                self._urgent = None
+            self._wanted.notify_all()
+
+    def _make(self, start: int) -> MappedFile:
+        self._door.makedirs(self._log.path)
+        path = os.path.join(self._log.path, _paths.offset_name(start))
+        file = MappedFile.create(self._door, path, start, self._log.file_bytes)
+        try:
+            file.small_folios()
+            if self._config.warm_mapped_file_enable and not self._config.write_without_mmap:
+                file.preheat()
+                try:
+                    if not file.lock_memory(self._config.mlock_budget_bytes):
+                        self._warn_lock(f"mlock budget of {self._config.mlock_budget_bytes} bytes is used up")
+                except StorageError as error:
+                    self._warn_lock(str(error))
+        except BaseException:
+            file.destroy()
+            raise
+        return file
+
+    def _warn_lock(self, text: str) -> None:
+        if self.mlock_warning is None:
+            _log.warning("log pages are not locked in memory: %s", text)
+        self.mlock_warning = text
+
+    @property
+    def ready_count(self) -> int:
+        """Files made and not yet taken."""
+        return len(self._ready)
+
+    def close(self) -> None:
+        """Stop, and remove the files that were made for nothing (RocketMQ does so at a clean stop)."""
+        with self._wanted:
+            self._closed = True
+            self._wanted.notify_all()
+        self.service.stop()
+        for file in self._ready.values():
+            file.destroy()
+        if self._ready:
+            self._door.fsync_dir(self._log.path)
+        self._ready.clear()

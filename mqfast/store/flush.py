@@ -1,0 +1,152 @@
+"""The flush and commit threads (RocketMQ: FlushRealTimeService, GroupCommitService, CommitRealTimeService, FlushConsumeQueueService).
+
+They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be reopened. Group commit
+itself has no thread: who waits leads (see _commit_log.pyx); here is what runs by the clock, and the tickets that wait by callback.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import FlushError, MqfastError, StoreClosed
+from mqfast.store.service import Service
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.store._commit_log import Bell, CommitLog
+    from mqfast.store._put import Ticket
+    from mqfast.store.checkpoint import StoreCheckpoint
+    from mqfast.store.index_service import IndexService
+    from mqfast.store.queue_store import QueueStore
+
+__all__ = ["CommitService", "FlushService"]
+
+_log = logging.getLogger("mqfast.store")
+
+_PAGE: Final = 4096
+
+
+class FlushService:
+    """Flushes the log by interval and page count, and the queues behind it; moves the checkpoint to what is durable.
+
+    Thread: its own; ``watch`` from any.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: QueueStore, index: IndexService | None, checkpoint: StoreCheckpoint, config: StoreConfig
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._config = config
+        self._lock = threading.Lock()
+        self._tickets: list[Ticket] = []
+        now = time.monotonic()
+        self._log_due = now + config.flush_interval_ms_commit_log / 1000
+        self._thorough_due = now + config.flush_thorough_interval_ms_commit_log / 1000
+        self._queues_due = now + config.flush_interval_ms_consume_queue / 1000
+        self.service = Service("flush", self._turn)
+
+    def watch(self, ticket: Ticket) -> None:
+        """Finish this ticket once it is durable, or once that failed."""
+        with self._lock:
+            self._tickets.append(ticket)
+        self.service.wake()
+
+    def _turn(self, bell: Bell) -> None:
+        waiting = bool(self._tickets)
+        now = time.monotonic()
+        if not waiting and now < min(self._log_due, self._queues_due):
+            bell.sleep(min(self._log_due, self._queues_due) - now)
+            return
+        try:
+            if waiting:
+                self._log.flush()
+            elif now >= self._log_due:
+                self.flush_log(thorough=now >= self._thorough_due)
+        finally:
+            if now >= self._log_due:
+                self._log_due = now + self._config.flush_interval_ms_commit_log / 1000
+            if now >= self._thorough_due:
+                self._thorough_due = now + self._config.flush_thorough_interval_ms_commit_log / 1000
+            self._finish_tickets()
+        if now >= self._queues_due:
+            self._queues_due = now + self._config.flush_interval_ms_consume_queue / 1000
+            self.flush_queues()
+        self._log.reap()
+
+    def flush_log(self, *, thorough: bool) -> None:
+        """One interval flush: whole, or only when enough pages are dirty. Raises: FlushError."""
+        behind = self._log.written // _PAGE - self._log.flushed // _PAGE
+        if thorough or behind >= self._config.flush_least_pages_commit_log or self._log.sync_flush:
+            self._log.flush()
+            self._checkpoint.physic_msg_timestamp = max(self._checkpoint.physic_msg_timestamp, self._log.flushed_timestamp)
+
+    def flush_queues(self) -> None:
+        """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered."""
+        covered = self._log.dispatched_timestamp
+        self._queues.flush()
+        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)
+        self._checkpoint.flush()
+
+    def _finish_tickets(self) -> None:
+        failed = self._log.error_number
+        with self._lock:
+            done = [ticket for ticket in self._tickets if failed or ticket.done()]
+            self._tickets = [ticket for ticket in self._tickets if ticket not in done] if done else self._tickets
+        for ticket in done:
+            durable = self._log.flushed >= ticket.end_offset
+            error = None if durable else FlushError(failed, "the message is stored but the flush failed", self._log.path)
+            try:
+                ticket.finish(error)
+            except Exception:
+                _log.exception("a flush callback failed")
+
+    def close(self) -> None:
+        """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises: FlushError."""
+        self.service.stop()
+        error: MqfastError | None = None
+        try:
+            if not self._log.error_number:
+                self.flush_log(thorough=True)
+                self.flush_queues()
+                if self._index is not None:
+                    self._index.flush()
+        except MqfastError as failure:
+            error = failure
+        self._finish_tickets()
+        with self._lock:
+            rest, self._tickets = self._tickets, []
+        for ticket in rest:
+            ticket.finish(StoreClosed("the store was closed"))
+        if error is not None:
+            raise error
+
+
+class CommitService:
+    """Copies pool buffers to the page cache by interval and page count. Thread: its own."""
+
+    def __init__(self, log: CommitLog, config: StoreConfig) -> None:
+        self._log = log
+        self._config = config
+        self._thorough_due = time.monotonic() + config.commit_thorough_interval_ms_commit_log / 1000
+        self.service = Service("commit", self._turn)
+
+    def _turn(self, bell: Bell) -> None:
+        now = time.monotonic()
+        behind = self._log.written // _PAGE - self._log.committed // _PAGE
+        if now >= self._thorough_due or behind >= self._config.commit_least_pages_commit_log:
+            self._log.commit()
+            if now >= self._thorough_due:
+                self._thorough_due = now + self._config.commit_thorough_interval_ms_commit_log / 1000
+        bell.sleep(self._config.commit_interval_ms_commit_log / 1000)
+
+    def close(self) -> None:
+        """Stop and commit what is left. Raises: StoreFailed."""
+        self.service.stop()
+        if not self._log.error_number:
+            self._log.commit()

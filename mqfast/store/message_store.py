@@ -1,0 +1,575 @@
+"""MessageStore: composes the rooms of the engine; what opens and closes in which order; the public store (RocketMQ: DefaultMessageStore).
+
+It must never do per-message work (that is _put.pyx and _read.pyx), never start a thread before recovery is done, and never remove the
+``abort`` file unless everything is flushed and dispatched.
+
+Open: lock, sizes from the files, load, recover, abort file, threads. Close: no more puts, commit, dispatch, flush, checkpoint, spare files
+away, abort file away, unmap, unlock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from mqfast.config import StoreConfig
+from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, StoreClosed, StoreForked, StoreNotFound, UsageError
+from mqfast.message import decode_message_id
+from mqfast.store import lock as _lock
+from mqfast.store import paths as _paths
+from mqfast.store._commit_log import CommitLog
+from mqfast.store._dispatch import Dispatcher
+from mqfast.store._mapped_file import locked_byte_count, mapping_count
+from mqfast.store._os import OsDoor
+from mqfast.store._put import PutPath
+from mqfast.store._read import GetResult, read
+from mqfast.store.allocate import AllocateMappedFileService
+from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.consumer import Consumer
+from mqfast.store.flush import CommitService, FlushService
+from mqfast.store.index_service import IndexService, infer_index_sizes
+from mqfast.store.metadata import TopicTable
+from mqfast.store.offsets import ConsumerOffsets
+from mqfast.store.queue_store import QueueStore
+from mqfast.store.recovery import RecoveryReport, recover
+from mqfast.store.reput import PrefaultService, ReputMessageService
+from mqfast.store.results import BoundaryType, StoreState
+from mqfast.store.retention import RetentionService
+from mqfast.store.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mqfast.store._commit_log import Bell
+    from mqfast.store._put import PutResult
+    from mqfast.store._record import StoredMessage
+
+__all__ = ["MessageStore", "open_store"]
+
+_log = logging.getLogger("mqfast.store")
+
+_CLOSED: Final = 1
+_FAILED: Final = 2
+_FORKED: Final = 4
+_open_stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
+
+
+class MessageStore(PutPath):
+    """A store opened for writing. Make one with ``mqfast.open``.
+
+    Thread: every method may be called from any thread; one process writes a store at a time.
+    """
+
+    def __init__(
+        self, path: str, config: StoreConfig, *, door: OsDoor | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.path: Final = path
+        self.door: Final = door or OsDoor()
+        self._close_lock = threading.RLock()
+        self._is_closed = False
+        self._opened_in = os.getpid()
+        self._started = time.perf_counter()
+        self.door.makedirs(path)
+        self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
+        try:
+            self._open(config, progress)
+        except BaseException:
+            self._lock.release()
+            raise
+        _open_stores.add(self)
+
+    # --- open ---
+
+    def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None) -> None:
+        door, path = self.door, self.path
+        if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
+            raise ConfigError("store_path_commit_log: expected one directory, found several")
+        self.paths: Final = _paths.StorePaths(path, config.commit_log_dirs)
+        self.config: Final = sizes_of_files(door, self.paths, config)
+        config = self.config
+        clean = not _lock.abort_exists(door, self.paths.abort)
+        self.topic_table: Final = TopicTable.load(door, self.paths.topics)
+        self.consumer_offsets: Final = ConsumerOffsets.load(
+            door,
+            self.paths.offsets_file(config.enable_lmq),
+            lmq=config.enable_lmq,
+            version_step=config.consumer_offset_update_version_step,
+        )
+        log = CommitLog(
+            door,
+            self.paths.commit_logs[0],
+            config.mapped_file_bytes_commit_log,
+            sync_flush=config.sync_flush,
+            crc_property=config.enabled_append_prop_crc,
+            inline_dispatch=config.dispatch == "inline",
+            prefault_window=config.prefault_window_bytes,
+        )
+        log.load()
+        self._queues = QueueStore(door, self.paths, config, self.topic_table)
+        self._queues.load()
+        checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
+        index = self._index = IndexService(door, self.paths.index, config, checkpoint) if config.message_index_enable else None
+        dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
+        if not clean or log.files:
+            _lock.create_abort(door, self.paths.abort, os.getpid())
+        self.recovery: Final[RecoveryReport] = recover(
+            log, self._queues, index, dispatcher, checkpoint, config, clean=clean, progress=progress
+        )
+        if clean and not log.files:
+            _lock.create_abort(door, self.paths.abort, os.getpid())
+        self._allocate = AllocateMappedFileService(door, log, config)
+        log.allocator = self._allocate
+        self._pool: Any = None
+        if config.transient_store_pool_enable:
+            from mqfast.store._transient_pool import TransientStorePool
+
+            self._pool = TransientStorePool(
+                door, config.transient_store_pool_size, config.mapped_file_bytes_commit_log, config.mlock_budget_bytes
+            )
+            self._allocate.pool = self._pool
+            log.enable_pool(self._pool)
+        self._flush = FlushService(log, self._queues, index, checkpoint, config)
+        self._commit = CommitService(log, config) if self._pool is not None else None
+        self._reput = ReputMessageService(log, dispatcher)
+        self._prefault = PrefaultService(log) if self._pool is None and config.prefault_window_bytes else None
+        self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
+        self._metadata = Service("metadata", self._persist_turn)
+        self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
+        _log.info("%s: %s", path, self._retention.policy())
+        for service in self._services():
+            service.start()
+
+    def _services(self) -> list[Service]:
+        owners = (self._allocate, self._flush, self._commit, self._reput, self._prefault, self._retention)
+        return [*(owner.service for owner in owners if owner is not None), self._metadata]
+
+    def _persist_turn(self, bell: Bell) -> None:
+        bell.sleep(self.config.flush_consumer_offset_interval_ms / 1000)
+        self.consumer_offsets.persist()
+        self._persist_topics()
+
+    def _persist_topics(self) -> None:
+        known: dict[str, int] = {}
+        for queue in self._queues.table.all():
+            if queue.max_offset > 0 or queue.next_offset > 0:
+                known[queue.topic] = max(known.get(queue.topic, 0), queue.queue_id + 1)
+        for topic, count in known.items():
+            if not topic.startswith(("%LMQ%", "rmq_sys_")):
+                found = self.topic_table.get(topic)
+                if found is None or found.read_queue_nums < count:
+                    self.topic_table.ensure(topic, count)
+        self.topic_table.persist()
+
+    # --- read ---
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        max_bytes: int = 4 << 20,
+        tags: str | None = None,
+    ) -> GetResult:
+        """Read messages of one queue from a queue offset on.
+
+        Args: tags: ``"A || B"``, None or ``*`` for all; compared with the tag itself, not only its hash. max_bytes: of records; the first message is
+        returned whatever its size.
+        Returns: GetResult; its status is RocketMQ's GetMessageStatus, ``next_offset`` is where to go on.
+        Raises: CorruptFile when a unit does not point at its record; StoreClosed.
+        Source: DefaultMessageStore.getMessage.
+        """
+        if self._is_closed:
+            self._refuse_closed()
+        return read(self, topic, queue_id, offset, max_count, max_bytes, tags)
+
+    def look(self, where: int | str) -> StoredMessage:
+        """The message at a physical offset, or of an offset message id.
+
+        Raises: OffsetError outside the log; CorruptFile when no record starts there or its CRC is wrong.
+        """
+        self._check_open()
+        offset = decode_message_id(where).physical_offset if isinstance(where, str) else where
+        if self.config.dispatch == "inline":
+            self._dispatcher.step_if_needed()
+        return self.log.message(offset, True)
+
+    def query(self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1) -> list[StoredMessage]:
+        """Messages of a topic that carry this key (KEYS or unique key), oldest first.
+
+        Every hit of the hash index is compared with the message before it is returned. Raises: UsageError when the index is off.
+        Source: DefaultMessageStore.queryMessage.
+        """
+        self._check_open()
+        if self._index is None:
+            raise UsageError("query: expected message_index_enable, found it off")
+        if self.config.dispatch == "inline":
+            self._dispatcher.step_if_needed()
+        found: dict[int, StoredMessage] = {}
+        end = end_ms
+        while len(found) < max_count:
+            hits = self._index.query(topic, key, self.config.max_msgs_num_batch, begin_ms, end).physical_offsets
+            oldest = None
+            fresh = False
+            for offset in hits:
+                try:
+                    message = self.log.message(offset)
+                except (OffsetError, CorruptFile):
+                    continue  # retention was faster than the index, or the entry is damaged
+                oldest = message.store_timestamp if oldest is None else min(oldest, message.store_timestamp)
+                if offset in found or message.topic != topic or not begin_ms <= message.store_timestamp <= end_ms:
+                    continue
+                if key not in message.keys and message.properties.get("UNIQ_KEY") != key:
+                    continue
+                found[offset] = message
+                fresh = True
+            if len(hits) < self.config.max_msgs_num_batch or not fresh or oldest is None or oldest <= begin_ms:
+                break
+            end = oldest
+        newest = sorted(found, reverse=True)[:max_count]
+        return [found[offset] for offset in sorted(newest)]
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType | str = BoundaryType.LOWER
+    ) -> int:
+        """Queue offset by store time: LOWER the first message at or after it, UPPER the last at or before it.
+
+        Source: DefaultMessageStore.getOffsetInQueueByTime.
+        """
+        self._check_open()
+        self._catch_up()
+        kind = BoundaryType[boundary.upper()] if isinstance(boundary, str) else boundary
+        return self._queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset that can be read; 0 for an unknown queue."""
+        self._check_open()
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else max(0, queue.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset behind the last message that can be read; 0 for an unknown queue."""
+        self._check_open()
+        self._catch_up()
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    @property
+    def min_physical_offset(self) -> int:
+        """First byte of the log; -1 when it has no file."""
+        return self.log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Byte behind the last record that readers may see."""
+        return self.log.readable
+
+    def _catch_up(self) -> None:
+        if self.config.dispatch == "inline":
+            self._dispatcher.step_if_needed()
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        self._check_open()
+        self._catch_up()
+        return [topic for topic in self._queues.topics() if self.queue_ids(topic)]
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queues of a topic that have or had messages."""
+        self._check_open()
+        self._catch_up()
+        return sorted(queue.queue_id for queue in self._queues.all() if queue.topic == topic and queue.max_offset > 0)
+
+    def queues(self) -> list[tuple[str, int, int, int]]:
+        """(topic, queue id, min offset, max offset) of every queue."""
+        self._check_open()
+        self._catch_up()
+        rows = [(q.topic, q.queue_id, max(0, q.min_offset), q.max_offset) for q in self._queues.all() if q.max_offset > 0]
+        return sorted(rows)
+
+    def consumer(
+        self, group: str, topic: str, *, tags: str | None = None, from_first: bool = True, batch: int = 32
+    ) -> Consumer:
+        """An embedded consumer of one topic; it goes on where its group committed.
+
+        Args: from_first: where a new group starts: at the first message, else behind the last one.
+        """
+        self._check_open()
+        return Consumer(self, group, topic, tags=tags, from_first=from_first, batch=batch)
+
+    # --- write: put, put_many, put_batch, put_nowait and producer come from PutPath ---
+
+    async def aput(self, topic: str, body: Any, queue_id: int = 0, tags: str | None = None, keys: Any = None, **options: Any) -> PutResult:
+        """Store one message; with sync flush await its durability without blocking the event loop.
+
+        Raises: as put.
+        """
+        from mqfast.aio import settled
+
+        return await settled(self.put_nowait(topic, body, queue_id, tags, keys, **options), self.config)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Make everything put so far durable. Returns: False at the timeout (seconds). Raises: FlushError, StoreFailed."""
+        self._check_open()
+        self.log.check_state()
+        return self.log.flush(timeout)
+
+    def delete_topic(self, topic: str) -> int:
+        """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them. Returns queues dropped.
+
+        A crash before those records are gone may bring the queues back, as in RocketMQ.
+        """
+        self._check_open()
+        with self._dispatcher.locked():
+            self._dispatcher.step()
+            gone = self._queues.remove_topic(topic)
+            self.mark_deleted(gone)
+            for queue in gone:
+                queue.destroy()
+            self._queues.drop_topic_dirs(topic)
+        self.topic_table.delete(topic)
+        self.topic_table.persist()
+        self.consumer_offsets.remove_topic(topic)
+        self.consumer_offsets.persist()
+        return len(gone)
+
+    # --- state ---
+
+    @property
+    def state(self) -> StoreState:
+        """OPEN; FULL: no room for the next log file, or above the watermark (ends by itself); FAILED: latched; CLOSED."""
+        flags = self.log.flags
+        if self._is_closed or flags & (_CLOSED | _FORKED):
+            return StoreState.CLOSED
+        if flags & _FAILED:
+            return StoreState.FAILED
+        if self._retention.refusing or self._allocate.last_error is not None:
+            return StoreState.FULL
+        return StoreState.OPEN
+
+    def stats(self) -> dict[str, Any]:
+        """Run-time figures, by name; bytes and counts unless the name says another unit."""
+        log = self.log
+        warnings = [*self._checkpoint.warnings, *self.topic_table.warnings, *self.consumer_offsets.warnings, *self._queues.warnings]
+        if self._allocate.mlock_warning:
+            warnings.append(f"mlock: {self._allocate.mlock_warning}")
+        if self._pool is not None:
+            warnings.extend(self._pool.warnings)
+        use = self._retention.last_use
+        return {
+            "state": str(self.state),
+            "min_physical_offset": log.min_offset,
+            "written_offset": log.written,
+            "committed_offset": log.committed,
+            "flushed_offset": log.flushed,
+            "dispatched_offset": log.dispatched,
+            "flush_behind_bytes": log.written - log.flushed,
+            "commit_behind_bytes": log.written - log.committed,
+            "dispatch_behind_bytes": max(0, log.readable - log.dispatched),
+            "puts": self.put_count,
+            "put_bytes": log.written - self.recovery.end,
+            "dispatched_records": self._dispatcher.records,
+            "log_files": len(log.files),
+            "spare_log_files": self._allocate.ready_count,
+            "queues": len(self._queues.table) + len(self._queues.batch),
+            "index_files": len(self._index.files) if self._index is not None else 0,
+            "mapped_files": mapping_count(),
+            "locked_bytes": locked_byte_count() + (self._pool.locked_bytes if self._pool is not None else 0),
+            "pool_free_buffers": self._pool.free_count if self._pool is not None else None,
+            "sync_calls": log.sync_calls,
+            "synced_bytes": log.synced_bytes,
+            "put_lock_held_ms": log.lock_held_ms,
+            "page_cache_busy": log.lock_held_ms > self.config.os_page_cache_busy_timeout_ms,
+            "allocation_error": str(self._allocate.last_error) if self._allocate.last_error else None,
+            "dispatch_error": str(self._dispatcher.error) if self._dispatcher.error else None,
+            "disk_used_percent": use.percent if use is not None else None,
+            "deleted_log_files": self._retention.deleted_files,
+            "dropped_unread_messages": self._retention.dropped_unread,
+            "records_without_queue": self._queues.skipped,
+            "last_store_timestamp_ms": log.last_store_timestamp,
+            "recovery_seconds": self.recovery.seconds,
+            "service_errors": {s.name: str(s.error) for s in self._services() if s.error is not None},
+            "warnings": warnings,
+        }
+
+    @property
+    def retention(self) -> RetentionService:
+        """The retention service: its policy line, ``run_once`` and ``clean_now``."""
+        return self._retention
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            self._refuse_closed()
+
+    def _refuse_closed(self) -> None:
+        if self._opened_in != os.getpid():
+            raise StoreForked("this store was opened by the parent process; open it again in this one")
+        raise StoreClosed(f"store {self.path} is closed")
+
+    # --- close ---
+
+    def close(self) -> None:
+        """Flush and close. Safe to call twice. Messages and views already got stay valid.
+
+        Raises: FlushError, StorageError when something could not be made durable: the next open then recovers.
+        """
+        with self._close_lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._opened_in != os.getpid():
+                return  # a forked child: threads, lock and files are the parent's
+            _open_stores.discard(self)
+            log = self.log
+            log.set_flag(_CLOSED)
+            failures: list[BaseException] = []
+            steps: list[Callable[[], object]] = [self._retention.close, self._metadata.stop]
+            if self._prefault is not None:
+                steps.append(self._prefault.close)
+            if self._commit is not None:
+                steps.append(self._commit.close)
+            if log.error_number:
+                steps += [self._reput.service.stop, self._flush.close]
+            elif log.sync_flush:
+                steps += [log.flush, self._reput.close, self._flush.close]
+            else:
+                steps += [self._reput.close, self._flush.close]
+            steps.append(self._allocate.close)
+            steps.append(self._persist_topics)
+            steps.append(self.consumer_offsets.persist)
+            for step in steps:
+                try:
+                    step()
+                except Exception as error:
+                    failures.append(error)
+            in_order = not failures and not log.error_number and log.dispatched >= log.written
+            if in_order:
+                try:
+                    self._checkpoint.flush()
+                    _lock.remove_abort(self.door, self.paths.abort)
+                except MqfastError as error:
+                    failures.append(error)
+            for step in (self._close_index, self._queues.close, log.close, self._close_pool, self._lock.release):
+                try:
+                    step()
+                except Exception as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+
+    def _close_index(self) -> None:
+        if self._index is not None:
+            self._index.close()
+
+    def _close_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<MessageStore {self.path} {self.state}>"
+
+
+def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:
+    """The config with the file sizes that the store's own files have.
+
+    Raises: ConfigError when an explicit setting contradicts them.
+    """
+    found: dict[str, int] = {}
+
+    def note(name: str, size: int, path: str) -> None:
+        if size <= 0 or name in found:
+            return
+        if name in config.explicit and getattr(config, name) != size:
+            raise ConfigError(f"{name}: the store's files have {size} (see {path}), found {getattr(config, name)} in the settings")
+        found[name] = size
+
+    for directory in paths.commit_logs:
+        for file in _paths.list_offset_files(door, directory)[0][:1]:
+            note("mapped_file_bytes_commit_log", door.file_size(file.path), file.path)
+    kinds = (
+        (paths.consume_queue, "mapped_file_bytes_consume_queue"),
+        (paths.batch_consume_queue, "mapped_file_bytes_batch_consume_queue"),
+        (paths.consume_queue_ext, "mapped_file_bytes_consume_queue_ext"),
+    )
+    for base, name in kinds:
+        for topic in door.listdir(base):
+            for queue_id in door.listdir(os.path.join(base, topic)) if name not in found else ():
+                for file in _paths.list_offset_files(door, os.path.join(base, topic, queue_id))[0][:1]:
+                    note(name, door.file_size(file.path), file.path)
+                if name in found:
+                    break
+            if name in found:
+                break
+    slots = config.max_hash_slot_num if "max_hash_slot_num" in config.explicit else None
+    entries = config.max_index_num if "max_index_num" in config.explicit else None
+    try:
+        index = infer_index_sizes(door, paths.index, slots, entries)
+    except CorruptFile:
+        # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length is reported then.
+        index = None
+    if index is not None:
+        note("max_hash_slot_num", index[0], paths.index)
+        note("max_index_num", index[1], paths.index)
+    return replace(config, **found, explicit=config.explicit) if found else config
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | None = None,
+    broker_conf: str | os.PathLike[str] | None = None,
+    create: bool = True,
+    door: OsDoor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> MessageStore:
+    """Create or open a store for writing; recovers it when its last writer did not close it.
+
+    Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``); broker_conf: a RocketMQ
+    property file, which settings override; config: a ready StoreConfig instead of both; create: False refuses to make a new store; progress:
+    called during recovery with (bytes done, bytes to do).
+    Returns: MessageStore, a context manager.
+    Raises: ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
+    """
+    text = os.path.abspath(os.fspath(path))
+    if config is None:
+        if broker_conf is not None:
+            config = StoreConfig.from_broker_conf(os.fspath(broker_conf), door=door or OsDoor(), **settings)
+        else:
+            config = StoreConfig.from_kwargs(**settings)
+    elif settings or broker_conf is not None:
+        raise ConfigError("open: expected either a config object or settings, found both")
+    real_door = door or OsDoor()
+    if not create and not real_door.is_dir(os.path.join(text, "commitlog")) and not config.commit_log_dirs:
+        raise StoreNotFound(2, "no store here (no commitlog directory)", text)
+    return MessageStore(text, config, door=real_door, progress=progress)
+
+
+def _close_all() -> None:
+    for store in list(_open_stores):
+        with contextlib.suppress(Exception):
+            store.close()
+
+
+def _forked() -> None:
+    for store in list(_open_stores):
+        store._is_closed = True
+        store.log.set_flag(_FORKED)
+    _open_stores.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,291 @@
+"""QueueStore: all queues of a store: making, loading, recovering, searching and dropping them (RocketMQ: ConsumeQueueStore).
+
+It must never read a record's body and never decide where the log ends; recovery tells it. Queues of 20-byte units are ConsumeQueue; topics
+with ``queue.type=BatchCQ`` have 46-byte units and are put by hand, as are units of light queues.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import MessageIllegal, MqfastError
+from mqfast.message import LMQ_PREFIX, check_topic
+from mqfast.store import paths as _paths
+from mqfast.store._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store.batch_queue import BatchConsumeQueue
+from mqfast.store.results import BoundaryType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mqfast.config import StoreConfig
+    from mqfast.store._commit_log import CommitLog
+    from mqfast.store._os import OsDoor
+    from mqfast.store._record import StoredMessage
+    from mqfast.store.metadata import TopicTable
+
+__all__ = ["AnyQueue", "QueueStore"]
+
+_log = logging.getLogger("mqfast.store")
+
+AnyQueue = ConsumeQueue | BatchConsumeQueue
+
+_FILLER_SIZE: Final = 0x7FFFFFFF
+
+
+class QueueStore:
+    """The queues by (topic, queue id).
+
+    Thread: lookups from any thread; making and dropping queues is serialised by a lock of its own.
+    """
+
+    def __init__(self, door: OsDoor, paths: _paths.StorePaths, config: StoreConfig, topics: TopicTable) -> None:
+        self._door = door
+        self._paths = paths
+        self._config = config
+        self._topics = topics
+        self._lock = threading.RLock()
+        self.table = QueueTable()
+        self.batch: dict[tuple[str, int], BatchConsumeQueue] = {}
+        self._batch_heads: dict[tuple[str, int], ConsumeQueue] = {}
+        self.light = config.enable_lmq and config.enable_multi_dispatch
+        self.skipped = 0
+        self.warnings: list[str] = []
+
+    # --- making and finding ---
+
+    def is_batch(self, topic: str) -> bool:
+        """Is it a topic whose queues have 46-byte units?"""
+        found = self._topics.get(topic)
+        return found is not None and found.is_batch_queue
+
+    def head(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue that gives the next queue offset, made if there is none. Files come with the first unit."""
+        found = self.table.get(topic, queue_id)
+        if found is not None:
+            return found
+        with self._lock:
+            if self.is_batch(topic):
+                return self._batch_head(topic, queue_id)
+            found = self.table.get(topic, queue_id)
+            if found is None:
+                found = self._make(topic, queue_id)
+                self.table.insert(found)
+            return found
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(self._door, self._paths.consume_queue, topic, queue_id, self._config.mapped_file_bytes_consume_queue)
+
+    def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:
+        head = self._batch_heads.get((topic, queue_id))
+        if head is None:
+            head = self._batch_heads[topic, queue_id] = self._make(topic, queue_id)
+            head.next_offset = max(0, self._batch_queue(topic, queue_id).max_offset)
+        return head
+
+    def _batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueue:
+        found = self.batch.get((topic, queue_id))
+        if found is None:
+            size = self._config.mapped_file_bytes_batch_consume_queue
+            found = BatchConsumeQueue(self._door, self._paths.batch_consume_queue, topic, queue_id, size)
+            self.batch[topic, queue_id] = found
+        return found
+
+    def get(self, topic: str, queue_id: int) -> AnyQueue | None:
+        """The queue, or None."""
+        return self.table.get(topic, queue_id) or self.batch.get((topic, queue_id))
+
+    def all(self) -> Iterator[AnyQueue]:
+        """Every queue."""
+        yield from self.table.all()
+        yield from list(self.batch.values())
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue."""
+        return sorted({queue.topic for queue in self.all()})
+
+    # --- units put by hand: called by the dispatcher ---
+
+    def put_special(self, message: StoredMessage, tags_code: int) -> bool:
+        """The record's queue is not in the table: make it (False: put the unit as usual), or put the unit here (True)."""
+        topic = message.topic
+        try:
+            if check_topic(topic) != message.topic_bytes:
+                raise MessageIllegal("topic is not UTF-8")
+        except MqfastError as error:
+            # Such a name cannot be a directory; the message stays in the log and can be found by offset and key.
+            self.skipped += 1
+            if self.skipped == 1:
+                self._warn(f"record at physical offset {message.physical_offset} gets no queue: {error}")
+            return True
+        with self._lock:
+            if not self.is_batch(topic):
+                self.head(topic, message.queue_id)
+                return False
+            queue = self._batch_queue(topic, message.queue_id)
+        properties = message.properties
+        try:
+            base = int(properties.get("INNER_BASE", message.record_queue_offset))
+            count = int(properties.get("INNER_NUM", 1))
+        except ValueError:
+            base, count = message.record_queue_offset, 1
+        queue.put(message.physical_offset, message.size, tags_code, message.store_timestamp, base, max(1, min(count, 32767)))
+        return True
+
+    def put_multi(self, message: StoredMessage, tags_code: int) -> None:
+        """Units of the record's own queue and of every queue that INNER_MULTI_DISPATCH names."""
+        if not self.put_special_or_plain(message, tags_code):
+            return
+        topic = message.topic
+        if topic.startswith(("%RETRY%", "rmq_sys_")) or topic == "SCHEDULE_TOPIC_XXXX":
+            return
+        properties = message.properties
+        names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+        offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+        for name, text in zip(names, offsets, strict=False):
+            try:
+                check_topic(name)
+            except MqfastError:
+                continue
+            queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
+            queue = self.head(name, queue_id)
+            queue.put(message.physical_offset, message.size, tags_code, int(text) if text.isdigit() else queue.max_offset)
+
+    def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
+        """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
+        before = self.skipped
+        if not self.put_special(message, tags_code):
+            self.head(message.topic, message.queue_id).put(
+                message.physical_offset, message.size, tags_code, message.record_queue_offset
+            )
+        return self.skipped == before
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        _log.warning("%s", text)
+
+    # --- load and recovery ---
+
+    def load(self) -> None:
+        """Take the queues of the directories. Raises: CorruptFile for a file of another length, with its name."""
+        for topic, ids in _paths.list_queues(self._door, self._paths.consume_queue).items():
+            for queue_id in ids:
+                queue = self._make(topic, queue_id)
+                queue.load()
+                self.table.insert(queue)
+        for topic, ids in _paths.list_queues(self._door, self._paths.batch_consume_queue).items():
+            for queue_id in ids:
+                self._batch_queue(topic, queue_id).load()
+
+    def recover(self) -> int:
+        """Let every queue find its end; returns the largest end of a record that has a unit, -1 when there is none."""
+        largest = -1
+        for queue in self.all():
+            queue.recover()
+            largest = max(largest, queue.max_physical)
+        return largest
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop units of records at or behind this offset, in every queue that reaches it."""
+        for queue in self.all():
+            if queue.max_physical > physical_offset or isinstance(queue, BatchConsumeQueue):
+                queue.truncate(physical_offset)
+
+    def settle(self, min_physical: int) -> None:
+        """After recovery: next offsets continue the queues, lower bounds follow the log."""
+        for queue in self.all():
+            queue.correct_min(max(0, min_physical))
+            if isinstance(queue, ConsumeQueue):
+                queue.next_offset = queue.max_offset
+            else:
+                self._batch_head(queue.topic, queue.queue_id).next_offset = max(0, queue.max_offset)
+
+    def destroy_all(self) -> None:
+        """Remove every queue (a log without any file leaves none behind)."""
+        with self._lock:
+            for queue in list(self.table.all()):
+                self.table.remove(queue.topic, queue.queue_id)
+                queue.destroy()
+            for batch in list(self.batch.values()):
+                batch.destroy()
+            self.batch.clear()
+            self._batch_heads.clear()
+
+    # --- search ---
+
+    def offset_by_time(
+        self, log: CommitLog, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """Queue offset by store time (RocketMQ: getOffsetInQueueByTime).
+
+        LOWER: first message stored at or after ``timestamp``, the queue's max offset when there is none. UPPER: last message stored
+        at or before it, 0 (then raised to the min offset) when there is none. Returns 0 for an unknown queue.
+        """
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            return 0
+        if isinstance(queue, BatchConsumeQueue):
+            return queue.offset_by_time(timestamp, boundary)
+        low, end = queue.min_offset, queue.max_offset
+        if low >= end:
+            return low
+
+        def stored_at(offset: int) -> int:
+            physical, size, _ = queue.unit(offset)
+            return -1 if size == _FILLER_SIZE and physical == 0 else log.store_timestamp(physical, size)
+
+        first, last = low, end
+        while first < last:  # first unit later than (LOWER: or equal to) the timestamp
+            middle = (first + last) // 2
+            at = stored_at(middle)
+            if at < timestamp or (boundary is BoundaryType.UPPER and at == timestamp):
+                first = middle + 1
+            else:
+                last = middle
+        if boundary is BoundaryType.LOWER:
+            return first
+        return max(low, first - 1)
+
+    # --- flush, delete, close ---
+
+    def flush(self) -> int:
+        """Make all units durable; returns the bytes synced. Raises: StorageError."""
+        return sum(queue.flush() for queue in self.all())
+
+    def delete_expired(self, min_physical: int) -> int:
+        """Drop queue files whose records are all gone; returns how many."""
+        return sum(queue.delete_expired(min_physical) for queue in self.all())
+
+    def remove_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Take the topic's queues out of the table; the caller destroys them once nobody puts any more."""
+        with self._lock:
+            gone = [queue for queue in self.table.all() if queue.topic == topic]
+            for queue in gone:
+                self.table.remove(topic, queue.queue_id)
+            for key in [key for key in self.batch if key[0] == topic]:
+                self.batch.pop(key).destroy()
+                self._batch_heads.pop(key, None)
+            return gone
+
+    def drop_topic_dirs(self, topic: str) -> None:
+        """Remove the directories that a deleted topic left empty."""
+        for base in (self._paths.consume_queue, self._paths.batch_consume_queue):
+            path = os.path.join(base, topic)
+            if self._door.is_dir(path) and not self._door.listdir(path):
+                self._door.rmdir(path)
+                self._door.fsync_dir(base)
+
+    def rest(self) -> None:
+        """Unmap queue files that nobody uses."""
+        for queue in self.all():
+            queue.rest()
+
+    def close(self) -> None:
+        """Unmap everything that nobody holds."""
+        for queue in self.all():
+            queue.close()
+        for head in self._batch_heads.values():
+            head.close()

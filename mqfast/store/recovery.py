@@ -1,0 +1,158 @@
+"""Recovery: from the files of a store that was closed, or was not, to a state that can go on (RocketMQ: CommitLog.recoverNormally,
+recoverAbnormally, ConsumeQueueStore.recover).
+
+It must never cut the log before a record that is whole, never trust a derived file over the log, and must be able to start again when it is
+interrupted: the ``abort`` file stands until the store is closed in order, and every step may be repeated.
+
+Order: queues find their own end; the start file is chosen; the log is walked from there with CRC checks, dispatching what queues and
+index do not have; everything behind the last good record is cut from log, queues and index; next offsets continue the queues.
+
+Where RocketMQ loses something on the way, this does not: a queue that is one unit short after a clean stop gets it; keys of an index file
+that had to be dropped after a crash are put again from the log even when they lie before the start file; what lies behind the cut is
+cleared, so that it cannot come back at the next recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mqfast.config import StoreConfig
+    from mqfast.store._commit_log import CommitLog
+    from mqfast.store._dispatch import Dispatcher
+    from mqfast.store.checkpoint import StoreCheckpoint
+    from mqfast.store.index_service import IndexService
+    from mqfast.store.queue_store import QueueStore
+
+__all__ = ["RecoveryReport", "recover"]
+
+_log = logging.getLogger("mqfast.store")
+
+
+@dataclass
+class RecoveryReport:
+    """What a recovery found and did.
+
+    ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over; ``reason`` says why the walk
+    ended; ``cut_bytes`` lay behind the end and were not zero.
+    """
+
+    clean: bool
+    start: int = 0
+    end: int = 0
+    last_start: int = -1
+    records: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    reason: str = "no log"
+    removed_log_files: list[str] = field(default_factory=list)
+    removed_index_files: list[str] = field(default_factory=list)
+
+
+def recover(
+    log: CommitLog,
+    queues: QueueStore,
+    index: IndexService | None,
+    dispatcher: Dispatcher,
+    checkpoint: StoreCheckpoint,
+    config: StoreConfig,
+    *,
+    clean: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> RecoveryReport:
+    """Bring log, queues and index into agreement; they were loaded before.
+
+    Args: clean: the last writer closed the store; progress: called with (bytes done, bytes to do).
+    Raises: CorruptFile, StorageError; nothing that was stored is lost, and the next open starts over.
+    """
+    began = time.perf_counter()
+    report = RecoveryReport(clean=clean)
+    if index is not None:
+        report.removed_index_files = index.load(last_exit_ok=clean).destroyed
+    largest = queues.recover()
+    if not log.files:
+        queues.destroy_all()
+        log.truncate(0, 0)
+        queues.settle(0)
+        report.seconds = time.perf_counter() - began
+        return report
+    end_of_files = log.written
+    start = _start_file(log, checkpoint, config, clean=clean, largest=largest)
+    keys_from = _keys_from(log, index, clean=clean)
+
+    def report_progress(at: int) -> None:
+        if progress is not None:
+            progress(max(0, at - start), end_of_files - start)
+
+    if keys_from is not None and keys_from < start:
+        # Only keys are missing there: the walk skips records that queues have, and reads no bodies.
+        walked = log.file_start_of(keys_from)
+        end, _, _, records, _ = dispatcher.recover(
+            walked, start, checked=False, property_crc=False, dispatch_from=keys_from, progress=report_progress
+        )
+        report.records += records
+        report.bytes += end - walked
+    dispatch_from = max(0, largest) if clean else 0
+    end, last_start, last_timestamp, records, reason = dispatcher.recover(
+        start,
+        end_of_files,
+        checked=config.check_crc_on_recover,
+        property_crc=config.force_verify_prop_crc,
+        dispatch_from=dispatch_from,
+        progress=report_progress,
+    )
+    report.start, report.end, report.last_start, report.reason = start, end, last_start, reason
+    report.records += records
+    report.bytes += end - start
+    if last_start < 0:
+        last_timestamp = max(checkpoint.physic_msg_timestamp, 0)
+    queues.truncate(end)
+    report.removed_log_files = log.truncate(end, last_timestamp)
+    if index is not None and index.end_offset >= end and index.end_offset > 0:
+        again = index.truncate(end)
+        if again < end:
+            walked = log.file_start_of(max(again, log.min_offset))
+            dispatcher.recover(walked, end, checked=False, property_crc=False, dispatch_from=again, progress=None)
+    queues.settle(log.min_offset)
+    if last_start >= 0:
+        checkpoint.confirm_phy_offset = last_start
+    report.seconds = time.perf_counter() - began
+    if not clean:
+        _log.info(
+            "recovered to physical offset %d (%s): %d records, %d bytes in %.3f s", end, reason, report.records, report.bytes, report.seconds
+        )
+    return report
+
+
+def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:
+    """Start offset of the file to walk from.
+
+    Clean: the last file that begins at or before the end of what the queues have. Abnormal: the last file whose first record was stored
+    before everything the checkpoint vouches for.
+    """
+    files = log.files
+    if clean:
+        for file in reversed(files):
+            if file.start_offset <= largest:
+                return int(file.start_offset)
+        return int(files[0].start_offset)
+    limit = checkpoint.get_min_timestamp()
+    if config.message_index_enable and config.message_index_safe:
+        limit = checkpoint.get_min_timestamp_index()
+    for file in reversed(files):
+        timestamp = log.first_store_timestamp(file.start_offset)
+        if 0 < timestamp <= limit:
+            return int(file.start_offset)
+    return int(files[0].start_offset)
+
+
+def _keys_from(log: CommitLog, index: IndexService | None, *, clean: bool) -> int | None:
+    """Physical offset from which keys are missing after a crash dropped the newest index files."""
+    if index is None or clean:
+        return None
+    return max(index.end_offset, int(log.min_offset))

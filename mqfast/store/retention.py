@@ -1,0 +1,178 @@
+"""Retention: old log files go by age, by disk use and by an absolute budget; queue and index files follow the log (RocketMQ:
+CleanCommitLogService, CleanConsumeQueueService).
+
+It must never remove the last log file, a file with unflushed bytes, or bytes under a reader: a held file loses its name and keeps its bytes
+until the last hold goes. Messages that a group had not read yet are counted when they go, and whether the oldest go or new ones are
+refused when the disk is full is an explicit policy.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import MqfastError
+from mqfast.store.service import Service
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.store._commit_log import Bell, CommitLog
+    from mqfast.store._os import OsDoor
+    from mqfast.store.index_service import IndexService
+    from mqfast.store.offsets import ConsumerOffsets
+    from mqfast.store.paths import StorePaths
+    from mqfast.store.queue_store import QueueStore
+
+__all__ = ["DiskUse", "RetentionService"]
+
+_log = logging.getLogger("mqfast.store")
+
+REFUSING: Final = 8  # LogFlag: puts raise DiskFull
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """Percent of the filesystem in use (rounded up as df does), and bytes of the log."""
+
+    percent: int
+    log_bytes: int
+
+
+class RetentionService:
+    """Decides what goes, and removes it.
+
+    Thread: its own loop every ``clean_resource_interval_ms``; ``run_once`` for tests and for the roll path.
+    """
+
+    def __init__(
+        self,
+        door: OsDoor,
+        paths: StorePaths,
+        log: CommitLog,
+        queues: QueueStore,
+        index: IndexService | None,
+        offsets: ConsumerOffsets,
+        config: StoreConfig,
+    ) -> None:
+        self._door = door
+        self._paths = paths
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._offsets = offsets
+        self._config = config
+        self.deleted_files = 0
+        self.deleted_bytes = 0
+        self.dropped_unread = 0
+        self.refusing = False
+        self.last_use: DiskUse | None = None
+        self._min_seen = log.min_offset
+        self._manual_runs = 0
+        self.service = Service("retention", self._turn)
+
+    def policy(self) -> str:
+        """What is in effect, in one line."""
+        c = self._config
+        hours = ",".join(f"{hour:02d}" for hour in sorted(c.delete_hours))
+        budget = f"{c.retention_bytes} bytes" if c.retention_bytes is not None else "no byte budget"
+        return (
+            f"retention: {c.file_reserved_time_hours} h, deleted at hour {hours}; {budget}; disk use above "
+            f"{c.disk_max_used_space_percent} % deletes expired files at once, above {c.disk_space_clean_forcibly_percent} % the oldest "
+            f"whatever their age{'' if c.clean_file_forcibly_enable else ' (off)'}, above {c.disk_space_warning_level_percent} % "
+            f"{'refuses puts' if c.retention_when_full == 'refuse' else 'drops the oldest and refuses puts until there is space'}"
+        )
+
+    def _turn(self, bell: Bell) -> None:
+        bell.sleep(self._config.clean_resource_interval_ms / 1000)
+        if not self.service.is_stopping:
+            self.run_once(self._door.now_ms())
+
+    def disk_use(self) -> DiskUse:
+        """How full the filesystem is now."""
+        total, available = self._door.statvfs(self._paths.root)
+        used = total - available
+        percent = -(-used * 100 // total) if total > 0 else 0
+        return DiskUse(percent, self._commit_log.written - max(0, self._commit_log.min_offset))
+
+    def clean_now(self) -> None:
+        """Let the next runs delete expired files whatever the hour (RocketMQ: the admin command sets a counter of 20)."""
+        self._manual_runs = 20
+        self.service.wake()
+
+    def run_once(self, now_ms: int) -> int:
+        """One pass; returns how many log files went.
+
+        Raises: StorageError.
+        """
+        c = self._config
+        use = self.last_use = self.disk_use()
+        expired_due = time.localtime(now_ms // 1000).tm_hour in c.delete_hours
+        at_once = False
+        if use.percent > c.disk_space_warning_level_percent:
+            self._refuse(True)
+            at_once = True
+        elif use.percent > c.disk_space_clean_forcibly_percent:
+            at_once = True
+        else:
+            self._refuse(False)
+            if use.percent > c.disk_max_used_space_percent:
+                expired_due = True
+        if self._manual_runs > 0:
+            self._manual_runs -= 1
+            expired_due = True
+        at_once = at_once and c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest"
+        removed = 0
+        log = self._commit_log
+        while removed < c.delete_file_batch_max and log.first_is_flushed():
+            file = log.files[0]
+            over_budget = c.retention_bytes is not None and log.written - file.start_offset > c.retention_bytes
+            expired = expired_due and self._door.mtime_ms(file.path) + c.file_reserved_time_hours * 3_600_000 <= now_ms
+            if not (at_once or over_budget or expired):
+                break
+            self._count_unread(file.start_offset + file.file_bytes)
+            log.remove_first()
+            removed += 1
+            self.deleted_files += 1
+            self.deleted_bytes += file.file_bytes
+            _log.info("removed log file %s", file.path)
+        if removed:
+            self._door.fsync_dir(log.path)
+        if log.min_offset > self._min_seen:
+            self._min_seen = log.min_offset
+            self._queues.delete_expired(log.min_offset)
+            if self._index is not None:
+                self._index.delete_expired(log.min_offset)
+        return removed
+
+    def _refuse(self, on: bool) -> None:
+        if on != self.refusing:
+            self.refusing = on
+            self._commit_log.set_flag(REFUSING, on)
+            _log.warning("disk use is above %d %%: %s", self._config.disk_space_warning_level_percent, "puts are refused" if on else "over")
+
+    def _count_unread(self, min_physical: int) -> None:
+        """Count units that go although some group had not come so far."""
+        for group in self._offsets.groups():
+            for topic, queues in self._offsets.offsets(group).items():
+                for queue_id, committed in queues.items():
+                    queue = self._queues.get(topic, queue_id)
+                    if queue is None:
+                        continue
+                    try:
+                        first = max(committed, queue.min_offset)
+                        low, high = first, queue.max_offset
+                        while low < high:
+                            middle = (low + high) // 2
+                            if queue.unit(middle)[0] < min_physical:
+                                low = middle + 1
+                            else:
+                                high = middle
+                    except MqfastError:
+                        continue
+                    self.dropped_unread += low - first
+
+    def close(self) -> None:
+        """Stop."""
+        self.service.stop()

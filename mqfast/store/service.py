@@ -1,0 +1,70 @@
+"""Service: starts, stops and joins one background loop (RocketMQ: ServiceThread).
+
+A loop body sleeps and works without the GIL; Python is met only once a turn. Threads are daemons, so that an interpreter that exits does
+not hang on an open store: the store's exit handler stops them first. A failed turn is logged once and kept in ``error``;
+it never ends the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from mqfast.store._commit_log import Bell
+
+__all__ = ["Service"]
+
+_log = logging.getLogger("mqfast.store")
+
+
+class Service:
+    """One named background loop.
+
+    Args: ``turn(bell)`` does one piece of work and sleeps on the bell itself; it is called until ``stop``.
+    Thread: start and stop from the owner's thread.
+    """
+
+    def __init__(self, name: str, turn: Callable[[Bell], None], *, pause_after_error_s: float = 0.1) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self._turn = turn
+        self._bell = Bell()
+        self._pause = pause_after_error_s
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the loop."""
+        self._thread = threading.Thread(target=self._run, name=f"mqfast-{self.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End the current sleep."""
+        self._bell.ring()
+
+    def stop(self) -> None:
+        """Stop the loop and wait for the turn under way. Safe to call twice, and from the loop itself."""
+        self._stopping = True
+        self._bell.ring()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Was stop asked for?"""
+        return self._stopping
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._turn(self._bell)
+            except Exception as error:
+                if type(error) is not type(self.error) or str(error) != str(self.error):
+                    _log.error("%s: %s", self.name, error)
+                self.error = error
+                if not self._stopping:
+                    self._bell.sleep(self._pause)
+            else:
+                self.error = None
