@@ -1,0 +1,391 @@
+"""BatchConsumeQueue: 46-byte units of a queue whose records may hold several messages (RocketMQ: BatchConsumeQueue).
+
+A unit stands for a whole record: it says the first queue offset and how many follow. Where it stands says nothing of
+its queue offset, so every lookup is a search. It must never read the log, and never show a unit before its bytes are
+written. Layout: FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mqfast.errors import CorruptFile, OffsetError
+from mqfast.store import paths as _paths
+from mqfast.store._mapped_file import MappedFile
+from mqfast.store._unit_bytes import BATCH_UNIT_BYTES, read_batch_unit, sync, valid_batch_units, write_batch_unit
+from mqfast.store.results import BoundaryType
+
+if TYPE_CHECKING:
+    from mqfast.store._os import OsDoor
+
+__all__ = ["BatchConsumeQueue", "BatchUnit"]
+
+_EVERYTHING: Final = 2**63 - 1
+_STORE_TIMESTAMP: Final = 3
+_BASE_OFFSET: Final = 4
+
+
+class BatchUnit(NamedTuple):
+    """One unit, its fields in the order of the file."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    base_offset: int
+    """Queue offset of the record's first message."""
+    batch_size: int
+    """Messages of the record."""
+    compacted_offset: int
+    """-1 unless the topic was compacted."""
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset behind the record's last message."""
+        return self.base_offset + self.batch_size
+
+
+class BatchConsumeQueue:
+    """One queue: its files, its bounds, its units.
+
+    A unit has a number: 0 for the first one of a file that starts at byte 0, and so on through full files.
+    ``file_bytes`` need not be a multiple of 46; bytes that hold no whole unit stay unused.
+
+    Thread: one thread at a time may put, truncate or delete; any thread may read meanwhile.
+    """
+
+    def __init__(self, door: OsDoor, directory: str, topic: str, queue_id: int, file_bytes: int) -> None:
+        if file_bytes < BATCH_UNIT_BYTES:
+            raise ValueError(f"file_bytes: expected {BATCH_UNIT_BYTES} or more, found {file_bytes}")
+        self.door = door
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = _paths.queue_dir(directory, topic, queue_id)
+        self.file_bytes = file_bytes
+        self.next_offset = 0
+        """Queue offset that the next record will get; kept by whoever assigns them."""
+        self.max_physical = -1
+        """Start of the last record that has a unit, -1 when there is none (a ConsumeQueue keeps the end)."""
+        self.deleted = False
+        self._per_file: Final = file_bytes // BATCH_UNIT_BYTES
+        self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
+        self._end = 0  # number behind the last unit
+        self._flushed = 0  # units below this number are durable
+        self._min_offset = -1
+
+    # --- bounds ---
+
+    @property
+    def min_offset(self) -> int:
+        """First valid queue offset; -1 when the queue has no unit."""
+        return self._min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last message; 0 when the queue has no unit."""
+        end = self._end
+        return self._unit(end - 1).next_offset if end > self._first else 0
+
+    @property
+    def unit_count(self) -> int:
+        """Units in the files, those of records that are gone included."""
+        return self._end - self._first
+
+    @property
+    def file_list(self) -> list[MappedFile]:
+        """The files, oldest first."""
+        return list(self._files)
+
+    @property
+    def _first(self) -> int:
+        files = self._files
+        return self._number(files[0]) if files else self._end
+
+    def _number(self, file: MappedFile) -> int:
+        return file.start_offset // self.file_bytes * self._per_file
+
+    def _unit(self, number: int) -> BatchUnit:
+        files = self._files
+        first = self._number(files[0])
+        # A search may have begun before the oldest files went.
+        index, place = divmod(max(number, first) - first, self._per_file)
+        return BatchUnit(*read_batch_unit(files[index], place * BATCH_UNIT_BYTES))
+
+    def _search(self, field: int, value: int) -> int:
+        """Number of the first unit whose field is larger than ``value``; the fields never fall."""
+        low, high = self._first, self._end
+        while low < high:
+            middle = (low + high) // 2
+            if self._unit(middle)[field] > value:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # --- load, recover, truncate ---
+
+    def load(self) -> None:
+        """Take the files of the directory; their units count once ``recover`` has checked them.
+
+        Raises: CorruptFile for a file of another length or a gap between files.
+        """
+        segments = _paths.list_offset_files(self.door, self.path)[0]
+        expected: int | None = None
+        for number, (start, path) in enumerate(segments, 1):
+            if number == len(segments) and self.door.file_size(path) == 0:
+                self.door.unlink(path)  # made, but never given its length
+                continue
+            if start % self.file_bytes or (expected is not None and start != expected):
+                raise CorruptFile(
+                    "queue file out of place",
+                    path=path,
+                    expected=expected if expected is not None else f"a multiple of {self.file_bytes}",
+                    found=start,
+                )
+            self._files = [*self._files, MappedFile.load(self.door, path, start, self.file_bytes)]
+            expected = start + self.file_bytes
+        self._end = self._first
+
+    def recover(self) -> None:
+        """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
+
+        A unit is valid when its offsets are not negative and its sizes are above 0.
+        """
+        self.max_physical = -1
+        if not self._files:
+            self._revise()
+            return
+        end = self._first
+        for file in self._files[-3:]:
+            end = self._number(file)
+            count, last = valid_batch_units(file, self._per_file, _EVERYTHING)
+            end += count
+            if count:
+                self.max_physical = last
+            if count < self._per_file:
+                break
+        self._cut(end, end + 1)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop every unit whose record starts at or behind ``physical_offset``, and whatever follows it.
+
+        Source: BatchConsumeQueue.truncateDirtyLogicFiles.
+        """
+        self.max_physical = -1
+        end = self._first
+        for file in reversed(self._files):
+            end = self._number(file)
+            count, last = valid_batch_units(file, self._per_file, physical_offset)
+            if count:
+                end += count
+                self.max_physical = last
+                break
+        # RocketMQ removes a file that it empties so, the only one as well, but keeps an empty one that recovery finds.
+        self._cut(end, end)
+
+    def _cut(self, end: int, remove_from: int) -> None:
+        gone = [file for file in self._files if self._number(file) >= remove_from]
+        self._end = end
+        self._flushed = min(self._flushed, end)
+        self._files = self._files[: len(self._files) - len(gone)]
+        for file in gone:
+            file.destroy()
+        if gone:
+            self.door.fsync_dir(self.path)
+        if not self._files:
+            self._end = self._flushed = 0
+        if self._files:
+            file = self._files[-1]
+            position = (end - self._number(file)) * BATCH_UNIT_BYTES
+            # A unit that came back after a power cut would point at whatever record stands there then.
+            if file.zero_tail(position):
+                sync(file, position, self.file_bytes)
+        self._revise()
+
+    def _revise(self) -> None:
+        first = self._first
+        self._min_offset = self._unit(first).base_offset if first < self._end else -1
+
+    def correct_min(self, min_physical: int) -> None:
+        """Move the lower bound past units whose records are gone.
+
+        Source: BatchConsumeQueue.correctMinOffset.
+        """
+        low, high = self._first, self._end
+        if low == high:
+            self._min_offset = -1
+            return
+        gone: BatchUnit | None = None
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit(middle)
+            if unit.physical_offset < min_physical:
+                gone = unit  # of those seen, always the last one that is gone
+                low = middle + 1
+            else:
+                high = middle
+        self._min_offset = self._unit(self._first).base_offset if gone is None else gone.next_offset
+
+    # --- write ---
+
+    def put(
+        self,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        store_timestamp: int,
+        base_offset: int,
+        batch_size: int,
+    ) -> None:
+        """Put the unit of one record; a record that has one already (by its physical offset) is passed over.
+
+        Args: ``base_offset``: queue offset of its first message; ``batch_size``: its messages, 1 to 32,767.
+        Raises: ValueError for a unit that recovery would not take as one; DiskFull, StorageError. Nothing changed then.
+        """
+        if physical_offset <= self.max_physical:
+            return
+        if size <= 0 or base_offset < 0 or not 0 < batch_size < 2**15:
+            raise ValueError(
+                f"unit of physical offset {physical_offset}: expected size > 0, base offset >= 0 and batch size"
+                f" 1 to 32767, found {size}, {base_offset}, {batch_size}"
+            )
+        number = self._end
+        if not self._files or number - self._number(self._files[-1]) == self._per_file:
+            self._append_file()
+        file = self._files[-1]
+        position = (number - self._number(file)) * BATCH_UNIT_BYTES
+        write_batch_unit(file, position, physical_offset, size, tags_code, store_timestamp, base_offset, batch_size)
+        self.max_physical = physical_offset
+        self._end = number + 1
+        if self._min_offset < 0:
+            self._min_offset = base_offset
+
+    def _append_file(self) -> None:
+        start = self._files[-1].start_offset + self.file_bytes if self._files else 0
+        self.door.makedirs(self.path)
+        path = os.path.join(self.path, _paths.offset_name(start))
+        # Sparse: write_batch_unit asks for blocks as they are needed.
+        self._files = [*self._files, MappedFile.create(self.door, path, start, self.file_bytes, False)]
+
+    # --- read ---
+
+    def find(self, queue_offset: int) -> BatchUnit | None:
+        """The unit of the record that holds this queue offset (or stands before a hole there); None outside the bounds."""
+        if self._min_offset < 0 or not self._min_offset <= queue_offset < self.max_offset:
+            return None
+        number = self._search(_BASE_OFFSET, queue_offset) - 1
+        return self._unit(number) if number >= self._first else None
+
+    def iterate(self, queue_offset: int) -> Iterator[BatchUnit]:
+        """The units from the one of this queue offset on, up to the end as it is now; nothing when there is none."""
+        if self.find(queue_offset) is None:
+            return
+        for number in range(self._search(_BASE_OFFSET, queue_offset) - 1, self._end):
+            yield self._unit(number)
+
+    def unit(self, queue_offset: int) -> BatchUnit:
+        """As ``find``. Raises: OffsetError outside the queue."""
+        found = self.find(queue_offset)
+        if found is None:
+            raise OffsetError(
+                f"queue {self.topic}/{self.queue_id} has no offset {queue_offset}:"
+                f" expected {self.min_offset} to {self.max_offset - 1}"
+            )
+        return found
+
+    def offset_by_time(self, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER) -> int:
+        """Queue offset by store time, ms, within the bounds of the queue; 0 when it is empty.
+
+        Exactly what RocketMQ answers, which is less than the names promise: a time at or behind the end of the file
+        that is searched gives the base of that file's last record. LOWER otherwise gives the base of the first record
+        at or after the time. UPPER gives the base of the last record of that very time where its search meets one,
+        else that of a later record or the min offset.
+
+        Source: BatchConsumeQueue.getOffsetInQueueByTime, binarySearchRight; ConsumeQueueStore clips the result.
+        """
+        first, end = self._first, self._end
+        if first == end:
+            return 0
+        low = max(first, self._search(_STORE_TIMESTAMP, timestamp) - 1)
+        low -= low % self._per_file  # the last file that starts at or before the time, else the first
+        high = min(end, low + self._per_file) - 1
+        last = self._unit(high)
+        if timestamp >= last.store_timestamp:
+            found = last.base_offset
+        else:
+            found = self._search_in_file(low, high, timestamp, boundary)
+        return min(max(found, self._min_offset), self.max_offset)
+
+    def _search_in_file(self, low: int, high: int, timestamp: int, boundary: BoundaryType) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            at = self._unit(middle).store_timestamp
+            if middle == low:
+                if at >= timestamp:
+                    high = low
+                else:
+                    low += 1
+            elif boundary is BoundaryType.LOWER:
+                if at < timestamp:
+                    low = middle + 1
+                else:
+                    high = middle
+            elif at <= timestamp:
+                low = middle
+            else:
+                high = middle - 1
+        unit = self._unit(low)
+        return unit.base_offset if unit.store_timestamp >= timestamp else -1
+
+    # --- flush, delete ---
+
+    def flush(self) -> int:
+        """Make all units durable; returns the bytes synced. Raises: StorageError."""
+        end, done = self._end, 0
+        for file in self.file_list:
+            first = self._number(file)
+            low, high = max(self._flushed, first), min(end, first + self._per_file)
+            if low < high:
+                done += sync(file, (low - first) * BATCH_UNIT_BYTES, (high - first) * BATCH_UNIT_BYTES)
+        self._flushed = max(self._flushed, end)
+        return done
+
+    def delete_expired(self, min_physical: int) -> int:
+        """Remove files all of whose records are gone, never the last one; correct the lower bound; return the count."""
+        removed = 0
+        while len(self._files) > 1 and self._unit(self._first + self._per_file - 1).physical_offset < min_physical:
+            oldest, self._files = self._files[0], self._files[1:]
+            oldest.destroy()
+            removed += 1
+        self.correct_min(min_physical)
+        return removed
+
+    def rest(self) -> None:
+        """Unmap files that nobody reads or writes; the next use maps them again."""
+        for file in self.file_list:
+            file.rest()
+
+    def close(self) -> None:
+        """Unmap; the queue is empty from then on."""
+        files, self._files = self._files, []
+        self._end = 0
+        self._min_offset = -1
+        for file in files:
+            file.drop()
+
+    def destroy(self) -> None:
+        """Remove all files and the queue's directory."""
+        self.deleted = True
+        files = self.file_list
+        self.close()
+        self.max_physical = -1
+        for file in files:
+            self.door.unlink(file.path, missing_ok=True)
+        if self.door.is_dir(self.path) and not self.door.listdir(self.path):
+            self.door.rmdir(self.path)
+            self.door.fsync_dir(os.path.dirname(self.path))
+
+    def __repr__(self) -> str:
+        return f"<BatchConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"
