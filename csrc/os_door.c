@@ -87,7 +87,8 @@ static int real_mmap(mq_os *os, int fd, int64_t bytes, int protection, void **ou
     if (fd < 0) /* anonymous: a pool buffer */
         address = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
     else
-        address = mmap(NULL, (size_t)bytes, protection == MQ_READ_WRITE ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+        address = mmap(NULL, (size_t)bytes, protection == MQ_READ_WRITE ? PROT_READ | PROT_WRITE : PROT_READ,
+                       MAP_SHARED, fd, 0);
     if (address == MAP_FAILED) return -errno;
     *out = address;
     return 0;
@@ -102,13 +103,22 @@ static int real_madvise(mq_os *os, void *address, int64_t bytes, int advice) {
     (void)os;
     int native;
     switch (advice) {
-        case MQ_ADVISE_RANDOM: native = MADV_RANDOM; break;
-        case MQ_ADVISE_SEQUENTIAL: native = MADV_SEQUENTIAL; break;
-        case MQ_ADVISE_WILLNEED: native = MADV_WILLNEED; break;
+    case MQ_ADVISE_RANDOM:
+        native = MADV_RANDOM;
+        break;
+    case MQ_ADVISE_SEQUENTIAL:
+        native = MADV_SEQUENTIAL;
+        break;
+    case MQ_ADVISE_WILLNEED:
+        native = MADV_WILLNEED;
+        break;
 #if defined(__linux__)
-        case MQ_ADVISE_POPULATE_WRITE: native = MADV_POPULATE_WRITE; break;
+    case MQ_ADVISE_POPULATE_WRITE:
+        native = MADV_POPULATE_WRITE;
+        break;
 #endif
-        default: return -EINVAL;
+    default:
+        return -EINVAL;
     }
     return RESULT(madvise(address, (size_t)bytes, native));
 }

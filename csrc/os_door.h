@@ -22,9 +22,15 @@ typedef struct {
     int is_directory;
 } mq_stat;
 
-enum { MQ_READ = 0, MQ_READ_WRITE = 1 };                                                      /* mmap protection */
+enum { MQ_READ = 0, MQ_READ_WRITE = 1 };                                                           /* mmap protection */
 enum { MQ_ADVISE_RANDOM = 1, MQ_ADVISE_SEQUENTIAL, MQ_ADVISE_WILLNEED, MQ_ADVISE_POPULATE_WRITE }; /* madvise */
-enum { MQ_OPEN_READ = 0, MQ_OPEN_WRITE = 1, MQ_OPEN_CREATE = 2, MQ_OPEN_TRUNCATE = 4, MQ_OPEN_EXCLUSIVE = 8 }; /* open flags, or-ed */
+enum {
+    MQ_OPEN_READ = 0,
+    MQ_OPEN_WRITE = 1,
+    MQ_OPEN_CREATE = 2,
+    MQ_OPEN_TRUNCATE = 4,
+    MQ_OPEN_EXCLUSIVE = 8
+}; /* open flags, or-ed */
 
 struct mq_os {
     int (*open)(mq_os *, const char *path, int flags);
@@ -39,7 +45,8 @@ struct mq_os {
     int (*mlock)(mq_os *, void *address, int64_t bytes);
     int (*munlock)(mq_os *, void *address, int64_t bytes);
     int (*msync)(mq_os *, void *address, int64_t bytes); /* synchronous, of that range only */
-    int64_t (*seek_data)(mq_os *, int fd, int64_t offset); /* first byte at or after offset that may be not zero; -ENXIO: none */
+    int64_t (*seek_data)(mq_os *, int fd,
+                         int64_t offset); /* first byte at or after offset that may be not zero; -ENXIO: none */
     int64_t (*pread)(mq_os *, int fd, void *to, int64_t bytes, int64_t offset);
     int64_t (*pwrite)(mq_os *, int fd, const void *from, int64_t bytes, int64_t offset);
     int (*fdatasync)(mq_os *, int fd);
@@ -50,8 +57,9 @@ struct mq_os {
     int (*rmdir)(mq_os *, const char *path);
     int (*sync_directory)(mq_os *, const char *path);
     int (*statvfs)(mq_os *, const char *path, int64_t *total_bytes, int64_t *available_bytes);
-    int (*lock_byte)(mq_os *, int fd); /* POSIX record lock on byte 0, not blocking; -EAGAIN when another process holds it */
-    int64_t (*clock_ms)(mq_os *);      /* wall clock, ms since the epoch */
+    int (*lock_byte)(mq_os *,
+                     int fd);     /* POSIX record lock on byte 0, not blocking; -EAGAIN when another process holds it */
+    int64_t (*clock_ms)(mq_os *); /* wall clock, ms since the epoch */
     int64_t (*monotonic_ns)(mq_os *);
     void *state; /* of the table's owner */
 };

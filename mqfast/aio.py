@@ -38,7 +38,9 @@ async def durable(ticket: Ticket, timeout_s: float | None = None) -> bool:
 
 
 async def settled(ticket: Ticket, config: StoreConfig) -> PutResult:
-    """The put's result; with sync flush after its durability, with the status FLUSH_DISK_TIMEOUT when that took too long."""
+    """The put's result; with sync flush after its durability, with the status FLUSH_DISK_TIMEOUT when that took too
+    long.
+    """
     result = ticket.result
     if config.sync_flush and not await durable(ticket, config.sync_flush_timeout_ms / 1000):
         return result.with_status(PutMessageStatus.FLUSH_DISK_TIMEOUT)

@@ -1,8 +1,9 @@
 """The one exception tree of mqfast.
 
-Every error answers one question: did the caller misuse us, did the disk fail, is the file damaged, or are we wrong? Each class is
-mixed with the builtin that ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``). Outcomes of a healthy
-system (no new message, end of file, a torn tail after a crash) are enum values in ``mqfast.store.results``, never exceptions.
+Every error answers one question: did the caller misuse us, did the disk fail, is the file damaged, or are we wrong?
+Each class is mixed with the builtin that ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``).
+Outcomes of a healthy system (no new message, end of file, a torn tail after a crash) are enum values in
+``mqfast.store.results``, never exceptions.
 
 This module imports nothing of ours and must never do so.
 """
@@ -87,7 +88,8 @@ class StoreLocked(UsageError, BlockingIOError):
     """Another process (mqfast or a Java broker) holds the store's lock, or this process opened it already."""
 
 
-# --- the disk failed, or is not ready ----------------------------------------------------------------------------------
+# --- the disk failed, or is not ready
+# ----------------------------------------------------------------------------------
 
 
 class StorageError(MqfastError, OSError):
@@ -95,7 +97,9 @@ class StorageError(MqfastError, OSError):
 
 
 class DiskFull(StorageError):
-    """No space was left (ENOSPC, EDQUOT) or the watermark was reached. Recoverable: the store goes on once space is free."""
+    """No space was left (ENOSPC, EDQUOT) or the watermark was reached. Recoverable: the store goes on once space is
+    free.
+    """
 
 
 class MapFailed(StorageError):
@@ -103,7 +107,9 @@ class MapFailed(StorageError):
 
 
 class FlushError(StorageError):
-    """A flush failed. The store is latched: nothing more is appended until it is reopened, and the flush is never retried."""
+    """A flush failed. The store is latched: nothing more is appended until it is reopened, and the flush is never
+    retried.
+    """
 
 
 class StoreFailed(StorageError):
@@ -119,21 +125,24 @@ class StoreBusy(MqfastError, BlockingIOError):
 
 
 class PageCacheBusy(StoreBusy):
-    """One append has held the put lock for longer than ``os_page_cache_busy_timeout_ms`` (RocketMQ: OS_PAGE_CACHE_BUSY)."""
+    """One append has held the put lock for longer than ``os_page_cache_busy_timeout_ms`` (RocketMQ:
+    OS_PAGE_CACHE_BUSY).
+    """
 
 
 class PoolExhausted(StoreBusy):
     """The transient store pool has no free buffer and ``fast_fail_if_no_buffer_in_store_pool`` is on."""
 
 
-# --- the file is damaged -------------------------------------------------------------------------------------------------
+# --- the file is damaged
+# -------------------------------------------------------------------------------------------------
 
 
 class CorruptFile(MqfastError, ValueError):
     """A file does not hold what its format asks for.
 
-    Attributes: ``path``, ``offset`` (byte in that file, or physical offset for the log; None when the whole file is meant), ``expected``,
-    ``found`` (short texts).
+    Attributes: ``path``, ``offset`` (byte in that file, or physical offset for the log; None when the whole file is
+    meant), ``expected``, ``found`` (short texts).
     """
 
     def __init__(
@@ -155,7 +164,8 @@ class CorruptFile(MqfastError, ValueError):
         self.found = found
 
 
-# --- we are wrong ----------------------------------------------------------------------------------------------------------
+# --- we are wrong
+# ----------------------------------------------------------------------------------------------------------
 
 
 class InternalError(MqfastError, AssertionError):

@@ -1,7 +1,8 @@
-"""AllocateMappedFileService: makes log files ahead of need, so that a roll is a pointer swap (RocketMQ: AllocateMappedFileService).
+"""AllocateMappedFileService: makes log files ahead of need, so that a roll is a pointer swap (RocketMQ:
+AllocateMappedFileService).
 
-It must never leave a half file behind, never try again without a bound, and never give out a file of another offset than asked for. A full
-disk shows here, as DiskFull, before a byte of a message is written.
+It must never leave a half file behind, never try again without a bound, and never give out a file of another offset
+than asked for. A full disk shows here, as DiskFull, before a byte of a message is written.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _log = logging.getLogger("mqfast.store")
 
 _TAKE_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 1.0
-# Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one after
-# at three quarters, so that a store of a few messages does not take three gigabytes.
+# Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one
+# after at three quarters, so that a store of a few messages does not take three gigabytes.
 _EAGER_BYTES: Final = 64 << 20
 
 
@@ -60,7 +61,8 @@ class AllocateMappedFileService:
     def take(self, start: int) -> MappedFile:
         """The file that begins at ``start``, made now if it is not ready.
 
-        Raises: DiskFull, StorageError of its creation; PoolExhausted; StoreBusy when it takes more than five seconds; StoreClosed.
+        Raises: DiskFull, StorageError of its creation; PoolExhausted; StoreBusy when it takes more than five seconds;
+        StoreClosed.
         """
         deadline = time.monotonic() + _TAKE_TIMEOUT_S
         with self._wanted:
@@ -74,11 +76,17 @@ class AllocateMappedFileService:
                 self.service.wake()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise StoreBusy(11, f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s", self._log.path)
+                    raise StoreBusy(
+                        11,
+                        f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
+                        self._log.path,
+                    )
                 self._wanted.wait(left)
             file = self._ready[start]
             if self.pool is not None and not self.pool.lend(file) and self._config.fast_fail_if_no_buffer_in_store_pool:
-                raise PoolExhausted(11, f"all {self.pool.capacity} buffers of the transient store pool wait for a commit")
+                raise PoolExhausted(
+                    11, f"all {self.pool.capacity} buffers of the transient store pool wait for a commit"
+                )
             del self._ready[start]
         return file
 
@@ -138,7 +146,10 @@ class AllocateMappedFileService:
         path = os.path.join(self._log.path, _paths.offset_name(start))
         file = MappedFile.create(self._door, path, start, self._log.file_bytes)
         try:
-            file.small_folios()
+            if self._config.sync_flush:
+                # A small sync then writes a small folio. Without it pages come in large folios, which are populated
+                # several times faster: what a log that is flushed by the clock needs.
+                file.small_folios()
             if self._config.warm_mapped_file_enable and not self._config.write_without_mmap:
                 file.preheat()
                 try:

@@ -1,7 +1,7 @@
 """Embedded consumers: read a topic's queues in order, commit, go on from there after a restart.
 
-They must never skip a message: an offset is committed only when the caller says so, or asks for the next message after having got one.
-Offsets live in ``config/consumerOffset.json``, as RocketMQ's do.
+They must never skip a message: an offset is committed only when the caller says so, or asks for the next message after
+having got one. Offsets live in ``config/consumerOffset.json``, as RocketMQ's do.
 """
 
 from __future__ import annotations
@@ -23,13 +23,21 @@ __all__ = ["Consumer"]
 class Consumer:
     """One member of a group, in this process.
 
-    ``for message in consumer`` ends when every queue is read to its end; ``poll`` does one batch. Queues are read in turn,
-    each in order.
-    Thread: one thread at a time. Durability: committed offsets reach the disk every ``flush_consumer_offset_interval_ms``, with ``sync()`` and at close.
+    ``for message in consumer`` ends when every queue is read to its end; ``poll`` does one batch. Queues are read in
+    turn, each in order.
+    Thread: one thread at a time. Durability: committed offsets reach the disk every
+    ``flush_consumer_offset_interval_ms``, with ``sync()`` and at close.
     """
 
     def __init__(
-        self, store: MessageStore, group: str, topic: str, *, tags: str | None = None, from_first: bool = True, batch: int = 32
+        self,
+        store: MessageStore,
+        group: str,
+        topic: str,
+        *,
+        tags: str | None = None,
+        from_first: bool = True,
+        batch: int = 32,
     ) -> None:
         if not group or "@" in group:
             raise UsageError(f"group: expected a name without '@', found {group!r}")
@@ -50,7 +58,11 @@ class Consumer:
         if at is None:
             at = self._store.consumer_offsets.get(self.group, self.topic, queue_id)
             if at < 0:
-                at = self._store.min_offset(self.topic, queue_id) if self._from_first else self._store.max_offset(self.topic, queue_id)
+                at = (
+                    self._store.min_offset(self.topic, queue_id)
+                    if self._from_first
+                    else self._store.max_offset(self.topic, queue_id)
+                )
             self._next[queue_id] = at
         return at
 
@@ -61,7 +73,9 @@ class Consumer:
         self._next[queue_id] = offset
 
     def poll(self) -> list[StoredMessage]:
-        """The next messages of one queue; an empty list when all queues are read to their end. Commit them when they are done."""
+        """The next messages of one queue; an empty list when all queues are read to their end. Commit them when they
+        are done.
+        """
         ids = self._store.queue_ids(self.topic)
         for step in range(len(ids)):
             queue_id = ids[(self._turn + step) % len(ids)]
@@ -73,7 +87,10 @@ class Consumer:
                 if len(found):
                     self._turn = (self._turn + step + 1) % len(ids)
                     return found.messages
-                if not moved or found.status in (GetMessageStatus.OFFSET_OVERFLOW_ONE, GetMessageStatus.OFFSET_OVERFLOW_BADLY):
+                if not moved or found.status in (
+                    GetMessageStatus.OFFSET_OVERFLOW_ONE,
+                    GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+                ):
                     break
         return []
 
@@ -101,4 +118,6 @@ class Consumer:
 
     def lag(self) -> int:
         """Messages that are stored and not yet got."""
-        return sum(max(0, self._store.max_offset(self.topic, i) - self.position(i)) for i in self._store.queue_ids(self.topic))
+        return sum(
+            max(0, self._store.max_offset(self.topic, i) - self.position(i)) for i in self._store.queue_ids(self.topic)
+        )

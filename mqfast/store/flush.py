@@ -1,7 +1,9 @@
-"""The flush and commit threads (RocketMQ: FlushRealTimeService, GroupCommitService, CommitRealTimeService, FlushConsumeQueueService).
+"""The flush and commit threads (RocketMQ: FlushRealTimeService, GroupCommitService, CommitRealTimeService,
+FlushConsumeQueueService).
 
-They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be reopened. Group commit
-itself has no thread: who waits leads (see _commit_log.pyx); here is what runs by the clock, and the tickets that wait by callback.
+They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be
+reopened. Group commit itself has no thread: who waits leads (see _commit_log.pyx); here is what runs by the clock, and
+the tickets that wait by callback.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ class FlushService:
     """
 
     def __init__(
-        self, log: CommitLog, queues: QueueStore, index: IndexService | None, checkpoint: StoreCheckpoint, config: StoreConfig
+        self,
+        log: CommitLog,
+        queues: QueueStore,
+        index: IndexService | None,
+        checkpoint: StoreCheckpoint,
+        config: StoreConfig,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -84,7 +91,9 @@ class FlushService:
         behind = self._log.written // _PAGE - self._log.flushed // _PAGE
         if thorough or behind >= self._config.flush_least_pages_commit_log or self._log.sync_flush:
             self._log.flush()
-            self._checkpoint.physic_msg_timestamp = max(self._checkpoint.physic_msg_timestamp, self._log.flushed_timestamp)
+            self._checkpoint.physic_msg_timestamp = max(
+                self._checkpoint.physic_msg_timestamp, self._log.flushed_timestamp
+            )
 
     def flush_queues(self) -> None:
         """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered."""
@@ -100,14 +109,18 @@ class FlushService:
             self._tickets = [ticket for ticket in self._tickets if ticket not in done] if done else self._tickets
         for ticket in done:
             durable = self._log.flushed >= ticket.end_offset
-            error = None if durable else FlushError(failed, "the message is stored but the flush failed", self._log.path)
+            error = (
+                None if durable else FlushError(failed, "the message is stored but the flush failed", self._log.path)
+            )
             try:
                 ticket.finish(error)
             except Exception:
                 _log.exception("a flush callback failed")
 
     def close(self) -> None:
-        """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises: FlushError."""
+        """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises:
+        FlushError.
+        """
         self.service.stop()
         error: MqfastError | None = None
         try:

@@ -1,10 +1,11 @@
-"""MessageStore: composes the rooms of the engine; what opens and closes in which order; the public store (RocketMQ: DefaultMessageStore).
+"""MessageStore: composes the rooms of the engine; what opens and closes in which order; the public store (RocketMQ:
+DefaultMessageStore).
 
-It must never do per-message work (that is _put.pyx and _read.pyx), never start a thread before recovery is done, and never remove the
-``abort`` file unless everything is flushed and dispatched.
+It must never do per-message work (that is _put.pyx and _read.pyx), never start a thread before recovery is done, and
+never remove the ``abort`` file unless everything is flushed and dispatched.
 
-Open: lock, sizes from the files, load, recover, abort file, threads. Close: no more puts, commit, dispatch, flush, checkpoint, spare files
-away, abort file away, unmap, unlock.
+Open: lock, sizes from the files, load, recover, abort file, threads. Close: no more puts, commit, dispatch, flush,
+checkpoint, spare files away, abort file away, unmap, unlock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mqfast.config import StoreConfig
-from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, StoreClosed, StoreForked, StoreNotFound, UsageError
+from mqfast.errors import (
+    ConfigError,
+    CorruptFile,
+    MqfastError,
+    OffsetError,
+    StoreClosed,
+    StoreForked,
+    StoreNotFound,
+    UsageError,
+)
 from mqfast.message import decode_message_id
 from mqfast.store import lock as _lock
 from mqfast.store import paths as _paths
@@ -45,7 +55,7 @@ from mqfast.store.retention import RetentionService
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from mqfast.store._commit_log import Bell
     from mqfast.store._put import PutResult
@@ -68,7 +78,12 @@ class MessageStore(PutPath):
     """
 
     def __init__(
-        self, path: str, config: StoreConfig, *, door: OsDoor | None = None, progress: Callable[[int, int], None] | None = None
+        self,
+        path: str,
+        config: StoreConfig,
+        *,
+        door: OsDoor | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.path: Final = path
         self.door: Final = door or OsDoor()
@@ -91,12 +106,12 @@ class MessageStore(PutPath):
         door, path = self.door, self.path
         if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
             raise ConfigError("store_path_commit_log: expected one directory, found several")
-        self.paths: Final = _paths.StorePaths(path, config.commit_log_dirs)
-        self.config: Final = sizes_of_files(door, self.paths, config)
+        self.paths = _paths.StorePaths(path, config.commit_log_dirs)
+        self.config = sizes_of_files(door, self.paths, config)
         config = self.config
         clean = not _lock.abort_exists(door, self.paths.abort)
-        self.topic_table: Final = TopicTable.load(door, self.paths.topics)
-        self.consumer_offsets: Final = ConsumerOffsets.load(
+        self.topic_table = TopicTable.load(door, self.paths.topics)
+        self.consumer_offsets = ConsumerOffsets.load(
             door,
             self.paths.offsets_file(config.enable_lmq),
             lmq=config.enable_lmq,
@@ -115,11 +130,13 @@ class MessageStore(PutPath):
         self._queues = QueueStore(door, self.paths, config, self.topic_table)
         self._queues.load()
         checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
-        index = self._index = IndexService(door, self.paths.index, config, checkpoint) if config.message_index_enable else None
+        index = self._index = (
+            IndexService(door, self.paths.index, config, checkpoint) if config.message_index_enable else None
+        )
         dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
         if not clean or log.files:
             _lock.create_abort(door, self.paths.abort, os.getpid())
-        self.recovery: Final[RecoveryReport] = recover(
+        self.recovery: RecoveryReport = recover(
             log, self._queues, index, dispatcher, checkpoint, config, clean=clean, progress=progress
         )
         if clean and not log.files:
@@ -180,7 +197,8 @@ class MessageStore(PutPath):
     ) -> GetResult:
         """Read messages of one queue from a queue offset on.
 
-        Args: tags: ``"A || B"``, None or ``*`` for all; compared with the tag itself, not only its hash. max_bytes: of records; the first message is
+        Args: tags: ``"A || B"``, None or ``*`` for all; compared with the tag itself, not only its hash.
+        max_bytes: of records; the first message is
         returned whatever its size.
         Returns: GetResult; its status is RocketMQ's GetMessageStatus, ``next_offset`` is where to go on.
         Raises: CorruptFile when a unit does not point at its record; StoreClosed.
@@ -201,10 +219,13 @@ class MessageStore(PutPath):
             self._dispatcher.step_if_needed()
         return self.log.message(offset, True)
 
-    def query(self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1) -> list[StoredMessage]:
+    def query(
+        self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
+    ) -> list[StoredMessage]:
         """Messages of a topic that carry this key (KEYS or unique key), oldest first.
 
-        Every hit of the hash index is compared with the message before it is returned. Raises: UsageError when the index is off.
+        Every hit of the hash index is compared with the message before it is returned. Raises: UsageError when the
+        index is off.
         Source: DefaultMessageStore.queryMessage.
         """
         self._check_open()
@@ -291,7 +312,9 @@ class MessageStore(PutPath):
         """(topic, queue id, min offset, max offset) of every queue."""
         self._check_open()
         self._catch_up()
-        rows = [(q.topic, q.queue_id, max(0, q.min_offset), q.max_offset) for q in self._queues.all() if q.max_offset > 0]
+        rows = [
+            (q.topic, q.queue_id, max(0, q.min_offset), q.max_offset) for q in self._queues.all() if q.max_offset > 0
+        ]
         return sorted(rows)
 
     def consumer(
@@ -306,7 +329,9 @@ class MessageStore(PutPath):
 
     # --- write: put, put_many, put_batch, put_nowait and producer come from PutPath ---
 
-    async def aput(self, topic: str, body: Any, queue_id: int = 0, tags: str | None = None, keys: Any = None, **options: Any) -> PutResult:
+    async def aput(
+        self, topic: str, body: Any, queue_id: int = 0, tags: str | None = None, keys: Any = None, **options: Any
+    ) -> PutResult:
         """Store one message; with sync flush await its durability without blocking the event loop.
 
         Raises: as put.
@@ -316,13 +341,16 @@ class MessageStore(PutPath):
         return await settled(self.put_nowait(topic, body, queue_id, tags, keys, **options), self.config)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Make everything put so far durable. Returns: False at the timeout (seconds). Raises: FlushError, StoreFailed."""
+        """Make everything put so far durable. Returns: False at the timeout (seconds). Raises: FlushError,
+        StoreFailed.
+        """
         self._check_open()
         self.log.check_state()
         return self.log.flush(timeout)
 
     def delete_topic(self, topic: str) -> int:
-        """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them. Returns queues dropped.
+        """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them.
+        Returns queues dropped.
 
         A crash before those records are gone may bring the queues back, as in RocketMQ.
         """
@@ -344,7 +372,9 @@ class MessageStore(PutPath):
 
     @property
     def state(self) -> StoreState:
-        """OPEN; FULL: no room for the next log file, or above the watermark (ends by itself); FAILED: latched; CLOSED."""
+        """OPEN; FULL: no room for the next log file, or above the watermark (ends by itself); FAILED: latched;
+        CLOSED.
+        """
         flags = self.log.flags
         if self._is_closed or flags & (_CLOSED | _FORKED):
             return StoreState.CLOSED
@@ -357,7 +387,12 @@ class MessageStore(PutPath):
     def stats(self) -> dict[str, Any]:
         """Run-time figures, by name; bytes and counts unless the name says another unit."""
         log = self.log
-        warnings = [*self._checkpoint.warnings, *self.topic_table.warnings, *self.consumer_offsets.warnings, *self._queues.warnings]
+        warnings = [
+            *self._checkpoint.warnings,
+            *self.topic_table.warnings,
+            *self.consumer_offsets.warnings,
+            *self._queues.warnings,
+        ]
         if self._allocate.mlock_warning:
             warnings.append(f"mlock: {self._allocate.mlock_warning}")
         if self._pool is not None:
@@ -487,13 +522,15 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
 
     Raises: ConfigError when an explicit setting contradicts them.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
 
     def note(name: str, size: int, path: str) -> None:
         if size <= 0 or name in found:
             return
         if name in config.explicit and getattr(config, name) != size:
-            raise ConfigError(f"{name}: the store's files have {size} (see {path}), found {getattr(config, name)} in the settings")
+            raise ConfigError(
+                f"{name}: the store's files have {size} (see {path}), found {getattr(config, name)} in the settings"
+            )
         found[name] = size
 
     for directory in paths.commit_logs:
@@ -518,7 +555,8 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
     try:
         index = infer_index_sizes(door, paths.index, slots, entries)
     except CorruptFile:
-        # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length is reported then.
+        # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length
+        # is reported then.
         index = None
     if index is not None:
         note("max_hash_slot_num", index[0], paths.index)
@@ -538,9 +576,9 @@ def open_store(
 ) -> MessageStore:
     """Create or open a store for writing; recovers it when its last writer did not close it.
 
-    Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``); broker_conf: a RocketMQ
-    property file, which settings override; config: a ready StoreConfig instead of both; create: False refuses to make a new store; progress:
-    called during recovery with (bytes done, bytes to do).
+    Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``);
+    broker_conf: a RocketMQ property file, which settings override; config: a ready StoreConfig instead of both;
+    create: False refuses to make a new store; progress: called during recovery with (bytes done, bytes to do).
     Returns: MessageStore, a context manager.
     Raises: ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """

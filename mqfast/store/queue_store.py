@@ -1,7 +1,8 @@
-"""QueueStore: all queues of a store: making, loading, recovering, searching and dropping them (RocketMQ: ConsumeQueueStore).
+"""QueueStore: all queues of a store: making, loading, recovering, searching and dropping them (RocketMQ:
+ConsumeQueueStore).
 
-It must never read a record's body and never decide where the log ends; recovery tells it. Queues of 20-byte units are ConsumeQueue; topics
-with ``queue.type=BatchCQ`` have 46-byte units and are put by hand, as are units of light queues.
+It must never read a record's body and never decide where the log ends; recovery tells it. Queues of 20-byte units are
+ConsumeQueue; topics with ``queue.type=BatchCQ`` have 46-byte units and are put by hand, as are units of light queues.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class QueueStore:
             return found
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return ConsumeQueue(self._door, self._paths.consume_queue, topic, queue_id, self._config.mapped_file_bytes_consume_queue)
+        return ConsumeQueue(
+            self._door, self._paths.consume_queue, topic, queue_id, self._config.mapped_file_bytes_consume_queue
+        )
 
     def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:
         head = self._batch_heads.get((topic, queue_id))
@@ -110,7 +113,9 @@ class QueueStore:
     # --- units put by hand: called by the dispatcher ---
 
     def put_special(self, message: StoredMessage, tags_code: int) -> bool:
-        """The record's queue is not in the table: make it (False: put the unit as usual), or put the unit here (True)."""
+        """The record's queue is not in the table: make it (False: put the unit as usual), or put the unit here
+        (True).
+        """
         topic = message.topic
         try:
             if check_topic(topic) != message.topic_bytes:
@@ -132,7 +137,9 @@ class QueueStore:
             count = int(properties.get("INNER_NUM", 1))
         except ValueError:
             base, count = message.record_queue_offset, 1
-        queue.put(message.physical_offset, message.size, tags_code, message.store_timestamp, base, max(1, min(count, 32767)))
+        queue.put(
+            message.physical_offset, message.size, tags_code, message.store_timestamp, base, max(1, min(count, 32767))
+        )
         return True
 
     def put_multi(self, message: StoredMessage, tags_code: int) -> None:
@@ -152,7 +159,9 @@ class QueueStore:
                 continue
             queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
             queue = self.head(name, queue_id)
-            queue.put(message.physical_offset, message.size, tags_code, int(text) if text.isdigit() else queue.max_offset)
+            queue.put(
+                message.physical_offset, message.size, tags_code, int(text) if text.isdigit() else queue.max_offset
+            )
 
     def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
         """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
@@ -221,8 +230,9 @@ class QueueStore:
     ) -> int:
         """Queue offset by store time (RocketMQ: getOffsetInQueueByTime).
 
-        LOWER: first message stored at or after ``timestamp``, the queue's max offset when there is none. UPPER: last message stored
-        at or before it, 0 (then raised to the min offset) when there is none. Returns 0 for an unknown queue.
+        LOWER: first message stored at or after ``timestamp``, the queue's max offset when there is none. UPPER: last
+        message stored at or before it, 0 (then raised to the min offset) when there is none. Returns 0 for an unknown
+        queue.
         """
         queue = self.get(topic, queue_id)
         if queue is None:

@@ -1,15 +1,17 @@
-"""Recovery: from the files of a store that was closed, or was not, to a state that can go on (RocketMQ: CommitLog.recoverNormally,
-recoverAbnormally, ConsumeQueueStore.recover).
+"""Recovery: from the files of a store that was closed, or was not, to a state that can go on (RocketMQ:
+CommitLog.recoverNormally, recoverAbnormally, ConsumeQueueStore.recover).
 
-It must never cut the log before a record that is whole, never trust a derived file over the log, and must be able to start again when it is
-interrupted: the ``abort`` file stands until the store is closed in order, and every step may be repeated.
+It must never cut the log before a record that is whole, never trust a derived file over the log, and must be able to
+start again when it is interrupted: the ``abort`` file stands until the store is closed in order, and every step may be
+repeated.
 
-Order: queues find their own end; the start file is chosen; the log is walked from there with CRC checks, dispatching what queues and
-index do not have; everything behind the last good record is cut from log, queues and index; next offsets continue the queues.
+Order: queues find their own end; the start file is chosen; the log is walked from there with CRC checks, dispatching
+what queues and index do not have; everything behind the last good record is cut from log, queues and index; next
+offsets continue the queues.
 
-Where RocketMQ loses something on the way, this does not: a queue that is one unit short after a clean stop gets it; keys of an index file
-that had to be dropped after a crash are put again from the log even when they lie before the start file; what lies behind the cut is
-cleared, so that it cannot come back at the next recovery.
+Where RocketMQ loses something on the way, this does not: a queue that is one unit short after a clean stop gets it;
+keys of an index file that had to be dropped after a crash are put again from the log even when they lie before the
+start file; what lies behind the cut is cleared, so that it cannot come back at the next recovery.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _log = logging.getLogger("mqfast.store")
 class RecoveryReport:
     """What a recovery found and did.
 
-    ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over; ``reason`` says why the walk
-    ended; ``cut_bytes`` lay behind the end and were not zero.
+    ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over; ``reason``
+    says why the walk ended.
     """
 
     clean: bool
@@ -124,7 +126,12 @@ def recover(
     report.seconds = time.perf_counter() - began
     if not clean:
         _log.info(
-            "recovered to physical offset %d (%s): %d records, %d bytes in %.3f s", end, reason, report.records, report.bytes, report.seconds
+            "recovered to physical offset %d (%s): %d records, %d bytes in %.3f s",
+            end,
+            reason,
+            report.records,
+            report.bytes,
+            report.seconds,
         )
     return report
 
@@ -132,8 +139,8 @@ def recover(
 def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:
     """Start offset of the file to walk from.
 
-    Clean: the last file that begins at or before the end of what the queues have. Abnormal: the last file whose first record was stored
-    before everything the checkpoint vouches for.
+    Clean: the last file that begins at or before the end of what the queues have. Abnormal: the last file whose first
+    record was stored before everything the checkpoint vouches for.
     """
     files = log.files
     if clean:

@@ -1,7 +1,7 @@
 """ReputMessageService: follows the log and keeps queues and index in step with it (RocketMQ: ReputMessageService).
 
-It must never run ahead of what readers may see, and never be what a reader waits for: a get that needs more dispatches it itself. The loop
-sleeps without the GIL; the walk is in _dispatch.pyx.
+It must never run ahead of what readers may see, and never be what a reader waits for: a get that needs more dispatches
+it itself. The loop sleeps without the GIL; the walk is in _dispatch.pyx.
 """
 
 from __future__ import annotations

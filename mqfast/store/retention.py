@@ -1,9 +1,9 @@
-"""Retention: old log files go by age, by disk use and by an absolute budget; queue and index files follow the log (RocketMQ:
-CleanCommitLogService, CleanConsumeQueueService).
+"""Retention: old log files go by age, by disk use and by an absolute budget; queue and index files follow the log
+(RocketMQ: CleanCommitLogService, CleanConsumeQueueService).
 
-It must never remove the last log file, a file with unflushed bytes, or bytes under a reader: a held file loses its name and keeps its bytes
-until the last hold goes. Messages that a group had not read yet are counted when they go, and whether the oldest go or new ones are
-refused when the disk is full is an explicit policy.
+It must never remove the last log file, a file with unflushed bytes, or bytes under a reader: a held file loses its
+name and keeps its bytes until the last hold goes. Messages that a group had not read yet are counted when they go, and
+whether the oldest go or new ones are refused when the disk is full is an explicit policy.
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ class RetentionService:
         c = self._config
         hours = ",".join(f"{hour:02d}" for hour in sorted(c.delete_hours))
         budget = f"{c.retention_bytes} bytes" if c.retention_bytes is not None else "no byte budget"
+        forcibly = "" if c.clean_file_forcibly_enable else " (off)"
+        full = "refuses puts" if c.retention_when_full == "refuse" else "also refuses puts until there is space"
         return (
             f"retention: {c.file_reserved_time_hours} h, deleted at hour {hours}; {budget}; disk use above "
-            f"{c.disk_max_used_space_percent} % deletes expired files at once, above {c.disk_space_clean_forcibly_percent} % the oldest "
-            f"whatever their age{'' if c.clean_file_forcibly_enable else ' (off)'}, above {c.disk_space_warning_level_percent} % "
-            f"{'refuses puts' if c.retention_when_full == 'refuse' else 'drops the oldest and refuses puts until there is space'}"
+            f"{c.disk_max_used_space_percent} % deletes expired files at once, "
+            f"above {c.disk_space_clean_forcibly_percent} % the oldest whatever their age{forcibly}, "
+            f"above {c.disk_space_warning_level_percent} % {full}"
         )
 
     def _turn(self, bell: Bell) -> None:
@@ -97,7 +99,9 @@ class RetentionService:
         return DiskUse(percent, self._commit_log.written - max(0, self._commit_log.min_offset))
 
     def clean_now(self) -> None:
-        """Let the next runs delete expired files whatever the hour (RocketMQ: the admin command sets a counter of 20)."""
+        """Let the next runs delete expired files whatever the hour (RocketMQ: the admin command sets a counter of
+        20).
+        """
         self._manual_runs = 20
         self.service.wake()
 
@@ -150,7 +154,11 @@ class RetentionService:
         if on != self.refusing:
             self.refusing = on
             self._commit_log.set_flag(REFUSING, on)
-            _log.warning("disk use is above %d %%: %s", self._config.disk_space_warning_level_percent, "puts are refused" if on else "over")
+            _log.warning(
+                "disk use is above %d %%: %s",
+                self._config.disk_space_warning_level_percent,
+                "puts are refused" if on else "over",
+            )
 
     def _count_unread(self, min_physical: int) -> None:
         """Count units that go although some group had not come so far."""

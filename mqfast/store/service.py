@@ -1,8 +1,8 @@
 """Service: starts, stops and joins one background loop (RocketMQ: ServiceThread).
 
-A loop body sleeps and works without the GIL; Python is met only once a turn. Threads are daemons, so that an interpreter that exits does
-not hang on an open store: the store's exit handler stops them first. A failed turn is logged once and kept in ``error``;
-it never ends the loop.
+A loop body sleeps and works without the GIL; Python is met only once a turn. Threads are daemons, so that an
+interpreter that exits does not hang on an open store: the store's exit handler stops them first. A failed turn is
+logged once and kept in ``error``; it never ends the loop.
 """
 
 from __future__ import annotations
