@@ -1,0 +1,155 @@
+"""What the command line prints: tables and facts, JSON lines, bodies as text or hex, progress bars.
+
+Colour only where ``rich`` is installed and stdout is a terminal; everything else is plain text. It must never send a control character of a
+message to a terminal, and never hold more than it is asked to print: rows of a long listing go out one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+__all__ = ["Output", "body_text", "time_text", "visible"]
+
+_BAR_CELLS: Final = 30
+_BAR_PAUSE_S: Final = 0.1
+_MAX_SHOWN_BYTES: Final = 4096
+
+
+def visible(text: str) -> str:
+    """The text on one line, control characters and other unprintable ones as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Local date and time of a timestamp in ms; the number itself where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+
+
+def body_text(body: bytes, style: str = "auto", limit: int = _MAX_SHOWN_BYTES) -> str:
+    """A body for people.
+
+    Args: style: ``text`` (escapes for what is no text), ``hex``, or ``auto``: text where all of it is text, else hex; limit: bytes shown at most.
+    """
+    shown, rest = body[:limit], len(body) - limit
+    tail = f" ... {rest} more bytes" if rest > 0 else ""
+    if style == "hex":
+        return shown.hex(" ") + tail
+    try:
+        # A limit may cut a character in two; that does not make the body binary.
+        text = shown.decode("utf-8") if rest <= 0 else shown.decode("utf-8", "ignore")
+        if rest > 0 and len(shown) - len(text.encode("utf-8")) > 3:
+            raise ValueError("not text")
+    except ValueError:
+        if style == "auto":
+            return shown.hex(" ") + tail
+        text = shown.decode("utf-8", "backslashreplace")
+    if style == "auto" and not text.replace("\n", "").replace("\t", "").replace("\r", "").isprintable():
+        return shown.hex(" ") + tail
+    return visible(text) + tail
+
+
+class Output:
+    """Where a command prints to.
+
+    Args: as_json: one JSON object a line instead of text.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._rich: Any = None
+        if not as_json and sys.stdout.isatty():
+            with contextlib.suppress(ImportError):
+                from rich.console import Console
+
+                self._rich = Console(highlight=False, soft_wrap=True)
+
+    def line(self, text: str, style: str | None = None) -> None:
+        """One line of text; ``style`` is a rich style."""
+        if self._rich is not None:
+            self._rich.print(text, style=style, markup=False)
+        else:
+            print(text)
+
+    def json(self, row: dict[str, Any]) -> None:
+        """One JSON object on a line of its own; ASCII, so that any terminal and any locale can take it."""
+        sys.stdout.write(json.dumps(row, separators=(",", ":"), default=str) + "\n")
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Rows under heads; numbers to the right."""
+        texts = [[visible(str(cell)) for cell in row] for row in rows]
+        right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(heads))]
+        if self._rich is not None:
+            from rich.table import Table
+            from rich.text import Text
+
+            table = Table(box=None, header_style="bold", pad_edge=False)
+            for i, head in enumerate(heads):
+                table.add_column(head, justify="right" if right[i] else "left", style="cyan" if i == 0 else None)
+            for row in texts:
+                table.add_row(*(Text(cell) for cell in row))
+            self._rich.print(table, soft_wrap=False)
+            return
+        widths = [max([len(head), *(len(row[i]) for row in texts)]) for i, head in enumerate(heads)]
+        for line in ([*heads], *texts):
+            cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
+            print("  ".join(cells).rstrip())
+
+    def facts(self, title: str, pairs: Sequence[tuple[str, object]]) -> None:
+        """A title and named values below it."""
+        self.line(title, "bold")
+        width = max((len(name) for name, _ in pairs), default=0)
+        for name, value in pairs:
+            self.line(f"  {name.ljust(width)}  {visible(str(value))}")
+
+    def note(self, text: str) -> None:
+        """One line on stderr, for people."""
+        print(f"mqfast: {visible(' '.join(text.split()))}", file=sys.stderr)
+
+    @contextlib.contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int], None] | None]:
+        """A bar on stderr while the block runs: it gets a function of (done, to do), or None when stderr is no terminal."""
+        if not sys.stderr.isatty():
+            yield None
+            return
+        bar = _Bar(what)
+        try:
+            yield bar.update
+        finally:
+            bar.clear()
+
+
+class _Bar:
+    """A progress bar on one line of stderr; drawn at most ten times a second."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._drawn = 0.0
+        self._width = 0
+
+    def update(self, done: int, whole: int) -> None:
+        now = time.monotonic()
+        if now - self._drawn < _BAR_PAUSE_S:
+            return
+        self._drawn = now
+        part = min(1.0, done / whole) if whole > 0 else 0.0
+        cells = round(part * _BAR_CELLS)
+        text = f"{self._what} [{'#' * cells}{'.' * (_BAR_CELLS - cells)}] {part:4.0%}"
+        self._width = max(self._width, len(text))
+        sys.stderr.write("\r" + text)
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
