@@ -272,7 +272,7 @@ class BatchConsumeQueue:
     # --- read ---
 
     def find(self, queue_offset: int) -> BatchUnit | None:
-        """The unit of the record that holds this queue offset (or stands before a hole there); None outside the bounds."""
+        """The unit of the record that holds this queue offset, or stands before a hole there; None out of bounds."""
         if self._min_offset < 0 or not self._min_offset <= queue_offset < self.max_offset:
             return None
         number = self._search(_BASE_OFFSET, queue_offset) - 1

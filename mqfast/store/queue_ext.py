@@ -106,7 +106,7 @@ class QueueExt:
         self._end = expected or 0
 
     def recover(self) -> None:
-        """Find the end: the first size in the last file that is no unit's (in the files before, it only ends that file)."""
+        """Find the end: the first size in the last file that is no unit's (before, it ends that file only)."""
         if not self._files:
             return
         last = self._files[-1]
