@@ -194,7 +194,12 @@ class QueueStore:
         largest = -1
         for queue in self.all():
             queue.recover()
-            largest = max(largest, queue.max_physical)
+            end = queue.max_physical
+            if isinstance(queue, BatchConsumeQueue):
+                # It keeps where its last record starts; taken for an end, that record's keys would be put again at each open.
+                last = queue.find(queue.max_offset - 1)
+                end = -1 if last is None else last.physical_offset + last.size
+            largest = max(largest, end)
         return largest
 
     def truncate(self, physical_offset: int) -> None:
