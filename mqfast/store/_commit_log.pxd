@@ -74,6 +74,8 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
                        Appended *out) noexcept nogil
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
                         Appended *out) noexcept nogil
+# Not held for these.
+cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil
 cdef int64_t readable(LogState *s, bint sync) noexcept nogil
 

@@ -25,6 +25,7 @@ from mqfast.store._os cimport (
     lock,
     lock_wait,
     mq_add32,
+    mq_cas64,
     mq_and32,
     mq_get32,
     mq_load32,
@@ -178,6 +179,33 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     s.lock_since_ms = 0
     return APPEND_OK
+
+
+cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil:
+    """Claim the next piece ahead of the written position, up to end, and make its pages writable.
+
+    The prefault thread and batches that outrun it share the work this way. Returns: 1 done, 0 nothing to do, -errno. The put lock is not held.
+    """
+    cdef int64_t claimed, start, stop, file_start, file_bytes
+    cdef uint8_t *base
+    cdef int rc
+    lock(&s.lock)
+    base = s.base
+    file_start = s.file_start
+    file_bytes = s.file_bytes
+    start = s.written
+    unlock(&s.lock)
+    claimed = mq_load64(&s.prefaulted)
+    start = max(start, claimed)
+    end = min(end, file_start + file_bytes)
+    if s.pooled or file_bytes == 0 or start < file_start or start >= end:
+        return 0
+    stop = min(end, start + POPULATE_STEP)
+    if not mq_cas64(&s.prefaulted, claimed, stop):
+        return 1
+    start = (start - file_start) & ~(PAGE - 1)
+    rc = populate(s.os, base + start, stop - file_start - start)
+    return rc if rc < 0 else 1
 
 
 # --- commit and flush ------------------------------------------------------------------------------------------------------
@@ -690,30 +718,27 @@ cdef class CommitLog:
         """
         cdef LogState *s = &self.state
         cdef MappedFile file = self.current
-        cdef uint8_t *base
         cdef uint32_t seen = bell.seen
-        cdef int64_t start, end, written, last = -1, still = 0, window = self.prefault_window, step
+        cdef int64_t written, ahead, last = -1, still = 0, window = self.prefault_window
         cdef int rc = 0
         if file is None or file.buffer != NULL or window <= 0:
             with nogil:
                 futex_wait(&bell.word, seen, 20000000)
             bell.seen = mq_load32(&bell.word)
             return
-        base = file.hold()
+        file.hold()
         try:
             with nogil:
                 while mq_load32(&bell.word) == seen and s.file_start == file.start_offset and s.file_bytes and rc >= 0:
                     written = mq_load64(&s.written)
-                    if s.prefaulted - written < window // 2 and last >= 0 and written != last:
+                    ahead = mq_load64(&s.prefaulted) - written
+                    if ahead < window // 2 and last >= 0 and written != last:
                         window = min(window * 2, MAX_WINDOW)
-                    start = (max(s.prefaulted, written) - file.start_offset) & ~(PAGE - 1)
-                    end = min(written - file.start_offset + window, file.file_bytes)
-                    step = min(end - start, POPULATE_STEP)
-                    if step > 0 and (end - start >= window // 4 or end == file.file_bytes):
-                        rc = populate(s.os, base + start, step)
-                        s.prefaulted = file.start_offset + start + step
-                        last = written
-                        continue
+                    if ahead < window - window // 4:
+                        rc = prefault_piece(s, written + window)
+                        if rc > 0:
+                            last = written
+                            continue
                     if written != last:
                         still = 0
                     else:

@@ -5,8 +5,8 @@ error instead of a SIGBUS), and never be recycled as another file. Positions (wr
 the file is a piece of, so they are kept there, once.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memset
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 from mqfast.store._os cimport (
     MQ_ADVISE_RANDOM,
     MQ_ADVISE_WILLNEED,
@@ -30,6 +30,7 @@ import os as _os
 from mqfast.errors import CorruptFile, StoreClosed
 
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
+cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
 cdef int64_t POPULATE_STEP = 4 << 20
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
@@ -43,6 +44,19 @@ def mapping_count() -> int:
 def locked_byte_count() -> int:
     """How many bytes of all stores of this process are locked in memory now."""
     return live_locked_bytes
+
+
+cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
+    cdef uint64_t seen = 0, word
+    cdef int64_t i = 0
+    while i + 8 <= n:
+        memcpy(&word, p + i, 8)
+        seen |= word
+        i += 8
+    while i < n:
+        seen |= p[i]
+        i += 1
+    return seen == 0
 
 
 cdef class MappedFile:
@@ -206,15 +220,14 @@ cdef class MappedFile:
         base = self.base
         with nogil:
             while at < total:
-                at = os.seek_data(os, fd, at)
-                if at < 0 or at >= total:
-                    break
-                n = min(<int64_t> 4096 - (at & 4095), total - at)
-                for k in range(n):
-                    if base[at + k]:
-                        memset(base + at + k, 0, n - k)
-                        cleared += n - k
+                if at == position or not at & (SEEK_EVERY - 1):
+                    at = os.seek_data(os, fd, at)
+                    if at < 0 or at >= total:
                         break
+                n = min(<int64_t> 4096 - (at & 4095), total - at)
+                if not _is_zero(base + at, n):
+                    memset(base + at, 0, n)
+                    cleared += n
                 at += n
         self.close_fd()
         return cleared

@@ -143,6 +143,11 @@ cdef class OsDoor:
     cpdef int64_t monotonic_ns(self) noexcept:
         return self.os.monotonic_ns(self.os)
 
+    @property
+    def table_address(self) -> int:
+        """Address of this door's own table of calls (struct mq_os): a test may put other functions there before the store is opened."""
+        return <size_t> self.os
+
     def fix_clock(self, now_ms) -> None:
         """Let the wall clock stand at ``now_ms`` (int, ms), or run again (None)."""
         if now_ms is None:

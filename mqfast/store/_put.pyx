@@ -23,6 +23,7 @@ from mqfast.store._commit_log cimport (
     append_encoded,
     append_simple,
     flush_up_to,
+    prefault_piece,
 )
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
@@ -753,6 +754,7 @@ cdef class Producer:
             self.store.log.raise_state()
             self.bind()
         cdef QueueState *q = self.q
+        cdef bint prefault = self.store.log.prefault_window > 0
         items = list(items)      # a reference to each body for as long as the GIL is away
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         at = <const uint8_t **> PyMem_Malloc(n * sizeof(void *))
@@ -785,7 +787,7 @@ cdef class Producer:
             while done < n:
                 with nogil:
                     done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
-                                        self.dispatch_later, fixed, at, sizes, result.items, done, n)
+                                        self.dispatch_later, fixed, prefault, at, sizes, result.items, done, n)
                 self.store.log.raise_state()
                 if done < n:
                     self.store.log.roll()
@@ -806,7 +808,7 @@ cdef class Producer:
 
 cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *topic, int32_t topic_bytes,
                              const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
-                             int64_t fixed, const uint8_t **at, int32_t *sizes, Appended *out,
+                             int64_t fixed, bint prefault, const uint8_t **at, int32_t *sizes, Appended *out,
                              Py_ssize_t start, Py_ssize_t n) noexcept nogil:
     """Append from start on, in chunks; returns where it stopped: n, or earlier when a roll is needed or the log was latched."""
     cdef Py_ssize_t end, i
@@ -818,6 +820,8 @@ cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, 
         while end < n and bytes_ < CHUNK_BYTES:
             bytes_ += fixed + sizes[end]
             end += 1
+        if prefault and s.written + bytes_ > s.prefaulted:
+            prefault_piece(s, s.written + bytes_ + CHUNK_BYTES)     # the prefault thread was outrun: help it
         lock(&s.lock)
         if s.flags:
             unlock(&s.lock)

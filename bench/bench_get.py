@@ -1,0 +1,76 @@
+"""get, query: from the page cache into Python. Target: 32 at a time, zero-copy, >= 3 million messages a second."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import Table
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import mqfast
+
+COUNT = 100_000
+
+
+@pytest.fixture
+def store(place: Path) -> Iterator[mqfast.MessageStore]:
+    """100,000 messages of 256 bytes in one queue, every hundredth with a key."""
+    with mqfast.open(place / "store", maxHashSlotNum=50_000, maxIndexNum=200_000) as made:
+        put = made.producer("Bench").put
+        for number in range(COUNT):
+            put(b"x" * 256, f"key{number}" if number % 100 == 0 else None)
+        yield made
+
+
+def _rate(benchmark: BenchmarkFixture, per_round: int) -> float:
+    return per_round / statistics.median(benchmark.stats.stats.data)
+
+
+def _walk(store: mqfast.MessageStore) -> int:
+    offset = seen = 0
+    while True:
+        found = store.get("Bench", 0, offset, 32)
+        if not len(found):
+            return seen
+        for message in found:
+            assert message is not None
+        seen += len(found)
+        offset = found.next_offset
+
+
+def _copy(store: mqfast.MessageStore) -> int:
+    offset = seen = 0
+    while True:
+        found = store.get("Bench", 0, offset, 32)
+        if not len(found):
+            return seen
+        seen += len(found.bodies())
+        offset = found.next_offset
+
+
+def test_get_zero_copy(benchmark: BenchmarkFixture, store: mqfast.MessageStore, table: Table) -> None:
+    """Batches of 32, every message object taken."""
+    assert benchmark.pedantic(_walk, args=(store,), rounds=9, warmup_rounds=1) == COUNT
+    rate = _rate(benchmark, COUNT)
+    table.add("get 32, zero-copy messages", f"{rate / 1e6:.1f} M/s", ">= 3 M/s", rate >= 3e6)
+
+
+def test_get_bytes(benchmark: BenchmarkFixture, store: mqfast.MessageStore, table: Table) -> None:
+    """Batches of 32, every body copied into a bytes object."""
+    assert benchmark.pedantic(_copy, args=(store,), rounds=9, warmup_rounds=1) == COUNT
+    table.add("get 32, bodies as bytes", f"{_rate(benchmark, COUNT) / 1e6:.1f} M/s", "-", None)
+
+
+def test_query(benchmark: BenchmarkFixture, store: mqfast.MessageStore, table: Table) -> None:
+    """A key query that hits, compared with the message."""
+    keys = [f"key{number}" for number in range(0, COUNT, 1000)]
+
+    def work() -> None:
+        for key in keys:
+            assert len(store.query("Bench", key)) == 1
+
+    benchmark.pedantic(work, rounds=9, warmup_rounds=1)
+    table.add("query by key, hit", f"{1e6 / _rate(benchmark, len(keys)):.2f} us", "-", None)

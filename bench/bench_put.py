@@ -1,0 +1,93 @@
+"""put: from Python into the page cache. Targets: one put of 1 KiB <= 300 ns bound, <= 450 ns by keyword; batches <=
+150 ns a message.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+from harness import Floor, Table
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import mqfast
+
+PUTS = 20_000
+ROUNDS = 9
+
+
+def _median_ns(benchmark: BenchmarkFixture, per_round: int) -> float:
+    return statistics.median(benchmark.stats.stats.data) / per_round * 1e9
+
+
+def _row(
+    table: Table, benchmark: BenchmarkFixture, floor_ns: float, what: str, per_round: int, target_ns: int | None
+) -> None:
+    ns = _median_ns(benchmark, per_round)
+    benchmark.extra_info.update(ns_per_message=ns, floor_ns=floor_ns)
+    figure = f"{ns:.0f} ns ({ns / floor_ns:.1f}x floor of {floor_ns:.0f})"
+    table.add(what, figure, f"<= {target_ns} ns" if target_ns else "-", None if target_ns is None else ns <= target_ns)
+
+
+@pytest.mark.parametrize(("size", "target"), [(1024, 300), (40, None)])
+def test_producer(
+    benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int, target: int | None
+) -> None:
+    """A bound producer: positional arguments, everything constant encoded once."""
+    body = b"x" * size
+    with mqfast.open(place / "store") as store:
+        put = store.producer("Bench", 0, "TagA").put
+
+        def work() -> None:
+            for _ in range(PUTS):
+                put(body)
+
+        benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=2)
+    _row(table, benchmark, floor.copy_ns(place, size), f"producer.put {size} B", PUTS, target)
+
+
+@pytest.mark.parametrize(("size", "target"), [(1024, 450), (40, None)])
+def test_keywords(
+    benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int, target: int | None
+) -> None:
+    """store.put with a keyword."""
+    body = b"x" * size
+    with mqfast.open(place / "store") as store:
+        put = store.put
+
+        def work() -> None:
+            for _ in range(PUTS):
+                put("Bench", body, tags="TagA")
+
+        benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=2)
+    _row(table, benchmark, floor.copy_ns(place, size), f"store.put(tags=) {size} B", PUTS, target)
+
+
+@pytest.mark.parametrize("size", [1024, 64])
+def test_put_many(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int) -> None:
+    """A thousand bodies a call; the GIL is released once."""
+    bodies = [b"x" * size] * 1000
+    with mqfast.open(place / "store") as store:
+
+        def work() -> None:
+            for _ in range(PUTS // 1000):
+                store.put_many("Bench", bodies)
+
+        benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=2)
+    _row(table, benchmark, floor.copy_ns(place, size), f"put_many {size} B", PUTS, 150)
+
+
+def test_keyed(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
+    """A key a message: the index entry is put behind the call, by the dispatch thread."""
+    body = b"x" * 1024
+    keys = [f"key{number}" for number in range(PUTS)]
+    with mqfast.open(place / "store") as store:
+        put = store.producer("Bench").put
+
+        def work() -> None:
+            for key in keys:
+                put(body, key)
+
+        benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=2)
+    _row(table, benchmark, floor.copy_ns(place, 1024), "producer.put with key 1024 B", PUTS, None)

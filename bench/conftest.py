@@ -1,0 +1,64 @@
+"""What all benchmarks share: a directory, the floor in C, and the table of targets that is printed at the end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Test files are imported by path, so the folder itself must be found for what they share.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import ROOT, Floor, Row, Table
+
+_TABLE = Table()
+
+
+@pytest.fixture(scope="session")
+def table() -> Table:
+    """The closing table."""
+    return _TABLE
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty directory on the disk that is measured."""
+    path = Path(tempfile.mkdtemp(prefix="mqfast-bench-", dir=os.environ.get("MQFAST_BENCH_DIR")))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def floor(tmp_path_factory: pytest.TempPathFactory) -> Floor:
+    """The floor, compiled for this machine."""
+    out = tmp_path_factory.mktemp("floor") / "floor.so"
+    sources = [str(ROOT / "bench" / "floor.c"), *map(str, sorted((ROOT / "csrc").glob("crc32*.c")))]
+    command = ["cc", "-O3", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-I", str(ROOT / "csrc"), *sources]
+    subprocess.run([*command, "-o", str(out)], check=True)
+    return Floor(ctypes.CDLL(str(out)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the targets beside what was measured."""
+    if not _TABLE.rows:
+        return
+    write = terminalreporter.write_line
+    terminalreporter.section("targets")
+    write(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {sys.version.split()[0]}")
+    head = Row("what", "measured", "target", None, "durability")
+    rows = [head, *_TABLE.rows]
+    widths = [max(len(getattr(row, name)) for row in rows) for name in ("what", "figure", "target", "durability")]
+    for row in rows:
+        verdict = "" if row is head else "met" if row.met else "not compared" if row.met is None else "MISSED"
+        write(
+            f"{row.what:<{widths[0]}}  {row.figure:>{widths[1]}}  {row.target:<{widths[2]}}  "
+            f"{row.durability:<{widths[3]}}  {verdict}"
+        )

@@ -1,0 +1,62 @@
+/* The floor of a put: the same bytes copied into a mapped file, CRC taken, nothing else. Built by bench/conftest.py with csrc/crc32*.c. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "crc32.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static int64_t now_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/* ns for count records of size bytes each with header_bytes of other fields, into a mapping made writable beforehand; -1: failed */
+int64_t floor_ns(const char *path, const uint8_t *body, int64_t size, int64_t header_bytes, int64_t count) {
+    int64_t record = size + header_bytes, bytes = record * count, took = -1;
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) return -1;
+    if (ftruncate(fd, bytes) == 0) {
+        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (base != MAP_FAILED) {
+            if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) != 0) memset(base, 0, (size_t)bytes);
+            int64_t start = now_ns();
+            for (int64_t i = 0; i < count; i++) {
+                uint8_t *at = base + i * record;
+                uint32_t crc = mq_crc32_copy(at + header_bytes, body, (size_t)size);
+                memset(at, (int)(crc & 1), (size_t)header_bytes);
+            }
+            took = now_ns() - start;
+            munmap(base, (size_t)bytes);
+        }
+    }
+    close(fd);
+    unlink(path);
+    return took;
+}
+
+/* ns for count rounds of: write size bytes at the end of a file, fdatasync */
+int64_t sync_floor_ns(const char *path, const uint8_t *body, int64_t size, int64_t count) {
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) return -1;
+#if defined(__linux__)
+    if (fallocate(fd, 0, 0, size * count) != 0) (void)0;
+#endif
+    int64_t start = now_ns();
+    for (int64_t i = 0; i < count; i++) {
+        if (pwrite(fd, body, (size_t)size, i * size) != size) return -1;
+        if (fdatasync(fd) != 0) return -1;
+    }
+    int64_t took = now_ns() - start;
+    close(fd);
+    unlink(path);
+    return took;
+}
