@@ -205,8 +205,11 @@ class BatchConsumeQueue:
         self._revise()
 
     def _revise(self) -> None:
-        first = self._first
-        self._min_offset = self._unit(first).base_offset if first < self._end else -1
+        first, end = self._first, self._end
+        self._min_offset = self._unit(first).base_offset if first < end else -1
+        if self.max_physical < 0 and first < end:
+            # The files that recovery looked at hold nothing; RocketMQ would now take records twice.
+            self.max_physical = self._unit(end - 1).physical_offset
 
     def correct_min(self, min_physical: int) -> None:
         """Move the lower bound past units whose records are gone.

@@ -204,7 +204,25 @@ def test_recovery_looks_at_the_last_three_files(tmp_path: Path) -> None:
     queue.close()
     path = Path(queue.path) / f"{0:020}"
     path.write_bytes(b"\xff" * FILE)  # RocketMQ does not look there either
-    assert reopened(queue).max_offset == 60
+    queue = reopened(queue)
+    assert queue.max_offset == 60
+    queue.close()
+    path = Path(queue.path) / f"{2 * FILE:020}"
+    path.write_bytes(b"\xff" * FILE)
+    queue = reopened(queue)
+    assert (queue.unit_count, queue.max_physical) == (8, 700)
+    assert [file.start_offset for file in queue.file_list] == [0, FILE, 2 * FILE]
+
+
+def test_recovery_keeps_an_empty_last_file(tmp_path: Path) -> None:
+    queue = new(tmp_path)
+    units = fill(queue, 4)
+    (Path(queue.path) / f"{FILE:020}").write_bytes(bytes(FILE))
+    queue = reopened(queue)
+    assert len(queue.file_list) == 2
+    assert list(queue.iterate(0)) == units
+    queue.put(400, 90, 0, 2000, 12, 1)
+    assert (len(queue.file_list), queue.unit(12).physical_offset) == (2, 400)
 
 
 def test_lower_bound_follows_the_log(tmp_path: Path) -> None:
@@ -304,6 +322,10 @@ def test_flush_syncs_what_is_new(tmp_path: Path) -> None:
     queue.put(600, 90, 0, 5000, 18, 1)
     assert queue.flush() >= 46
     assert queue.flush() == 0
+    queue.truncate(300)
+    assert queue.flush() == 0
+    queue.put(700, 90, 0, 5000, 9, 1)
+    assert queue.flush() >= 46
 
 
 def test_rest_close_destroy(tmp_path: Path) -> None:

@@ -103,12 +103,13 @@ def test_bitmaps(tmp_path: Path) -> None:
         struct.pack(">hqqh", 0, 0, 0, 0),
         struct.pack(">hqqh", 1, 0, 0, 0),
         struct.pack(">hqqh", 19, 0, 0, 0),
+        struct.pack(">hqqh", 19, 0, 0, -1),
         struct.pack(">hqqh", 20, 0, 0, 1),
         struct.pack(">hqqh", 20, 0, 0, -1),
         struct.pack(">hqqh", 30, 0, 0, 11),
         struct.pack(">hqqh", 32767, 0, 0, 32747),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_unit_that_is_none_is_not_found_and_ends_the_walk(record: bytes, tmp_path: Path) -> None:
     ext = write(tmp_path, ext_record(1, 2) + record + ext_record(3, 4))
@@ -155,6 +156,13 @@ def test_truncate_and_follow_the_queue(tmp_path: Path) -> None:
     assert [address - LEAST for address, _ in ext.units()] == [128, 148]
     assert ext.get(LEAST) is None
     assert ext.get(LEAST + 148) == ExtUnit(1, 1, b"")
+
+
+def test_the_file_behind_a_full_one_stays(tmp_path: Path) -> None:
+    ext = write(tmp_path, b"".join(ext_record(i, i) for i in range(5)) + ext_record(5, 5, b"12345678"), b"")
+    ext.recover()
+    ext.truncate(LEAST + 100)
+    assert (ext.max_address, len(ext.file_list)) == (LEAST + 128, 2)
 
 
 def test_load_refuses_files_of_another_length_and_gaps(tmp_path: Path) -> None:
