@@ -833,10 +833,10 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
 def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_t log_min, int64_t log_end) -> tuple:
     """Check every chain of one index file, and add up the entries that point into [log_min, log_end).
 
-    Returns: (entries, counted, their sum, wrong entries, byte of the first, wrong slots, byte of the first).
+    Returns: (entries, counted, their sum, wrong entries, byte of the first, wrong slots, byte of the first, entries beyond log_end).
     Raises: CorruptFile when the file has shrunk, StorageError.
     """
-    cdef int64_t counted = 0, wrong = 0, wrong_at = -1, wrong_slots = 0, wrong_slot_at = -1
+    cdef int64_t counted = 0, wrong = 0, wrong_at = -1, wrong_slots = 0, wrong_slot_at = -1, beyond = 0
     cdef uint64_t digest = 0
     cdef int64_t n = 0, got = 0, i, number = 1, count, entries = 40 + 4 * <int64_t> slots, physical
     cdef int32_t key_hash, previous, value
@@ -873,6 +873,8 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
                     if log_min <= physical < log_end:
                         counted += 1
                         digest += mix(key_hash, physical, 0, 0)
+                    elif physical >= log_end:
+                        beyond += 1
                     number += 1
                     i += 20
         if got != n:
@@ -897,7 +899,7 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
         if got != n:
             check(got, "read", file.path)
             raise CorruptFile("the file has shrunk", path=file.path, offset=40 + 4 * number, expected=f"{n} bytes", found=f"{got}")
-        return count - 1, counted, digest, wrong, wrong_at, wrong_slots, wrong_slot_at
+        return count - 1, counted, digest, wrong, wrong_at, wrong_slots, wrong_slot_at, beyond
     finally:
         free(buffer)
         free(heads)

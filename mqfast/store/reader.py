@@ -194,6 +194,10 @@ class _Queue:
         self.ext = _Stream(door, (ext_directory,), files) if ext_directory is not None else None
         self._end = -1
         self._ext_files: ExtFiles | None = None
+        self.whole_end = -1
+        """Up to here the last record was seen to be whole."""
+        self.found_begin = (-1, -1, -1)
+        """First byte of the log, first byte of the queue, and what they made the first position."""
 
     def refresh(self) -> None:
         """List the files again; positions that were found stay as long as their file does."""
@@ -201,6 +205,7 @@ class _Queue:
         if self.ext is not None:
             self.ext.refresh()
             self._ext_files = None
+        self.whole_end = -1
         if not self.stream.files or self._end < self.stream.begin:
             self._end = -1
 
@@ -571,8 +576,11 @@ class StoreReader:
         begin = queue.stream.begin
         if end <= begin:
             return begin
+        if end == queue.whole_end:
+            return end
         last = queue.unit(end - size)
         if last.is_filler or last.physical_offset < self._log.begin or self._is_whole(last):
+            queue.whole_end = end
             return end
         log_end = self.log_range()[1]
         low, high = begin // size if not queue.is_batch else 0, (end - (begin if queue.is_batch else 0)) // size
@@ -589,6 +597,9 @@ class StoreReader:
     def _begin(self, queue: _Queue, end: int) -> int:
         """Position of the first unit that is no filler and whose record was not removed; ``end`` when there is none."""
         size = queue.unit_bytes
+        log_begin, stream_begin, begin = queue.found_begin
+        if (log_begin, stream_begin) == (self._log.begin, queue.stream.begin) and begin < end:
+            return begin
         low, high = 0, (end - queue.stream.begin) // size
         while low < high:
             middle = (low + high) // 2
@@ -597,7 +608,9 @@ class StoreReader:
                 low = middle + 1
             else:
                 high = middle
-        return queue.stream.begin + low * size
+        begin = queue.stream.begin + low * size
+        queue.found_begin = (self._log.begin, queue.stream.begin, begin)
+        return begin
 
     def _span(self, queue: _Queue) -> tuple[int, int]:
         end = self._end(queue)

@@ -1,0 +1,848 @@
+"""verify and repair: is a store whole, what is wrong and where, and the few things that may be done about it.
+
+verify only reads, by pread, without lock; it may run beside a writer. It adds up what the records of the log ask of
+queues and index, and what queues and index hold, both in C; only where the sums differ are records and units compared
+one by one. repair needs the store's lock; it does nothing but cut the log at its first damage and put derived files
+out of the way, so that the next open makes them anew from the log. It never changes a byte that it has not copied,
+synced, into its own directory first. Formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile, MqfastError, StorageError, StoreNotFound
+from mqfast.message import LMQ_PREFIX, SysFlag
+from mqfast.properties import index_hash, index_key, index_keys, jhash
+from mqfast.store._index_file import IndexFile
+from mqfast.store._os import REAL, OsDoor
+from mqfast.store._record import StoredMessage
+from mqfast.store._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
+from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.index_service import infer_index_sizes
+from mqfast.store.lock import StoreLock, create_abort
+from mqfast.store.metadata import ConfigFile, TopicTable
+from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
+
+__all__ = ["Damage", "RepairReport", "Report", "Severity", "repair", "verify"]
+
+_UNIT_BYTES: Final = 20
+_BATCH_UNIT_BYTES: Final = 46
+_FILLER_SIZE: Final = 0x7FFFFFFF
+# Of one kind in one queue or index; the rest is counted.
+_LISTED: Final = 20
+_CHUNK_BYTES: Final = 8 << 20
+_SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
+_MAP_WIDTH: Final = 64
+
+Progress = Callable[[int, int], None]
+_Key = tuple[str, int]
+
+
+class Severity(StrEnum):
+    """NOTE: worth knowing, nothing is lost. RECOVERABLE: what a killed writer leaves; the next open puts it in order.
+    DAMAGE: data is lost or would be, or files contradict each other."""
+
+    NOTE = "note"
+    RECOVERABLE = "recoverable"
+    DAMAGE = "damage"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One finding. ``offset``: physical offset in the log, byte of the file elsewhere, None for a whole file."""
+
+    kind: str
+    path: str
+    offset: int | None
+    expected: str
+    found: str
+    severity: Severity
+
+    def __str__(self) -> str:
+        at = "" if self.offset is None else f" at {self.offset}"
+        return f"{self.severity:11} {self.kind:14} {self.path}{at}: expected {self.expected}, found {self.found}"
+
+
+@dataclass
+class Report:
+    """What verify found.
+
+    ``counts``: files, records, units, entries, and so on, and how many findings of each kind there are (a list of
+    findings names at most 20 of a kind in one file). ``log_range``: first and last physical offset of whole records.
+    """
+
+    path: str
+    dirty: bool = False
+    damages: list[Damage] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    bytes_checked: int = 0
+    seconds: float = 0.0
+    log_range: tuple[int, int] = (0, 0)
+    log_files: list[tuple[str, int, int, list[tuple[int, int]], int]] = field(default_factory=list)
+    """Path, start, end, damaged ranges, end of data; all physical offsets."""
+
+    @property
+    def state(self) -> str:
+        """``"clean"``, ``"recoverable"`` (the next open puts it in order) or ``"damaged"``."""
+        found = {damage.severity for damage in self.damages}
+        if Severity.DAMAGE in found:
+            return "damaged"
+        return "recoverable" if self.dirty or Severity.RECOVERABLE in found else "clean"
+
+    @property
+    def ok(self) -> bool:
+        """Is nothing damaged: clean, or left by a killed writer in a state that recovery puts in order?"""
+        return self.state != "damaged"
+
+    def to_json(self) -> str:
+        """Everything as one JSON object."""
+        value = asdict(self)
+        value.update(state=self.state, ok=self.ok, counts=dict(self.counts))
+        return json.dumps(value, ensure_ascii=False)
+
+    def damage_map(self) -> str:
+        """The log as one line a file (``.`` whole, ``#`` damaged, blank: free), then the findings."""
+        lines = []
+        for path, start, end, bad, data_end in self.log_files:
+            cells = ["." if start + (end - start) * i // _MAP_WIDTH < data_end else " " for i in range(_MAP_WIDTH)]
+            for low, high in bad:
+                first = (low - start) * _MAP_WIDTH // max(1, end - start)
+                last = max(first, ((high - start) * _MAP_WIDTH - 1) // max(1, end - start))
+                for i in range(first, min(last, _MAP_WIDTH - 1) + 1):
+                    cells[i] = "#"
+            lines.append(f"{os.path.basename(path)} |{''.join(cells)}|")
+        return "\n".join([*lines, *map(str, self.damages)])
+
+    def __str__(self) -> str:
+        speed = self.bytes_checked / max(self.seconds, 1e-9) / 1e9
+        head = f"{self.path}: {self.state}, {self.counts['records']} records, {self.bytes_checked} bytes in "
+        return f"{head}{self.seconds:.2f} s ({speed:.2f} GB/s)\n{self.damage_map()}"
+
+
+@dataclass
+class _LogFile:
+    """What one log file holds."""
+
+    file: OffsetFile
+    end: int
+    tally: LogTally = field(default_factory=LogTally)
+    bad: list[tuple[int, int, str]] = field(default_factory=list)
+    data_end: int = 0
+    """Behind the last whole record, or the end of the file behind a blank."""
+    closed: bool = False
+    """Does a blank or a record close it?"""
+    notes: list[Damage] = field(default_factory=list)
+
+
+class _Verifier:
+    """One run of verify."""
+
+    def __init__(self, door: OsDoor, paths: StorePaths, config: StoreConfig | None, check_crc: bool) -> None:
+        self.door = door
+        self.paths = paths
+        self.config = config
+        self.check_crc = check_crc
+        self.property_crc = config is not None and config.force_verify_prop_crc
+        self.report = Report(paths.root)
+        self.logs: list[_LogFile] = []
+        self.log_min = self.log_end = 0
+        self.asked: dict[_Key, list[int]] = {}
+        self.keys = self.key_sum = 0
+        self.max_timestamp = -1
+
+    # --- findings ----------------------------------------------------------------------------------------------------
+
+    def add(
+        self, kind: str, path: str, offset: int | None, expected: object, found: object, severity: Severity
+    ) -> None:
+        self.report.counts[kind] += 1
+        self.report.damages.append(Damage(kind, path, offset, str(expected), str(found), severity))
+
+    def unless_dirty(self) -> Severity:
+        """Of what a killed writer leaves, and an orderly one does not."""
+        return Severity.RECOVERABLE if self.report.dirty else Severity.DAMAGE
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def log(self, threads: int, progress: Progress | None) -> None:
+        files: list[OffsetFile] = []
+        for directory in (*self.paths.commit_logs, *self.paths.read_only_commit_logs):
+            found, others = list_offset_files(self.door, directory)
+            files += found
+            for name in others:
+                self.add("log.name", os.path.join(directory, name), None, "20 digits", name, Severity.NOTE)
+        files.sort()
+        total = sum(self.door.file_size(file.path) for file in files)
+        done = 0
+        with ThreadPoolExecutor(max(1, threads), "mqfast-verify") as pool:
+            for result in pool.map(self._one_log, files):
+                self.logs.append(result)
+                done += result.end - result.file.start_offset
+                if progress is not None:
+                    progress(done, total)
+        self.report.bytes_checked += sum(log.data_end - log.file.start_offset for log in self.logs)
+        self.report.counts["log files"] = len(files)
+        self._join_logs()
+
+    def _one_log(self, file: OffsetFile) -> _LogFile:
+        opened = PreadFile(self.door, file.path, file.start_offset)
+        result = _LogFile(file, opened.end, data_end=file.start_offset)
+        at = file.start_offset
+        while True:
+            walk = LogWalk(opened, at, self.check_crc, self.property_crc)
+            stop = walk.tally(result.tally)
+            at = walk.at
+            result.data_end = max(result.data_end, at)
+            if stop in ("blank", "end"):
+                if stop == "end" or walk.size != opened.end - at:
+                    found = "none" if stop == "end" else f"{walk.size}"
+                    left = opened.end - at
+                    result.notes.append(
+                        Damage("log.blank", file.path, at, f"a blank of {left} bytes", found, Severity.NOTE)
+                    )
+                result.closed = True
+                result.data_end = opened.end
+                return result
+            if stop == "zero" and opened.first_set_byte(at - file.start_offset) < 0:
+                return result
+            following = opened.find_record(at + 1)
+            reason = {
+                "zero": "zeros",
+                "no record": f"size {walk.size}, magic {walk.magic:#x}",
+                "length": f"size {walk.size}, other parts",
+                "place": "the record of another place",
+                "crc": "other bytes",
+            }[stop]
+            result.bad.append((at, following if following >= 0 else opened.end, reason))
+            if following < 0:
+                return result
+            at = following
+
+    def _join_logs(self) -> None:
+        report, logs = self.report, self.logs
+        used = [log for log in logs if log.data_end > log.file.start_offset]
+        last = used[-1] if used else None
+        self.log_min = logs[0].file.start_offset if logs else 0
+        self.log_end = last.data_end if last is not None else self.log_min
+        report.log_range = (self.log_min, self.log_end)
+        sizes = Counter(log.end - log.file.start_offset for log in logs)
+        usual = sizes.most_common(1)[0][0] if sizes else 0
+        previous: _LogFile | None = None
+        newest = -1
+        for log in logs:
+            start, path = log.file.start_offset, log.file.path
+            report.damages += log.notes
+            report.counts.update(damage.kind for damage in log.notes)
+            if log.end - start != usual:
+                self.add("log.size", path, None, f"{usual} bytes", log.end - start, self.unless_dirty())
+            if previous is not None and previous.end != start:
+                self.add("log.gap", path, previous.end, f"a file that starts at {previous.end}", start, Severity.DAMAGE)
+            if previous is not None and not previous.closed and log.tally.records and not previous.bad:
+                found = "nothing, and records in the next file"
+                self.add(
+                    "log.hole", previous.file.path, previous.data_end, "a record or a blank", found, Severity.DAMAGE
+                )
+            for at, following, reason in log.bad:
+                # The last damage with nothing whole behind it is what a crash leaves.
+                tail = at >= self.log_end
+                kind = "log.tail" if tail else "log.record"
+                severity = self.unless_dirty() if tail else Severity.DAMAGE
+                expected = "a whole record" if not tail else "a whole record or zeros"
+                more = "" if tail else f"; whole records go on at {following}"
+                self.add(kind, path, at, expected, reason + more, severity)
+            ranges = [(low, high) for low, high, _ in log.bad]
+            report.log_files.append((path, start, log.end, ranges, log.data_end))
+            self._add_tally(log.tally)
+            if log.tally.backward_times or (log.tally.records and log.tally.first_timestamp < newest):
+                at = log.tally.first_backward if log.tally.backward_times else start
+                self.add("log.time", path, at, "store times that go up", "one that goes back", Severity.NOTE)
+            newest = max(newest, log.tally.last_timestamp)
+            previous = log
+        self.max_timestamp = newest
+
+    def _add_tally(self, tally: LogTally) -> None:
+        self.report.counts["records"] += tally.records
+        self.report.counts["body bytes"] += tally.body_bytes
+        self.keys += tally.keys
+        self.key_sum = (self.key_sum + tally.key_sum) & (2**64 - 1)
+        for key, (count, digest, batch_digest, first, end, low, high, size) in tally.queues().items():
+            known = self.asked.get(key)
+            if known is None:
+                self.asked[key] = [count, digest, batch_digest, first, end, low, high, size]
+                continue
+            known[0] += count
+            known[1] = (known[1] + digest) & (2**64 - 1)
+            known[2] = (known[2] + batch_digest) & (2**64 - 1)
+            known[4] = max(known[4], end)
+            known[5] = min(known[5], low)
+            known[6] = max(known[6], high)
+            known[7] += size
+
+    def in_bad(self, physical: int) -> bool:
+        """Does a physical offset lie in damage that was reported already?"""
+        return any(low <= physical < high for log in self.logs for low, high, _ in log.bad)
+
+    def records(self) -> Iterator[StoredMessage]:
+        """Every whole record, also behind damage."""
+        for log in self.logs:
+            opened = PreadFile(self.door, log.file.path, log.file.start_offset)
+            starts = [log.file.start_offset, *(high for _, high, _ in log.bad if high < log.end)]
+            for start in starts:
+                walk = LogWalk(opened, start, self.check_crc, self.property_crc)
+                stop: str | None = None
+                while stop is None:
+                    messages, stop = walk.batch()
+                    yield from messages
+
+    # --- queues ------------------------------------------------------------------------------------------------------
+
+    def queues(self) -> None:
+        paths, report = self.paths, self.report
+        present: set[_Key] = set()
+        suspects: dict[_Key, bool] = {}
+        for base, batch in ((paths.consume_queue, False), (paths.batch_consume_queue, True)):
+            for topic, queue_ids in list_queues(self.door, base).items():
+                for queue_id in queue_ids:
+                    present.add((topic, queue_id))
+                    if not self._one_queue(topic, queue_id, queue_dir(base, topic, queue_id), batch):
+                        suspects[topic, queue_id] = batch
+        if suspects:
+            self._compare_queues(suspects)
+        self._missing_queues(set(self.asked) - present)
+        report.counts["queues"] = len(present)
+
+    def _missing_queues(self, missing: Iterable[_Key]) -> None:
+        topics: TopicTable | None = None
+        try:
+            topics = TopicTable.load(self.door, self.paths.topics)
+        except MqfastError:
+            pass  # reported with the other small files
+        for topic, queue_id in sorted(missing):
+            records = self.asked[topic, queue_id][0]
+            severity = self.unless_dirty()
+            if topic.startswith(LMQ_PREFIX) or (topics is not None and len(topics) and topic not in topics):
+                # Light queues that are switched off, and topics that were deleted, leave records without queue.
+                severity = Severity.NOTE
+            path = queue_dir(self.paths.consume_queue, topic, queue_id)
+            self.add("queue.none", path, None, f"a queue for {records} records", "none", severity)
+
+    def _one_queue(self, topic: str, queue_id: int, directory: str, batch: bool) -> bool:
+        """Check the units of one queue; do their sums agree with the log's?"""
+        size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
+        report = self.report
+        files = list_offset_files(self.door, directory)[0]
+        ext_files: list[PreadFile] = []
+        if not batch:
+            ext = queue_dir(self.paths.consume_queue_ext, topic, queue_id)
+            ext_files = [PreadFile(self.door, f.path, f.start_offset) for f in list_offset_files(self.door, ext)[0]]
+        resolver = ExtFiles(ext_files) if ext_files else None
+        state: tuple[int, ...] | None = None
+        ended = False
+        with_tags = topic != _SCHEDULE
+        previous_end = -1
+        for n, file in enumerate(files):
+            opened = PreadFile(self.door, file.path, file.start_offset)
+            report.bytes_checked += opened.bytes
+            report.counts["queue files"] += 1
+            if previous_end not in (-1, file.start_offset):
+                self.add("queue.gap", file.path, None, f"a file that starts at {previous_end}", file.start_offset,
+                         Severity.DAMAGE)  # fmt: skip
+            previous_end = opened.end
+            if opened.bytes % size and not batch:
+                self.add("queue.size", file.path, None, f"a multiple of {size} bytes", opened.bytes, Severity.DAMAGE)
+            valid = opened.valid_units(0, size)
+            whole = opened.bytes - opened.bytes % size
+            if ended and valid:
+                self.add(
+                    "queue.hole", file.path, 0, "nothing behind the end", f"{valid // size} units", Severity.DAMAGE
+                )
+            elif valid < whole:
+                ended = True
+                behind = opened.first_set_byte(valid)
+                if behind >= 0:
+                    self.add("queue.hole", file.path, valid, "a unit, or nothing behind it", f"a byte set at {behind}",
+                             self.unless_dirty() if n >= len(files) - 2 else Severity.DAMAGE)  # fmt: skip
+            state = tally_units(opened, 0, valid, size, self.log_min, self.log_end, with_tags, resolver, state)
+            if state[6] and state[7] >= file.start_offset:
+                self.add("queue.order", file.path, state[7] - file.start_offset, "units in the order of the log",
+                         f"{state[6]} that are not", Severity.DAMAGE)  # fmt: skip
+                state = (*state[:6], 0, -1, *state[8:])
+        units, fillers, removed, beyond, counted, digest = (*state[:4], state[8], state[9]) if state else (0,) * 6
+        report.counts["units"] += units
+        report.counts["fillers"] += fillers
+        report.counts["units of removed records"] += removed
+        if beyond:
+            self.add("queue.beyond", directory, None, f"units below {self.log_end}", f"{beyond} beyond the log",
+                     self.unless_dirty())  # fmt: skip
+        asked = self.asked.get((topic, queue_id))
+        wanted = (0, 0) if asked is None else (asked[0], asked[2 if batch else 1])
+        return (counted, digest) == wanted
+
+    def _compare_queues(self, suspects: dict[_Key, bool]) -> None:
+        """Unit by unit, for the queues whose sums differ."""
+        rows: dict[_Key, dict[int, tuple[int, int, int, int]]] = {key: {} for key in suspects}
+        for message in self.records():
+            for key, row in _units_of(message):
+                if key in rows:
+                    rows[key][message.physical_offset] = row
+        for (topic, queue_id), batch in suspects.items():
+            self._compare_queue(topic, queue_id, batch, rows[topic, queue_id])
+
+    def _compare_queue(
+        self, topic: str, queue_id: int, batch: bool, rows: dict[int, tuple[int, int, int, int]]
+    ) -> None:
+        directory = queue_dir(self.paths.batch_consume_queue if batch else self.paths.consume_queue, topic, queue_id)
+        size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
+        last = -1
+        listed: Counter[str] = Counter()
+
+        def tell(kind: str, path: str, at: int | None, expected: object, found: object, severity: Severity) -> None:
+            listed[kind] += 1
+            if listed[kind] <= _LISTED:
+                self.add(kind, path, at, expected, found, severity)
+            else:
+                self.report.counts[kind] += 1
+
+        for file in list_offset_files(self.door, directory)[0]:
+            opened = PreadFile(self.door, file.path, file.start_offset)
+            valid = opened.valid_units(0, size)
+            for position in range(0, valid, size * 3276):
+                data = opened.read(position, min(size * 3276, valid - position))
+                for i in range(0, len(data), size):
+                    at = position + i
+                    physical, length, tags = _three(data, i)
+                    base = _number(data, i + 28) if batch else (file.start_offset + at) // size
+                    if (physical == 0 and length == _FILLER_SIZE) or physical < self.log_min:
+                        continue
+                    last = max(last, physical)
+                    row = rows.pop(physical, None)
+                    if row is None:
+                        if physical + length <= self.log_end and not self.in_bad(physical):
+                            tell("queue.unit", file.path, at, f"a record of {topic}/{queue_id} at {physical}",
+                                 "none, or one that an earlier unit has", Severity.DAMAGE)  # fmt: skip
+                        continue
+                    if row[0] != length:
+                        tell("queue.unit", file.path, at, f"size {row[0]} of the record at {physical}", length,
+                             Severity.DAMAGE)  # fmt: skip
+                    elif tags >= -(2**31) and row[1] != tags and topic != _SCHEDULE:
+                        tell("queue.unit", file.path, at, f"tags code {row[1]} of the record at {physical}", tags,
+                             Severity.DAMAGE)  # fmt: skip
+                    elif row[2] != base:
+                        # RocketMQ serves by the place in the queue, whatever the record says.
+                        tell("queue.offset", file.path, at, f"queue offset {row[2]} of the record at {physical}", base,
+                             Severity.NOTE)  # fmt: skip
+        behind = sorted(physical for physical in rows if physical > last)
+        if behind:
+            tell("queue.behind", directory, None, f"units for records from {behind[0]} on", f"{len(behind)} missing",
+                 self.unless_dirty())  # fmt: skip
+        for physical in sorted(set(rows).difference(behind)):
+            tell("queue.missing", directory, None, f"a unit for the record at {physical}", "none", Severity.DAMAGE)
+
+    # --- the index ---------------------------------------------------------------------------------------------------
+
+    def index(self) -> None:
+        report, directory = self.report, self.paths.index
+        names, others = list_index_files(self.door, directory)
+        for name in others:
+            self.add("index.name", os.path.join(directory, name), None, "yyyyMMddHHmmssSSS", name, Severity.NOTE)
+        names = [name for name in names if self.door.file_size(os.path.join(directory, name))]
+        if not names:
+            if self.keys:
+                self.add("index.none", directory, None, f"entries for {self.keys} keys", "no file",
+                         Severity.RECOVERABLE if report.dirty else Severity.NOTE)  # fmt: skip
+            return
+        config = self.config
+        try:
+            known = (config.max_hash_slot_num, config.max_index_num) if config is not None else (None, None)
+            sizes = infer_index_sizes(self.door, directory, *known)
+        except CorruptFile as error:
+            if any(self._entries(name) for name in names):
+                self.add(
+                    "index.file", error.path or directory, error.offset, error.expected, error.found, Severity.DAMAGE
+                )
+            elif self.keys:
+                severity = Severity.RECOVERABLE if report.dirty else Severity.NOTE
+                self.add("index.missing", directory, None, f"entries for {self.keys} keys", "none", severity)
+            report.counts["index files"] += len(names)
+            return
+        if sizes is None:
+            return
+        counted = total = 0
+        sound = True
+        for name in names:
+            path = os.path.join(directory, name)
+            # Recovery makes the newest file anew in any case.
+            severity = self.unless_dirty() if name == names[-1] else Severity.DAMAGE
+            try:
+                opened = PreadFile(self.door, path)
+                entries, n, digest, wrong, wrong_at, slots, slot_at, beyond = tally_index(
+                    opened, *sizes, self.log_min, self.log_end
+                )
+            except CorruptFile as error:
+                self.add("index.file", path, error.offset, error.expected, error.found, severity)
+                sound = False
+                continue
+            report.bytes_checked += opened.bytes
+            report.counts["index files"] += 1
+            report.counts["index entries"] += entries
+            if wrong:
+                self.add("index.chain", path, wrong_at, "entries chained by their slot", f"{wrong} wrong", severity)
+            if slots:
+                self.add("index.slot", path, slot_at, "slots that name their newest entry", f"{slots} wrong", severity)
+            if beyond:
+                self.add("index.beyond", path, None, f"entries below {self.log_end}", f"{beyond} beyond the log",
+                         self.unless_dirty())  # fmt: skip
+            counted += n
+            total = (total + digest) & (2**64 - 1)
+        if sound and (counted, total) != (self.keys, self.key_sum):
+            self._compare_index(names, sizes)
+
+    def _entries(self, name: str) -> int:
+        """How many entries the header of an index file counts."""
+        head = PreadFile(self.door, os.path.join(self.paths.index, name)).read(0, 40, False)
+        return _number(head, 36, 4) - 1 if _number(head, 36, 4) > 0 else 0
+
+    def _compare_index(self, names: Sequence[str], sizes: tuple[int, int]) -> None:
+        """Entry by entry."""
+        wanted: set[tuple[int, int]] = set()
+        for message in self.records():
+            if message.sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_ROLLBACK:
+                topic, physical = message.topic, message.physical_offset
+                for key in index_keys(message.properties):
+                    wanted.add((index_hash(index_key(topic, key)), physical))
+        missing = set(wanted)
+        listed = 0
+        for name in names:
+            path = os.path.join(self.paths.index, name)
+            file = IndexFile.open(self.door, path, *sizes, writable=False)
+            try:
+                for number, key_hash, physical, _, _ in file.entries():
+                    entry = (key_hash, physical)
+                    missing.discard(entry)
+                    # A record at the seam of two runs may be there twice.
+                    if entry in wanted or not self.log_min <= physical < self.log_end or self.in_bad(physical):
+                        continue
+                    listed += 1
+                    if listed <= _LISTED:
+                        at = 40 + 4 * sizes[0] + 20 * number
+                        self.add("index.entry", path, at, f"a record at {physical} with a key of hash {key_hash}",
+                                 "none", self.unless_dirty() if name == names[-1] else Severity.DAMAGE)  # fmt: skip
+                    else:
+                        self.report.counts["index.entry"] += 1
+            finally:
+                file.close()
+        if missing:
+            # RocketMQ itself loses keys of older records when it recovers from a crash.
+            self.add("index.missing", self.paths.index, None, f"entries for {len(wanted)} keys",
+                     f"{len(missing)} missing, the first of the record at {min(p for _, p in missing)}",
+                     Severity.RECOVERABLE if self.report.dirty else Severity.NOTE)  # fmt: skip
+
+    # --- small files -------------------------------------------------------------------------------------------------
+
+    def small_files(self) -> None:
+        paths, report = self.paths, self.report
+        checkpoint = StoreCheckpoint.load(self.door, paths.checkpoint)
+        for text in checkpoint.warnings:
+            self.add("checkpoint", paths.checkpoint, None, "five numbers in 4096 bytes", text, Severity.DAMAGE)
+        if not self.door.exists(paths.checkpoint) and report.counts["records"] and not report.dirty:
+            self.add("checkpoint", paths.checkpoint, None, "a file", "none", Severity.NOTE)
+        claimed = checkpoint.physic_msg_timestamp
+        if report.counts["records"] and claimed > self.max_timestamp and not report.counts["log.time"]:
+            self.add("checkpoint", paths.checkpoint, 0, f"a flush up to {self.max_timestamp} or earlier", claimed,
+                     self.unless_dirty())  # fmt: skip
+        for name in self.door.listdir(paths.config):
+            if not name.endswith(".json"):
+                continue
+            path = os.path.join(paths.config, name)
+            report.counts["config files"] += 1
+            try:
+                file = ConfigFile(self.door, path)
+                file.load()
+            except (CorruptFile, StorageError) as error:
+                self.add("config", path, getattr(error, "offset", None), "JSON", error, Severity.DAMAGE)
+                continue
+            for text in file.warnings:
+                self.add("config", path, None, "JSON", text, Severity.RECOVERABLE)
+
+
+def _number(data: bytes, at: int, size: int = 8) -> int:
+    return int.from_bytes(data[at : at + size], "big", signed=True)
+
+
+def _three(data: bytes, at: int) -> tuple[int, int, int]:
+    return _number(data, at), _number(data, at + 8, 4), _number(data, at + 12)
+
+
+def _integer(text: str | None, otherwise: int) -> int:
+    try:
+        return int(text) if text is not None else otherwise
+    except ValueError:
+        return otherwise
+
+
+def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, int, int]]]:
+    """The units that a record asks for: queue, and (size, tags code, queue offset, messages)."""
+    if not SysFlag.is_queued(message.sys_flag):
+        return
+    properties = message.properties
+    tags = properties.get("TAGS")
+    code = jhash(tags) if tags else 0
+    base = _integer(properties.get("INNER_BASE"), message.record_queue_offset)
+    count = _integer(properties.get("INNER_NUM"), 1)
+    yield (message.topic, message.queue_id), (message.size, code, base, count)
+    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    for name, offset in zip(names, offsets, strict=False):
+        place = _integer(offset or None, -1)
+        if name and place >= 0 and "/" not in name:
+            queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
+            yield (name, queue_id), (message.size, code, place, 1)
+
+
+def _paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
+    dirs = config.commit_log_dirs if config is not None else ()
+    paths = StorePaths(os.fspath(path), dirs, config.read_only_commit_log_dirs if config is not None else ())
+    for directory in paths.commit_logs:
+        if not door.is_dir(directory):
+            raise StoreNotFound(2, "no store here: expected the directory of its log", directory)
+    return paths
+
+
+def _verify(
+    door: OsDoor,
+    paths: StorePaths,
+    config: StoreConfig | None,
+    check_crc: bool,
+    progress: Progress | None,
+    threads: int,
+) -> _Verifier:
+    begun = time.perf_counter()
+    run = _Verifier(door, paths, config, check_crc)
+    run.report.dirty = door.exists(paths.abort)
+    run.log(threads, progress)
+    run.queues()
+    run.index()
+    run.small_files()
+    order = list(Severity)
+    run.report.damages.sort(key=lambda damage: -order.index(damage.severity))
+    run.report.seconds = time.perf_counter() - begun
+    return run
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    check_crc: bool = True,
+    progress: Progress | None = None,
+    threads: int = 2,
+    config: StoreConfig | None = None,
+    door: OsDoor | None = None,
+) -> Report:
+    """Check a whole store: log, queues, index, checkpoint and the JSON files, each by itself and against the log.
+
+    Args: ``progress`` is called with (bytes of the log done, bytes in all) after each file; ``config`` gives log
+        directories, index sizes and ``force_verify_prop_crc`` where the files do not tell.
+    Raises: StoreNotFound, StorageError. Damage is reported, never raised; a log or queue file that shrinks meanwhile
+        raises CorruptFile.
+    Thread: starts ``threads`` of its own and ends them. GIL: released while the log is read.
+    """
+    used = door if door is not None else REAL
+    return _verify(used, _paths(used, path, config), config, check_crc, progress, threads).report
+
+
+# --- repair -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RepairReport:
+    """What repair did (or would do): the state before, where the log was cut, what that cost, what was moved where.
+
+    ``lost_offsets``: ``"topic/queue id"`` -> queue offsets of whole messages that lay behind the cut. Damaged records
+    cannot be counted by queue; ``damaged_ranges`` says where they were.
+    """
+
+    before: Report
+    dry_run: bool
+    kept_in: str = ""
+    cut_at: int | None = None
+    bytes_lost: int = 0
+    messages_lost: int = 0
+    lost_offsets: dict[str, list[int]] = field(default_factory=dict)
+    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Everything as one JSON object."""
+        value = asdict(self)
+        value["before"] = json.loads(self.before.to_json())
+        return json.dumps(value, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        lines = [f"{self.before.path}: {self.before.state}"]
+        if self.cut_at is not None:
+            lines.append(f"lost behind {self.cut_at}: {self.messages_lost} messages, {self.bytes_lost} bytes")
+        lines += [f"{'would ' if self.dry_run else ''}{action}" for action in self.actions]
+        return "\n".join(lines)
+
+
+class _Repair:
+    """One run of repair, under the lock."""
+
+    def __init__(self, door: OsDoor, paths: StorePaths, run: _Verifier, keep: str, dry_run: bool) -> None:
+        self.door = door
+        self.paths = paths
+        self.run = run
+        self.report = RepairReport(run.report, dry_run, keep)
+
+    def carry_out(self) -> None:
+        serious = [d for d in self.run.report.damages if d.severity is not Severity.NOTE]
+        cut = self._cut_at()
+        if cut is not None:
+            self.report.cut_at = cut
+            self._count_losses(cut)
+            self._cut_log(cut)
+        for directory in self._damaged_queues(serious):
+            self._move(directory)
+        if any(d.kind.startswith("index.") and d.severity is Severity.DAMAGE for d in serious):
+            self._move(self.paths.index)
+        if self.report.actions or any(d.kind == "checkpoint" for d in serious):
+            # Without it the next open reads the whole log, and with abort it makes anew what is missing.
+            self._move(self.paths.checkpoint)
+            self._act(f"create {self.paths.abort}")
+            if not self.report.dry_run and not self.door.exists(self.paths.abort):
+                create_abort(self.door, self.paths.abort, os.getpid())
+
+    def _act(self, text: str) -> None:
+        self.report.actions.append(text)
+
+    def _cut_at(self) -> int | None:
+        kinds = ("log.record", "log.tail", "log.hole", "log.gap")
+        offsets = [d.offset for d in self.run.report.damages if d.kind in kinds and d.offset is not None]
+        return min(offsets) if offsets else None
+
+    def _count_losses(self, cut: int) -> None:
+        report = self.report
+        for log in self.run.logs:
+            report.damaged_ranges += [(low, high) for low, high, _ in log.bad]
+            if log.data_end > cut:
+                report.bytes_lost += log.data_end - max(cut, log.file.start_offset)
+        for message in self.run.records():
+            if message.physical_offset >= cut:
+                report.messages_lost += 1
+                name = f"{message.topic}/{message.queue_id}"
+                report.lost_offsets.setdefault(name, []).append(message.record_queue_offset)
+
+    def _damaged_queues(self, serious: Iterable[Damage]) -> list[str]:
+        """Directories of queues that the log must make anew. What a kill leaves, and what the cut of the log leaves, is
+        put in order by recovery."""
+        found = set()
+        for damage in serious:
+            if (
+                damage.kind.startswith("queue.")
+                and damage.severity is Severity.DAMAGE
+                and damage.kind != "queue.beyond"
+            ):
+                directory = damage.path if self.door.is_dir(damage.path) else os.path.dirname(damage.path)
+                if self.door.is_dir(directory):
+                    found.add(directory)
+                ext = directory.replace(self.paths.consume_queue + os.sep, self.paths.consume_queue_ext + os.sep)
+                if ext != directory and self.door.is_dir(ext):
+                    found.add(ext)
+        return sorted(found)
+
+    def _move(self, path: str) -> None:
+        """Put a file or directory into the repair directory, under its path in the store."""
+        if not self.door.exists(path):
+            return
+        target = os.path.join(self.report.kept_in, os.path.relpath(path, self.paths.root))
+        self._act(f"move {path} to {target}")
+        if not self.report.dry_run:
+            self.door.makedirs(os.path.dirname(target))
+            self.door.rename(path, target)
+            self.door.fsync_dir(os.path.dirname(target))
+            self.door.fsync_dir(os.path.dirname(path))
+
+    def _cut_log(self, cut: int) -> None:
+        for log in reversed(self.run.logs):
+            start, path = log.file.start_offset, log.file.path
+            if log.end <= cut:
+                continue
+            if start >= cut:
+                # The empty one that was made ahead as well: it would leave a gap, and RocketMQ removes it too.
+                self._move_log(log)
+                continue
+            self._zero_tail(path, cut - start)
+
+    def _move_log(self, log: _LogFile) -> None:
+        target = os.path.join(self.report.kept_in, "commitlog", os.path.basename(log.file.path))
+        self._act(f"move {log.file.path} to {target}")
+        if not self.report.dry_run:
+            self.door.makedirs(os.path.dirname(target))
+            self.door.rename(log.file.path, target)
+            self.door.fsync_dir(os.path.dirname(target))
+            self.door.fsync_dir(os.path.dirname(log.file.path))
+
+    def _zero_tail(self, path: str, position: int) -> None:
+        """Copy the rest of a log file, then make it zeros, as a fresh file has them. Safe to repeat after a crash."""
+        target = os.path.join(self.report.kept_in, "commitlog", f"{os.path.basename(path)}.from-{position}")
+        self._act(f"copy {path} from byte {position} on to {target}")
+        self._act(f"clear {path} from byte {position} on")
+        if self.report.dry_run:
+            return
+        file = PreadFile(self.door, path)
+        chunks = range(position, file.bytes, _CHUNK_BYTES)
+        self.door.makedirs(os.path.dirname(target))
+        temporary = target + ".tmp"
+        self.door.write_file(temporary, b"")
+        filled = []
+        for at in chunks:
+            data = file.read(at, min(_CHUNK_BYTES, file.bytes - at))
+            if data.strip(b"\0"):
+                self.door.overwrite(temporary, data.rstrip(b"\0"), at - position)
+                filled.append((at, len(data)))
+        self.door.rename(temporary, target)
+        self.door.fsync_dir(os.path.dirname(target))
+        # From the end, so that the damage at the cut still marks the place when this is interrupted.
+        for at, size in reversed(filled):
+            self.door.overwrite(path, bytes(size), at)
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    keep: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    config: StoreConfig | None = None,
+    door: OsDoor | None = None,
+) -> RepairReport:
+    """Cut the log at its first damage, and put damaged queues, index and checkpoint out of the way.
+
+    What is cut or moved goes to ``keep`` (default: ``repair-<time>`` in the store; the same filesystem). The next open
+    by mqfast or RocketMQ, with its usual settings, then recovers: it reads the whole log and makes queues and index
+    anew. That also brings back queues of deleted topics whose records are still in the log.
+
+    Args: ``dry_run`` only says what would be done (it takes the lock all the same).
+    Raises: StoreNotFound, StoreLocked, StorageError; DiskFull before anything was changed when the copy does not fit.
+    Durability: each step is synced before the next; an interrupted repair can be run again.
+    """
+    used = door if door is not None else REAL
+    paths = _paths(used, path, config)
+    name = time.strftime("repair-%Y%m%d-%H%M%S", time.gmtime(used.now_ms() // 1000))
+    target = os.path.abspath(os.fspath(keep) if keep is not None else os.path.join(paths.root, name))
+    while keep is None and used.exists(target):
+        target += "+"
+    with StoreLock.acquire(used, paths.lock):
+        run = _verify(used, paths, config, True, None, 2)
+        work = _Repair(used, paths, run, target, dry_run)
+        work.carry_out()
+    return work.report
