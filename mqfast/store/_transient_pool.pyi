@@ -1,10 +1,12 @@
 """Types of _transient_pool.pyx; what each part does is described there."""
 
+from typing import Self
+
 from mqfast.store._mapped_file import MappedFile
 from mqfast.store._os import OsDoor
 
 class TransientStorePool:
-    def __init__(self, door: OsDoor, count: int, buffer_bytes: int, mlock_budget_bytes: int) -> None: ...
+    def __new__(cls, door: OsDoor, count: int, buffer_bytes: int, mlock_budget_bytes: int) -> Self: ...
     @property
     def door(self) -> OsDoor: ...
     @property
