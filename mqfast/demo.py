@@ -1,8 +1,9 @@
 """``python -m mqfast.demo``: the main job on real input, start to end, in under a minute.
 
-A store that a real RocketMQ broker wrote and that was killed is copied, recovered and read. Then a child process puts a million messages into a
-new store and is killed with SIGKILL; the store is recovered and every message that the child had acknowledged is read and compared. It must
-never open the broker's store in place, and never leave anything behind unless asked to.
+A store that a real RocketMQ broker wrote and that was killed is copied, recovered and read. Then a child process puts
+a million messages into a new store and is killed with SIGKILL; the store is recovered and every message that the child
+had acknowledged is read and compared. It must never open the broker's store in place, and never leave anything behind
+unless asked to.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 __all__ = ["main"]
 
@@ -139,7 +140,10 @@ def _acknowledged(stream: BinaryIO) -> Iterator[tuple[int, int, array[int]]]:
 
 
 def kill_a_writer(path: Path, count: int) -> tuple[array[int], list[float]]:
-    """Let a child write, kill it near the end; returns the acknowledged physical offsets by number, and ns a put of each chunk."""
+    """Let a child write and kill it near the end.
+
+    Returns: the acknowledged physical offsets by message number, and the ns of a put in each chunk.
+    """
     # The child must find this very package, however it was found here.
     root = str(Path(__file__).resolve().parents[1])
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))))
@@ -149,12 +153,13 @@ def kill_a_writer(path: Path, count: int) -> tuple[array[int], list[float]]:
         env=environment,
     )
     assert child.stdout is not None
+    stream = cast(BinaryIO, child.stdout)
     places: array[int] = array("q")
     speeds: list[float] = []
     alive = True
     try:
         with bar("putting") as update:
-            for number, spent, chunk in _acknowledged(child.stdout):
+            for number, spent, chunk in _acknowledged(stream):
                 if number != len(places):
                     raise DemoFailed(f"the writer acknowledged message {number}, expected {len(places)}")
                 places += chunk
@@ -170,7 +175,8 @@ def kill_a_writer(path: Path, count: int) -> tuple[array[int], list[float]]:
         code = child.wait()
     if alive:
         raise DemoFailed(
-            f"the writer ended by itself with exit code {code} after {len(places)} messages, expected it to run until it is killed"
+            f"the writer ended by itself with exit code {code} after {len(places)} messages, "
+            "expected it to run until it is killed"
         )
     return places, speeds
 
@@ -179,7 +185,7 @@ def kill_a_writer(path: Path, count: int) -> tuple[array[int], list[float]]:
 
 
 def golden_store(given: str | None) -> Path:
-    """The broker's store: the one given, or the one of the source checkout that this file or the working directory is in."""
+    """The broker's store: the one given, or that of the source checkout around this file or the working directory."""
     if given is not None:
         roots = [Path(given)]
     else:
@@ -188,7 +194,8 @@ def golden_store(given: str | None) -> Path:
         if (root / "commitlog").is_dir():
             return root
     raise DemoFailed(
-        f"the broker's store was not found: expected {' or '.join(map(str, roots))}. It is part of the source checkout, not of the "
+        f"the broker's store was not found: expected {' or '.join(map(str, roots))}. "
+        "It is part of the source checkout, not of the "
         "installed package: run this from a checkout (make demo), or name a copy of any RocketMQ store with --store"
     )
 
@@ -205,7 +212,8 @@ def real_store(source: Path, work: Path) -> None:
     with mqfast.open(copy) as store:
         report = store.recovery
         good(
-            f"recovered: {report.records} records, {report.bytes} bytes walked, log ends at {report.end} ({report.reason}), {report.seconds * 1e3:.1f} ms"
+            f"recovered: {report.records} records, {report.bytes} bytes walked, log ends at {report.end} "
+            f"({report.reason}), {report.seconds * 1e3:.1f} ms"
         )
         for topic in store.topics():
             ranges = (
@@ -233,7 +241,8 @@ def real_store(source: Path, work: Path) -> None:
         good(f"read {read} messages of {len(rows)} queues")
         first = next(iter(store.get(rows[0][0], rows[0][1], rows[0][2])))
         say(
-            f"the first: {first.topic}/{first.queue_id}@{first.queue_offset}, tags {first.tags}, keys {' '.join(first.keys)}, {bytes(first.body)[:40]!r}..."
+            f"the first: {first.topic}/{first.queue_id}@{first.queue_offset}, tags {first.tags}, "
+            f"keys {' '.join(first.keys)}, {bytes(first.body)[:40]!r}..."
         )
         if keyed is not None:
             hits = store.query(*keyed)
@@ -242,7 +251,8 @@ def real_store(source: Path, work: Path) -> None:
                     f"the key {keyed[1]} of topic {keyed[0]} was read in a message and is not found by a query"
                 )
             good(
-                f"query {keyed[0]} for key {keyed[1]!r}: {len(hits)} message(s), the first at physical offset {hits[0].physical_offset}"
+                f"query {keyed[0]} for key {keyed[1]!r}: {len(hits)} message(s), "
+                f"the first at physical offset {hits[0].physical_offset}"
             )
         result = store.put(rows[0][0], b"stored by mqfast behind the broker's messages", rows[0][1])
         good(f"one more message put behind the broker's: {rows[0][0]}/{rows[0][1]}@{result.queue_offset}")
@@ -258,7 +268,8 @@ def big_store(work: Path, count: int) -> None:
     places, speeds = kill_a_writer(path, count)
     acknowledged = len(places)
     good(
-        f"SIGKILL after {acknowledged:,} acknowledged messages; abort file {'there' if (path / 'abort').exists() else 'missing'}"
+        f"SIGKILL after {acknowledged:,} acknowledged messages; "
+        f"abort file {'there' if (path / 'abort').exists() else 'missing'}"
     )
 
     step("recovery")
@@ -280,13 +291,15 @@ def big_store(work: Path, count: int) -> None:
                 where = [message.physical_offset for message in found]
                 if found.bodies() != bodies(tails, number, CHUNK) or where != list(places[number : number + CHUNK]):
                     raise DemoFailed(
-                        f"messages {number} to {number + CHUNK}: {TOPIC}/{queue_id}@{offset} does not hold what was acknowledged"
+                        f"messages {number} to {number + CHUNK}: "
+                        f"{TOPIC}/{queue_id}@{offset} does not hold what was acknowledged"
                     )
                 update(number + CHUNK, acknowledged)
         reading = time.perf_counter() - began
         survived = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES))
         good(
-            f"all {acknowledged:,} are there, byte for byte, where the writer was told ({survived - acknowledged} more had no acknowledgement yet)"
+            f"all {acknowledged:,} are there, byte for byte, where the writer was told "
+            f"({survived - acknowledged} more had no acknowledgement yet)"
         )
 
     step("speed on this machine")
@@ -294,7 +307,8 @@ def big_store(work: Path, count: int) -> None:
     median = sorted(speeds)[len(speeds) // 2]
     mean = sum(speeds) / len(speeds)
     say(
-        f"put of 1 KiB from Python:       {median:7.0f} ns median of chunks, {mean:7.0f} ns mean  ({1e3 / mean:.2f} million a second)"
+        f"put of 1 KiB from Python:       {median:7.0f} ns median of chunks, "
+        f"{mean:.0f} ns mean ({1e3 / mean:.2f} million a second)"
     )
     say(f"  floor: copy + CRC of 1 KiB    {copy_ns:7.0f} ns into resident memory")
     say(f"recovery after the kill:        {report.bytes / max(report.seconds, 1e-9) / 1e9:7.2f} GB/s")
@@ -311,7 +325,8 @@ def affordable(count: int, directory: Path) -> int:
     if possible < min(LEAST_MESSAGES, count):
         need = int((SPARE_BYTES + LEAST_MESSAGES * (RECORD_BYTES + 20) * 1.05) / 0.9)
         raise DemoFailed(
-            f"not enough disk space at {directory}: expected at least {need >> 20} MiB, found {free >> 20} MiB (--dir names another place)"
+            f"not enough disk space at {directory}: expected at least {need >> 20} MiB, "
+            f"found {free >> 20} MiB (--dir names another place)"
         )
     if possible < count:
         say(f"only {free >> 20} MiB are free at {directory}: {possible:,} messages instead of {count:,}")

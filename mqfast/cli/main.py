@@ -1,7 +1,8 @@
 """``mqfast``: the arguments, and what an exception becomes on the way out.
 
-It must never show a traceback for what a user or a disk may do wrong: each error is one line on stderr and an exit code of the list below.
-The commands themselves are in ``store.py`` beside this file, and are imported only when one runs.
+It must never show a traceback for what a user or a disk may do wrong: each error is one line on stderr and an exit
+code of the list below. The commands themselves are in ``store.py`` beside this file, and are imported only when one
+runs.
 """
 
 from __future__ import annotations
@@ -105,20 +106,21 @@ def build_parser() -> argparse.ArgumentParser:
     store = rooms.add_parser(
         "store",
         help="look into a store, put into it, check it",
-        description="Look into a store, put into it, check it. All commands but put and repair open it read-only and take no lock: they may run "
+        description="Look into a store, put into it, check it. All commands but put and repair open it read-only and "
+        "take no lock: they may run "
         "beside a broker or an app that writes it, and on a store that nobody closed.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = store.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument("path", metavar="PATH", help="directory of the store (RocketMQ: storePathRootDir)")
     common.add_argument("--json", action="store_true", help="print one JSON object a line")
     common.add_argument(
         "--conf", metavar="FILE", help="broker.conf of the store, where its files do not tell their sizes"
     )
-    body = argparse.ArgumentParser(add_help=False)
+    body = _Parser(add_help=False)
     body.add_argument(
         "--body",
         choices=("auto", "text", "hex", "none"),
@@ -126,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="show bodies as text, as hex, or not (default: text where it is text)",
     )
 
-    def command(name: str, text: str, *parents: argparse.ArgumentParser, more: str = "") -> argparse.ArgumentParser:
+    def command(name: str, text: str, *parents: _Parser, more: str = "") -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name,
             help=text,

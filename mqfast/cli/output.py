@@ -1,7 +1,7 @@
 """What the command line prints: tables and facts, JSON lines, bodies as text or hex, progress bars.
 
-Colour only where ``rich`` is installed and stdout is a terminal; everything else is plain text. It must never send a control character of a
-message to a terminal, and never hold more than it is asked to print: rows of a long listing go out one by one.
+Colour only where ``rich`` is installed and stdout is a terminal; everything else is plain text. It must never send a
+control character of a message to a terminal.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ def time_text(timestamp_ms: int) -> str:
 def body_text(body: bytes, style: str = "auto", limit: int = _MAX_SHOWN_BYTES) -> str:
     """A body for people.
 
-    Args: style: ``text`` (escapes for what is no text), ``hex``, or ``auto``: text where all of it is text, else hex; limit: bytes shown at most.
+    Args: style: ``text`` (escapes for what is no text), ``hex``, or ``auto``: text where all of it is text, else hex;
+        limit: bytes shown at most.
     """
     shown, rest = body[:limit], len(body) - limit
     tail = f" ... {rest} more bytes" if rest > 0 else ""
     if style == "hex":
         return shown.hex(" ") + tail
     try:
+        text = shown.decode("utf-8")
+    except UnicodeDecodeError as error:
         # A limit may cut a character in two; that does not make the body binary.
-        text = shown.decode("utf-8") if rest <= 0 else shown.decode("utf-8", "ignore")
-        if rest > 0 and len(shown) - len(text.encode("utf-8")) > 3:
-            raise ValueError("not text")
-    except ValueError:
+        if rest > 0 and 0 < error.start >= len(shown) - 3:
+            return body_text(body[: error.start], style, limit) + f" ... {len(body) - error.start} more bytes"
         if style == "auto":
             return shown.hex(" ") + tail
         text = shown.decode("utf-8", "backslashreplace")
@@ -80,6 +81,11 @@ class Output:
             self._rich.print(text, style=style, markup=False)
         else:
             print(text)
+
+    def text(self, text: str) -> None:
+        """Ready lines, made safe one by one."""
+        for line in text.splitlines():
+            self.line(visible(line))
 
     def json(self, row: dict[str, Any]) -> None:
         """One JSON object on a line of its own; ASCII, so that any terminal and any locale can take it."""
@@ -118,7 +124,7 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A bar on stderr while the block runs: it gets a function of (done, to do), or None when stderr is no terminal."""
+        """A bar on stderr: the block gets a function of (done, to do), or None when stderr is no terminal."""
         if not sys.stderr.isatty():
             yield None
             return

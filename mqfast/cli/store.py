@@ -1,15 +1,16 @@
 """``mqfast store``: one function a command.
 
-Read commands use StoreReader: no lock, no thread, not one byte changed. ``put`` opens the store as its writer; ``repair`` is the only command that
-takes anything away, and asks first. What a record looks like in JSON is in ``record_row`` alone.
+Read commands use StoreReader: no lock, no thread, not one byte changed. ``put`` opens the store as its writer;
+``repair`` is the only command that takes anything away, and asks first. What a record looks like in JSON is in
+``record_row`` alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import dataclasses
 import hashlib
+import json
 import os
 import sys
 import zlib
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli.main import ExitCode
 from mqfast.cli.output import Output, body_text, time_text, visible
-from mqfast.errors import OffsetError, StoreNotFound, UsageError
+from mqfast.errors import OffsetError, UsageError
 from mqfast.message import SysFlag
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store._record import StoredMessage
     from mqfast.store.reader import StoreReader
+    from mqfast.store.verify import RepairReport, Report
 
 __all__ = ["COMMANDS", "host_text", "record_row"]
 
@@ -110,7 +112,8 @@ def _show(out: Output, message: StoredMessage, style: str) -> None:
         "bold cyan",
     )
     out.line(
-        f"  physical offset {message.physical_offset}, {message.size} bytes, body {len(message.body)} bytes{packing}, id {message.message_id}",
+        f"  physical offset {message.physical_offset}, {message.size} bytes, body {len(message.body)} bytes{packing}, "
+        f"id {message.message_id}",
         "dim",
     )
     text = "  ".join(f"{visible(name)}={visible(value)}" for name, value in message.properties.items())
@@ -121,10 +124,11 @@ def _show(out: Output, message: StoredMessage, style: str) -> None:
 
 
 def _show_all(out: Output, messages: Iterable[StoredMessage], style: str) -> ExitCode:
-    count = 0
-    for count, message in enumerate(messages, 1):
+    code = ExitCode.DAMAGE_OR_NOTHING
+    for message in messages:
         _show(out, message, style)
-    return ExitCode.OK if count else ExitCode.DAMAGE_OR_NOTHING
+        code = ExitCode.OK
+    return code
 
 
 # --- opening ---
@@ -320,14 +324,15 @@ def get(arguments: argparse.Namespace) -> ExitCode:
     where: str = arguments.where
     with _reader(arguments) as reader:
         if "/" in where:
-            topic, queue_text, offset_text = (where.rsplit("/", 2) + ["", ""])[:3]
+            topic, queue_text, offset_text = [*where.rsplit("/", 2), "", ""][:3]
             if not (queue_text.isdecimal() and offset_text.isdecimal()):
                 raise UsageError(f"WHERE: expected TOPIC/QUEUE/OFFSET, found {where!r}")
             result = reader.get(topic, int(queue_text), int(offset_text), 1)
             # A batch queue finds an offset inside the record that holds it.
             if not len(result):
                 raise OffsetError(
-                    f"{where}: expected an offset from {result.min_offset} to {result.max_offset - 1}, found {result.status.name}"
+                    f"{where}: expected an offset from {result.min_offset} to {result.max_offset - 1}, "
+                    f"found {result.status.name}"
                 )
             message = result[0]
         elif where.isdecimal() and len(where) < 20:
@@ -377,7 +382,8 @@ def put(arguments: argparse.Namespace) -> ExitCode:
         out.json(row)
     else:
         out.line(
-            f"{visible(arguments.topic)}/{arguments.queue}@{result.queue_offset}  physical offset {result.physical_offset}  id {result.message_id}"
+            f"{visible(arguments.topic)}/{arguments.queue}@{result.queue_offset}  "
+            f"physical offset {result.physical_offset}  id {result.message_id}"
         )
     return ExitCode.OK
 
@@ -393,7 +399,8 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
                 out.json(record_row(message))
             else:
                 out.line(
-                    f"{message.physical_offset}  {message.size}  {visible(message.topic)}/{message.queue_id}@{message.record_queue_offset}"
+                    f"{message.physical_offset}  {message.size}  "
+                    f"{visible(message.topic)}/{message.queue_id}@{message.record_queue_offset}"
                     f"  {message.store_timestamp}  {message.message_id}"
                 )
             if progress is not None and number % 256 == 0:
@@ -405,6 +412,52 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
+def _tell(out: Output, report: Report | RepairReport) -> None:
+    if out.as_json:
+        out.json(json.loads(report.to_json()))
+    else:
+        out.text(str(report))
+
+
+def verify(arguments: argparse.Namespace) -> ExitCode:
+    """Check the whole store."""
+    import mqfast
+
+    out = Output(arguments.json)
+    with out.progress("checking") as progress:
+        report = mqfast.verify(arguments.path, config=_config(arguments), progress=progress)
+    _tell(out, report)
+    return ExitCode.OK if report.ok else ExitCode.DAMAGE_OR_NOTHING
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("repair: expected --yes or --dry-run where nobody can be asked, found neither")
+    print(question, end=" ", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def repair(arguments: argparse.Namespace) -> ExitCode:
+    """Cut or rebuild what is damaged."""
+    import mqfast
+
+    out = Output(arguments.json)
+    config = _config(arguments)
+    if not arguments.yes:
+        report = mqfast.repair(arguments.path, dry_run=True, config=config)
+        if arguments.dry_run or not report.actions:
+            _tell(out, report)
+            return ExitCode.OK
+        for line in str(report).splitlines():
+            print(line, file=sys.stderr)
+        if not _agreed("carry this out? [y/N]"):
+            out.note("nothing was changed")
+            return ExitCode.OK
+    report = mqfast.repair(arguments.path, config=config)
+    _tell(out, report)
+    return ExitCode.OK
+
+
 COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], ExitCode]]] = {
     "ls": ls,
     "stat": stat,
@@ -412,5 +465,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], ExitCode]]] = {
     "get": get,
     "query": query,
     "put": put,
+    "verify": verify,
+    "repair": repair,
     "dump": dump,
 }

@@ -1,0 +1,86 @@
+"""The demo runs to its end on a small scale, and says clearly what is missing.
+
+Room: tests. The full size is ``make demo``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+
+from mqfast import demo
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mqfast.demo", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_demo_recovers_kills_recovers_and_finds_every_message(tmp_path: Path) -> None:
+    done = run("--messages", 30_000, "--dir", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in (
+        "ok read 291 messages of 6 queues",
+        "query KillA for key 'ka1': 1 message(s)",
+        "ok SIGKILL after",
+        "are there, byte for byte",
+        "floor: copy + CRC",
+    ):
+        assert line in done.stdout
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_store_is_said_in_one_line(tmp_path: Path) -> None:
+    done = run("--store", tmp_path / "nothing", "--dir", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path / "nothing") in done.stderr
+    assert "source checkout" in done.stderr
+
+
+def test_the_comparison_would_notice_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forge(path: Path, count: int) -> tuple[array[int], list[float]]:
+        places, speeds = kill(path, count)
+        places[-1] += 1
+        return places, speeds
+
+    kill = demo.kill_a_writer
+    monkeypatch.setattr(demo, "kill_a_writer", forge)
+    with pytest.raises(demo.DemoFailed, match="expected at least|does not hold"):
+        demo.big_store(tmp_path, 5_000)
+
+
+def test_little_disk_space_makes_it_smaller_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_free(free: int) -> None:
+        monkeypatch.setattr(demo.shutil, "disk_usage", lambda _: _Usage(free))
+
+    with_free(1 << 40)
+    assert demo.affordable(1_000_000, tmp_path) == 1_000_000
+    with_free(demo.SPARE_BYTES + (512 << 20))
+    count = demo.affordable(1_000_000, tmp_path)
+    assert 10_000 <= count < 1_000_000
+    assert f"{count:,} messages instead of 1,000,000" in capsys.readouterr().out
+    with_free(demo.SPARE_BYTES)
+    with pytest.raises(demo.DemoFailed, match="not enough disk space"):
+        demo.affordable(1_000_000, tmp_path)
+
+
+class _Usage:
+    def __init__(self, free: int) -> None:
+        self.free = free
