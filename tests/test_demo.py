@@ -60,7 +60,7 @@ def test_the_comparison_would_notice_a_lost_message(tmp_path: Path, monkeypatch:
 
     kill = demo.kill_a_writer
     monkeypatch.setattr(demo, "kill_a_writer", forge)
-    with pytest.raises(demo.DemoFailed, match="expected at least|does not hold"):
+    with pytest.raises(demo.DemoFailed, match=r"expected at least|does not hold"):
         demo.big_store(tmp_path, 5_000)
 
 
