@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memchr, memcpy, memset
 from mqfast.store._commit_log cimport (
     APPEND_MOVED,
     APPEND_NO_ROOM,
@@ -55,11 +55,12 @@ from mqfast.errors import (
     PropertiesTooLong,
     StoreClosed,
 )
-from mqfast.message import Message, check_topic, encode_message_id, needs_version_2, parse_host
+from mqfast.message import Message, check_topic, encode_message_id, join_keys, needs_version_2, parse_host
 from mqfast.store.results import PutMessageStatus
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
 
 cdef tuple STATUS = tuple(PutMessageStatus)
 cdef int OK = PutMessageStatus.PUT_OK
@@ -67,6 +68,54 @@ cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
 cdef int64_t MAX_PROPERTIES = 32767
 cdef int64_t CHUNK_BYTES = 64 << 10     # a batch lets go of the put lock this often, so that a single put beside it does not wait long
 cdef int INNER_BATCH = 0x80
+cdef int64_t MAX_INT = 0x7FFFFFFF
+cdef int64_t MIN_INT = -MAX_INT - 1
+cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
+cdef int64_t MIN_LONG = -MAX_LONG - 1
+
+
+cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1:
+    """A whole number in [low, high]. Raises: MessageIllegal."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if not isinstance(value, int):
+        raise MessageIllegal(f"{what}: expected a whole number, found {type(value).__name__}")
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow or number < low or number > high:
+        raise MessageIllegal(f"{what}: expected {low} to {high}, found {value}")
+    return number
+
+
+cdef object ZERO = 0
+
+
+cdef list listed(object many, str what):
+    """A new list of its own, so that the items stay referenced while the GIL is away."""
+    try:
+        return list(many)
+    except TypeError:
+        raise MessageIllegal(f"{what}: expected several, found {type(many).__name__}") from None
+
+
+cdef object joined(object keys):
+    try:
+        return join_keys(keys)
+    except TypeError:
+        raise MessageIllegal(f"keys: expected a str or several, found {type(keys).__name__}") from None
+
+
+cdef int check_numbers(object message) except -1:
+    """The numbers of a Message fit their fields."""
+    if not isinstance(message, Message):
+        raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
+    integer(message.queue_id, "queue_id", 0, MAX_INT)
+    integer(message.flag, "flag", MIN_INT, MAX_INT)
+    integer(message.sys_flag, "sys_flag", MIN_INT, MAX_INT)
+    integer(message.reconsume_times, "reconsume_times", MIN_INT, MAX_INT)
+    integer(message.prepared_transaction_offset, "prepared_transaction_offset", MIN_LONG, MAX_LONG)
+    if message.born_timestamp is not None:
+        integer(message.born_timestamp, "born_timestamp", MIN_LONG, MAX_LONG)
+    return 0
 
 
 @cython.final
@@ -300,7 +349,7 @@ cdef class PutPath:
             self.last_producer = p
         return p
 
-    def producer(self, topic: str, queue_id: int = 0, tags: str | None = None) -> Producer:
+    def producer(self, topic, queue_id=0, tags=None) -> Producer:
         """Bind topic, queue and tags once; ``producer.put(body)`` and ``producer.put(body, key)`` are the hot loop.
 
         Raises: MessageIllegal, TopicTooLong.
@@ -308,9 +357,8 @@ cdef class PutPath:
         return Producer(self, topic, queue_id, tags)
 
     @cython.binding(False)
-    def put(self, topic, body, int64_t queue_id=0, tags=None, keys=None, properties=None, *, int32_t flag=0, int32_t sys_flag=0,
-            born_timestamp=None, born_host=None, store_host=None, int32_t reconsume_times=0,
-            int64_t prepared_transaction_offset=0, bint wait_store_ok=True):
+    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, *, flag=0, sys_flag=0, born_timestamp=None,
+            born_host=None, store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait_store_ok=True):
         """Store one message.
 
         Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; born_timestamp:
@@ -324,12 +372,12 @@ cdef class PutPath:
         cdef Producer p
         cdef Appended out
         cdef int outcome = OK
-        if (properties is None and flag == 0 and sys_flag == 0 and born_timestamp is None and born_host is None and store_host is None
-                and reconsume_times == 0 and prepared_transaction_offset == 0 and wait_store_ok):
-            p = self.producer_of(topic, queue_id, tags)
+        if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None
+                and store_host is None and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
+            p = self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags)
             if not p.general:
                 if keys is not None and type(keys) is not str:
-                    keys = " ".join(keys)
+                    keys = joined(keys)
                 p.append(body, keys or None, &out)
                 if self.sync_flush:
                     outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
@@ -342,30 +390,27 @@ cdef class PutPath:
         """Store one Message; as put."""
         return self.put_general(message, True)
 
-    def put_nowait(self, topic, body, int64_t queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
+    def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
         """Store one message and do not wait for the disk; the ticket does. Arguments as put."""
         cdef PutResult r = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
         return Ticket(self, r, r.physical_offset + r.size)
 
-    def put_many(self, topic, bodies, int64_t queue_id=0, tags=None) -> BatchResult:
+    def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
         """Store many independent messages of one queue; the GIL is released once for all of them.
 
         Args: bodies: a sequence of bytes-like objects, read before the call returns. Returns: BatchResult, in order.
         Raises: as put, for the first body that is refused before anything is written; DiskFull may leave a first part stored.
         """
-        cdef Producer p = self.producer_of(topic, queue_id, tags)
-        if p.general:
-            return self.put_batch([Message(topic, body, queue_id, tags) for body in bodies])
-        return p.put_many(bodies)
+        return self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags).put_many(bodies)
 
     cdef PutResult put_general(self, object message, bint wait):
         """One message of any kind: everything is checked and encoded before the put lock is taken."""
-        cdef bytes topic_text = check_topic(message.topic)
-        cdef bytes properties = message.encoded_properties()
+        cdef bytes topic_text, properties
         cdef ConsumeQueue queue
         self.log.raise_state()
-        if not 0 <= message.queue_id < 1 << 31:
-            raise MessageIllegal(f"queue_id: expected 0 to 2^31-1, found {message.queue_id}")
+        check_numbers(message)
+        topic_text = check_topic(message.topic)
+        properties = _encoded_properties(message)
         queue = self.queues.head(message.topic, message.queue_id)
         wait = wait and message.wait_store_ok and self.sync_flush
         if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
@@ -391,7 +436,6 @@ cdef class PutPath:
             if not self.queues.is_batch(message.topic):
                 raise MessageIllegal(f"inner batch: expected a topic with queue.type=BatchCQ, found {message.topic!r}")
         if self.multi_dispatch and _properties.INNER_MULTI_DISPATCH in fields:
-            fields.pop(_properties.WAIT, None)
             offsets = []
             for name in fields[_properties.INNER_MULTI_DISPATCH].split(","):
                 if name.startswith("%LMQ%"):
@@ -419,7 +463,10 @@ cdef class PutPath:
     cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
         """Fill a draft; `view` is taken over the body and must be released. Returns the record's length."""
         cdef int64_t total
-        PyObject_GetBuffer(message.body, view, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(message.body, view, PyBUF_SIMPLE)
+        except (TypeError, BufferError, ValueError) as error:
+            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
         try:
             if view.len > self.max_body:
                 raise MessageTooLarge(f"body: expected at most {self.max_body} bytes, found {view.len}")
@@ -507,7 +554,7 @@ cdef class PutPath:
         Raises: as put; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file.
         Source: CommitLog.asyncPutMessages (classic batch).
         """
-        cdef list given = list(messages)
+        cdef list given = listed(messages, "messages")
         cdef Py_ssize_t i, n = len(given), at = 0, total = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
         cdef LogState *s = self.state
@@ -525,6 +572,7 @@ cdef class PutPath:
             return result
         self.log.raise_state()
         for message in given:
+            check_numbers(message)
             if message.sys_flag & 0x0C:
                 raise MessageIllegal("batch: expected no transaction bits in sys_flag")
             encoded, queue, sys_flag = self._encode_one(message)
@@ -575,14 +623,12 @@ cdef class PutPath:
         cdef Draft d
         cdef Py_buffer view
         cdef bytes topic_text = check_topic(message.topic)
-        cdef bytes properties = message.encoded_properties()
+        cdef bytes properties = _encoded_properties(message)
         cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
         cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
         cdef bytearray record
         cdef uint8_t *p
         cdef Py_ssize_t total
-        if not 0 <= message.queue_id < 1 << 31:
-            raise MessageIllegal(f"queue_id: expected 0 to 2^31-1, found {message.queue_id}")
         if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
             raise MessageIllegal("batch: inner batches and light queues must be put one by one")
         total = self._draft(&d, message, topic_text, properties, born, store, &view)
@@ -594,6 +640,13 @@ cdef class PutPath:
         finally:
             PyBuffer_Release(&view)
         return bytes(record), self.queues.head(message.topic, message.queue_id), d.sys_flag
+
+
+cdef bytes _encoded_properties(object message):
+    try:
+        return message.encoded_properties()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise MessageIllegal(f"properties: expected texts that have a UTF-8 form, found {error}") from error
 
 
 cdef inline int64_t _body_position(const Draft *d) noexcept nogil:
@@ -617,11 +670,10 @@ cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n
 cdef class Producer:
     """Topic, queue and tags bound once. Thread: any; one producer may be shared."""
 
-    def __init__(self, PutPath store, topic, int64_t queue_id=0, tags=None):
+    def __init__(self, PutPath store, topic, queue_id=0, tags=None):
         if type(topic) is not str:
             raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
-        if not 0 <= queue_id < 1 << 31:
-            raise MessageIllegal(f"queue_id: expected 0 to 2^31-1, found {queue_id}")
+        integer(queue_id, "queue_id", 0, MAX_INT)
         if tags is not None and type(tags) is not str:
             raise MessageIllegal(f"tags: expected str or None, found {type(tags).__name__}")
         self.store = store
@@ -629,7 +681,10 @@ cdef class Producer:
         self.tags = tags
         store.log.raise_state()
         text = check_topic(topic)
-        self.properties = _properties.encode({_properties.TAGS: tags}) if tags else b""
+        try:
+            self.properties = _properties.encode({_properties.TAGS: tags}) if tags else b""
+        except UnicodeEncodeError as error:
+            raise MessageIllegal(f"tags: expected text that has a UTF-8 form, found {tags!r}") from error
         self.tags_code = _properties.tags_code(tags)
         self.state = store.state
         self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
@@ -673,12 +728,15 @@ cdef class Producer:
         if key is not None:
             if type(key) is not str:
                 raise MessageIllegal(f"key: expected str, found {type(key).__name__}")
-            key_text = <const uint8_t *> PyUnicode_AsUTF8AndSize(key, &key_bytes)
+            try:
+                key_text = <const uint8_t *> PyUnicode_AsUTF8AndSize(key, &key_bytes)
+            except UnicodeEncodeError as error:
+                raise MessageIllegal(f"key: expected text that has a UTF-8 form, found {key!r}") from error
             if key_bytes == 0:
                 key_text = NULL
             elif key_bytes + PyBytes_GET_SIZE(self.properties) + 6 > MAX_PROPERTIES:
                 raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {key_bytes + 6 + len(self.properties)}")
-            elif b"\x01" in key.encode() or b"\x02" in key.encode():
+            elif memchr(key_text, 1, key_bytes) != NULL or memchr(key_text, 2, key_bytes) != NULL:
                 raise MessageIllegal(f"key: expected text without U+0001 and U+0002, found {key!r}")
         if PyBytes_CheckExact(body):
             p = <const uint8_t *> PyBytes_AS_STRING(body)
@@ -735,7 +793,7 @@ cdef class Producer:
 
     def put_many(self, bodies) -> BatchResult:
         """Store many independent messages; as MessageStore.put_many."""
-        cdef list items = bodies if type(bodies) is list else list(bodies)
+        cdef list items = listed(bodies, "bodies")
         cdef Py_ssize_t n = len(items), i
         cdef BatchResult result = BatchResult.__new__(BatchResult)
         cdef Py_buffer *views = NULL
@@ -755,7 +813,6 @@ cdef class Producer:
             self.bind()
         cdef QueueState *q = self.q
         cdef bint prefault = self.store.log.prefault_window > 0
-        items = list(items)      # a reference to each body for as long as the GIL is away
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         at = <const uint8_t **> PyMem_Malloc(n * sizeof(void *))
         sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
