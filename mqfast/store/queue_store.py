@@ -196,7 +196,7 @@ class QueueStore:
             queue.recover()
             end = queue.max_physical
             if isinstance(queue, BatchConsumeQueue):
-                # It keeps where its last record starts; taken for an end, that record's keys would be put again at each open.
+                # It keeps where its last record starts; taken for an end, that record is indexed again at each open.
                 last = queue.find(queue.max_offset - 1)
                 end = -1 if last is None else last.physical_offset + last.size
             largest = max(largest, end)
