@@ -171,6 +171,8 @@ cdef class ConsumeQueue:
             q.end = file.start_offset + at
             if at < self.file_bytes:
                 break
+        if q.max_physical < 0 and first > 0:
+            q.max_physical = self._last_physical_before(q.end)
         self._cut()
 
     def _cut(self) -> None:

@@ -6,6 +6,9 @@ from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._record cimport Draft
 
 
+cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1
+
+
 cdef class PutResult:
     cdef readonly int64_t physical_offset
     cdef readonly int64_t queue_offset

@@ -12,7 +12,7 @@ from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._os cimport mq_get32, mq_get64, mq_load64
-from mqfast.store._put cimport PutPath
+from mqfast.store._put cimport PutPath, integer
 from mqfast.store._record cimport (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -27,7 +27,7 @@ from mqfast.store._record cimport (
     parse_record,
 )
 
-from mqfast.errors import CorruptFile, UsageError
+from mqfast.errors import CorruptFile, MessageIllegal, UsageError
 from mqfast.properties import jhash
 from mqfast.store.results import GetMessageStatus
 
@@ -42,6 +42,7 @@ cdef object NO_MATCHED_LOGIC_QUEUE = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
 cdef object NO_MESSAGE_IN_QUEUE = GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
 cdef int MAX_TAGS = 64
+cdef int64_t MAX_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES    # its byte in the queue still fits 63 bits
 
 
 @cython.freelist(16)
@@ -270,14 +271,21 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     return g
 
 
-def read(PutPath store, topic, int64_t queue_id, int64_t offset, int64_t max_count, int64_t max_bytes, tags):
+def read(PutPath store, topic, queue_id, offset_, max_count_, max_bytes_, tags):
     """MessageStore.get; the store is open."""
-    cdef ConsumeQueue queue = store.table.queues.get((topic, queue_id))
+    cdef ConsumeQueue queue
     cdef QueueState *q
+    cdef int64_t offset, max_count, max_bytes
+    try:
+        queue_id = integer(queue_id, "queue_id", 0, 0x7FFFFFFF)
+        offset = integer(offset_, "offset", -MAX_OFFSET, MAX_OFFSET)
+        max_count = integer(max_count_, "max_count", 0, MAX_OFFSET)
+        max_bytes = integer(max_bytes_, "max_bytes", 0, MAX_OFFSET)
+    except MessageIllegal as error:
+        raise UsageError(str(error)) from None
     if type(topic) is not str:
         raise UsageError(f"topic: expected str, found {type(topic).__name__}")
-    if max_count < 0 or max_bytes < 0:
-        raise UsageError(f"max_count and max_bytes: expected at least 0, found {max_count} and {max_bytes}")
+    queue = store.table.queues.get((topic, queue_id))
     wanted = None if tags is None else tag_filter(tags)
     if queue is None:
         if store.read_your_writes:

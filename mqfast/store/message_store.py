@@ -214,7 +214,12 @@ class MessageStore(PutPath):
         Raises: OffsetError outside the log; CorruptFile when no record starts there or its CRC is wrong.
         """
         self._check_open()
-        offset = decode_message_id(where).physical_offset if isinstance(where, str) else where
+        if isinstance(where, str):
+            offset = decode_message_id(where).physical_offset
+        elif isinstance(where, int) and 0 <= where < 1 << 63:
+            offset = where
+        else:
+            raise OffsetError(f"look: expected a physical offset of 0 to 2^63-1 or a message id, found {where!r}")
         if self.config.dispatch == "inline":
             self._dispatcher.step_if_needed()
         return self.log.message(offset, True)
@@ -229,6 +234,10 @@ class MessageStore(PutPath):
         Source: DefaultMessageStore.queryMessage.
         """
         self._check_open()
+        for name, text in (("topic", topic), ("key", key)):
+            if not isinstance(text, str):
+                raise UsageError(f"{name}: expected str, found {type(text).__name__}")
+        _numbers(max_count=max_count, begin_ms=begin_ms, end_ms=end_ms)
         if self._index is None:
             raise UsageError("query: expected message_index_enable, found it off")
         if self.config.dispatch == "inline":
@@ -266,7 +275,11 @@ class MessageStore(PutPath):
         """
         self._check_open()
         self._catch_up()
-        kind = BoundaryType[boundary.upper()] if isinstance(boundary, str) else boundary
+        _numbers(queue_id=queue_id, timestamp_ms=timestamp_ms)
+        try:
+            kind = BoundaryType[boundary.upper()] if isinstance(boundary, str) else BoundaryType(boundary)
+        except (KeyError, ValueError):
+            raise UsageError(f"boundary: expected LOWER or UPPER, found {boundary!r}") from None
         return self._queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -346,6 +359,8 @@ class MessageStore(PutPath):
         """
         self._check_open()
         self.log.check_state()
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise UsageError(f"timeout: expected seconds or None, found {type(timeout).__name__}")
         return self.log.flush(timeout)
 
     def delete_topic(self, topic: str) -> int:
@@ -517,6 +532,12 @@ class MessageStore(PutPath):
         return f"<MessageStore {self.path} {self.state}>"
 
 
+def _numbers(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+            raise UsageError(f"{name}: expected a whole number of 64 bits, found {value!r}")
+
+
 def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:
     """The config with the file sizes that the store's own files have.
 
@@ -582,7 +603,10 @@ def open_store(
     Returns: MessageStore, a context manager.
     Raises: ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
-    text = os.path.abspath(os.fspath(path))
+    try:
+        text = os.path.abspath(os.fspath(path))
+    except TypeError:
+        raise UsageError(f"path: expected a path, found {type(path).__name__}") from None
     if config is None:
         if broker_conf is not None:
             config = StoreConfig.from_broker_conf(os.fspath(broker_conf), door=door or OsDoor(), **settings)
