@@ -707,20 +707,24 @@ class _Repair:
     def carry_out(self) -> None:
         serious = [d for d in self.run.report.damages if d.severity is not Severity.NOTE]
         cut = self._cut_at()
+        queues = self._damaged_queues(serious)
+        index = any(d.kind.startswith("index.") and d.severity is Severity.DAMAGE for d in serious)
+        behind = {"checkpoint", "queue.none", "queue.behind", "queue.hole", "index.none", "index.missing"}
+        if cut is None and not queues and not index and not any(d.kind in behind for d in serious):
+            return
+        # First what makes the next open read the whole log, so that an interrupted repair hides nothing.
+        self._act(f"create {self.paths.abort}")
+        if not self.report.dry_run and not self.door.exists(self.paths.abort):
+            create_abort(self.door, self.paths.abort, os.getpid())
+        self._move(self.paths.checkpoint)
+        for directory in queues:
+            self._move(directory)
+        if index:
+            self._move(self.paths.index)
         if cut is not None:
             self.report.cut_at = cut
             self._count_losses(cut)
             self._cut_log(cut)
-        for directory in self._damaged_queues(serious):
-            self._move(directory)
-        if any(d.kind.startswith("index.") and d.severity is Severity.DAMAGE for d in serious):
-            self._move(self.paths.index)
-        if self.report.actions or any(d.kind == "checkpoint" for d in serious):
-            # Without it the next open reads the whole log, and with abort it makes anew what is missing.
-            self._move(self.paths.checkpoint)
-            self._act(f"create {self.paths.abort}")
-            if not self.report.dry_run and not self.door.exists(self.paths.abort):
-                create_abort(self.door, self.paths.abort, os.getpid())
 
     def _act(self, text: str) -> None:
         self.report.actions.append(text)
