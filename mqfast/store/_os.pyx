@@ -10,6 +10,7 @@ import os as _os
 from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 cdef extern from "crc32.h" nogil:
@@ -162,8 +163,8 @@ cdef class OsDoor:
         cdef const char *c = p
         cdef mq_os *os = self.os
         cdef mq_stat st
-        cdef int fd, rc
-        cdef int64_t got
+        cdef int fd
+        cdef int64_t got, room
         cdef bytes data
         cdef char *to
         with nogil:
@@ -175,12 +176,14 @@ cdef class OsDoor:
                 raise StorageError(_errno.EISDIR, "is a directory", path)
             if st.bytes > max_bytes:
                 raise StorageError(_errno.EFBIG, f"expected at most {max_bytes} bytes, found {st.bytes}", path)
-            data = PyBytes_FromStringAndSize(NULL, st.bytes)
+            # the kernel's own tables (/proc, /sys) say 0 bytes and have some
+            room = st.bytes if st.bytes else min(<int64_t> max_bytes, 65536)
+            data = PyBytes_FromStringAndSize(NULL, room)
             to = PyBytes_AS_STRING(data)
             with nogil:
-                got = mq_os_read_all(os, fd, to, st.bytes, 0)
+                got = mq_os_read_all(os, fd, to, room, 0)
             check(got, "read", path)
-            return data if got == st.bytes else data[:got]
+            return data if got == room else data[:got]
         finally:
             os.close(os, fd)
 
@@ -229,6 +232,34 @@ cdef class OsDoor:
         self.write_file(temporary, data)
         self.rename(temporary, path)
         self.fsync_dir(_os.path.dirname(path) or ".")
+
+    def sync_latencies_ns(self, path, int rounds=32) -> list:
+        """Append 1 KiB and fdatasync, ``rounds`` times, to a file of this name that is removed again; ns of each round."""
+        cdef bytes p = _os.fsencode(path)
+        cdef const char *c = p
+        cdef mq_os *os = self.os
+        cdef char block[1024]
+        cdef int64_t began
+        cdef int fd, rc = 0, i
+        memset(block, 1, sizeof(block))
+        with nogil:
+            fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
+        check(fd, "open", path)
+        took = []
+        try:
+            check(mq_os_allocate(os, fd, 0, 1024 * rounds), "allocate", path)
+            for i in range(rounds):
+                began = os.monotonic_ns(os)
+                with nogil:
+                    rc = mq_os_write_all(os, fd, block, sizeof(block), 1024 * i)
+                    if rc >= 0:
+                        rc = os.fdatasync(os, fd)
+                check(rc, "fdatasync", path)
+                took.append(os.monotonic_ns(os) - began)
+        finally:
+            os.close(os, fd)
+            os.unlink(os, c)
+        return took
 
     def rename(self, source, target) -> None:
         """Rename within one filesystem; replaces ``target``."""
