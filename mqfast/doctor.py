@@ -105,7 +105,7 @@ def _filesystem(door: OsDoor, place: str) -> Finding:
         return Finding("filesystem", found, "danger", "locks, mappings and syncs over a network are not reliable")
     if "nobarrier" in options or "barrier=0" in options:
         return Finding(
-            "filesystem", f"{found} ({options})", "danger", "mount with barriers: a sync does not reach disk"
+            "filesystem", f"{found} ({options})", "danger", "mount with barriers: syncs do not reach the disk"
         )
     if kind not in _GOOD_FILESYSTEMS:
         return Finding("filesystem", found, "advice", "ext4 and xfs are what the store is tested on")
@@ -129,7 +129,7 @@ def _sync(door: OsDoor, place: str, rounds: int) -> Finding:
     found = f"fdatasync of 1 KiB: median {median:,.0f} us, worst of {rounds} {worst:,.0f} us"
     if median < 20:
         return Finding(
-            "sync latency", found, "danger", "too fast for a real flush: a power cut may lose synced messages"
+            "sync latency", found, "danger", "no real flush: a power cut may lose synced messages"
         )
     if median > 5000:
         return Finding("sync latency", found, "advice", "a slow disk: batch puts or let several threads share a sync")
