@@ -73,6 +73,9 @@ class AllocateMappedFileService:
                 if error is not None:
                     raise error
                 self._urgent = start
+                if not self.service.is_running:
+                    self.step()  # a store without services: nobody else makes it
+                    continue
                 self.service.wake()
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -112,11 +115,15 @@ class AllocateMappedFileService:
         return None
 
     def _turn(self, bell: Bell) -> None:
+        if not self.step():
+            bell.sleep(0.05)
+
+    def step(self) -> bool:
+        """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""
         with self._wanted:
             start = None if self._closed else self._next_start()
         if start is None:
-            bell.sleep(0.05)
-            return
+            return False
         urgent = start == self._urgent
         try:
             file = self._make(start)
@@ -129,7 +136,7 @@ class AllocateMappedFileService:
                     self._failed[start] = error
                     self._urgent = None
                 self._wanted.notify_all()
-            return
+            return True
         self.made += 1
         self.last_error = None
         with self._wanted:
@@ -140,6 +147,7 @@ class AllocateMappedFileService:
             if self._urgent == start:
                 self._urgent = None
             self._wanted.notify_all()
+        return True
 
     def _make(self, start: int) -> MappedFile:
         self._door.makedirs(self._log.path)

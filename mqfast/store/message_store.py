@@ -84,7 +84,10 @@ class MessageStore(PutPath):
         *,
         door: OsDoor | None = None,
         progress: Callable[[int, int], None] | None = None,
+        _start_services: bool = True,
     ) -> None:
+        # _start_services=False is for tests and tools that decide themselves when a service takes a step: no thread
+        # is started, and a put that needs a new log file makes it.
         self.path: Final = path
         self.door: Final = door or OsDoor()
         self._close_lock = threading.RLock()
@@ -94,7 +97,7 @@ class MessageStore(PutPath):
         self.door.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
         try:
-            self._open(config, progress)
+            self._open(config, progress, _start_services)
         except BaseException:
             self._lock.release()
             raise
@@ -102,7 +105,7 @@ class MessageStore(PutPath):
 
     # --- open ---
 
-    def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None) -> None:
+    def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None, start_services: bool) -> None:
         door, path = self.door, self.path
         if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
             raise ConfigError("store_path_commit_log: expected one directory, found several")
@@ -160,8 +163,9 @@ class MessageStore(PutPath):
         self._metadata = Service("metadata", self._persist_turn)
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
         _log.info("%s: %s", path, self._retention.policy())
-        for service in self._services():
-            service.start()
+        if start_services:
+            for service in self._services():
+                service.start()
 
     def _services(self) -> list[Service]:
         owners = (self._allocate, self._flush, self._commit, self._reput, self._prefault, self._retention)
@@ -593,6 +597,7 @@ def open_store(
     create: bool = True,
     door: OsDoor | None = None,
     progress: Callable[[int, int], None] | None = None,
+    _start_services: bool = True,
     **settings: Any,
 ) -> MessageStore:
     """Create or open a store for writing; recovers it when its last writer did not close it.
@@ -617,7 +622,7 @@ def open_store(
     real_door = door or OsDoor()
     if not create and not real_door.is_dir(os.path.join(text, "commitlog")) and not config.commit_log_dirs:
         raise StoreNotFound(2, "no store here (no commitlog directory)", text)
-    return MessageStore(text, config, door=real_door, progress=progress)
+    return MessageStore(text, config, door=real_door, progress=progress, _start_services=_start_services)
 
 
 def _close_all() -> None:

@@ -52,6 +52,11 @@ class Service:
             thread.join()
 
     @property
+    def is_running(self) -> bool:
+        """Was the loop started, and not stopped?"""
+        return self._thread is not None
+
+    @property
     def is_stopping(self) -> bool:
         """Was stop asked for?"""
         return self._stopping
