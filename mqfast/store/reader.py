@@ -5,10 +5,11 @@ file which is foreign, damaged, shrinking or gone ends in an exception of ``mqfa
 
 Beside a live writer the reader sees what is in the page cache: a record as soon as its unit is in the queue and the
 whole record is in the log. It may see messages that a sync-flushing writer has not yet shown to its own readers and
-that a power loss would still take back. It does not see what a writer with a transient store pool has not committed,
-nor what is not yet dispatched (``scan`` does). It never waits for a writer. Retention may remove a file between two
-calls: what was removed counts as removed, not as damage. Queues that are new since the last listing show up after
-``refresh()``.
+that a power loss would still take back. It does not see what a writer with a transient store pool has not committed;
+through queues and index it does not see what the writer has not yet dispatched, which a writer does some milliseconds
+after the put, or when it reads itself (``scan`` shows it at once). It never waits for a writer. Retention may remove a
+file between two calls: what was removed counts as removed, not as damage. The lists of topics and queues are as of the
+last ``refresh()``; a queue that is asked for by name is looked for.
 
 A dead store shows what is on disk, without recovering it: units whose record is torn are cut off, records behind the
 damage stay readable through their queues. File formats: ``mqfast/store/FORMAT.md``.
@@ -353,9 +354,7 @@ class StoreReader:
             directories = directories or config.commit_log_dirs
             read_only = config.read_only_commit_log_dirs
         self.paths: Final = StorePaths(os.fspath(path), directories, read_only)
-        for directory in self.paths.commit_logs:
-            if not self._door.is_dir(directory):
-                raise StoreNotFound(errno.ENOENT, "no store here: expected the directory of its log", directory)
+        check_is_store(self._door, self.paths)
         self._slots = max_hash_slot_num or (config.max_hash_slot_num if config is not None else None)
         self._entries = max_index_num or (config.max_index_num if config is not None else None)
         self._lock = threading.RLock()
@@ -984,6 +983,20 @@ class StoreReader:
 
     def __repr__(self) -> str:
         return f"<StoreReader {self.paths.root!r}{' closed' if self._closed else ''}>"
+
+
+def check_is_store(door: OsDoor, paths: StorePaths) -> None:
+    """Refuse what is no store. One whose writer has not yet put anything has no directory for its log; one that has
+    queues but no log has its log elsewhere.
+
+    Raises: StoreNotFound, StorageError.
+    """
+    for directory in paths.commit_logs:
+        if door.is_dir(directory):
+            continue
+        queues = any(list_queues(door, base) for base in (paths.consume_queue, paths.batch_consume_queue))
+        if queues or not (door.exists(paths.lock) or door.exists(paths.abort)):
+            raise StoreNotFound(errno.ENOENT, "no store here: expected the directory of its log", directory)
 
 
 def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Final
 
 from mqfast.config import StoreConfig
-from mqfast.errors import CorruptFile, MqfastError, StorageError, StoreNotFound
+from mqfast.errors import CorruptFile, MqfastError, StorageError
 from mqfast.message import LMQ_PREFIX, SysFlag
 from mqfast.properties import index_hash, index_key, index_keys, jhash
 from mqfast.store._index_file import IndexFile
@@ -32,6 +32,7 @@ from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.lock import StoreLock, create_abort
 from mqfast.store.metadata import ConfigFile, TopicTable
 from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
+from mqfast.store.reader import check_is_store
 
 __all__ = ["Damage", "RepairReport", "Report", "Severity", "repair", "verify"]
 
@@ -612,9 +613,7 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
 def _paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
     dirs = config.commit_log_dirs if config is not None else ()
     paths = StorePaths(os.fspath(path), dirs, config.read_only_commit_log_dirs if config is not None else ())
-    for directory in paths.commit_logs:
-        if not door.is_dir(directory):
-            raise StoreNotFound(2, "no store here: expected the directory of its log", directory)
+    check_is_store(door, paths)
     return paths
 
 

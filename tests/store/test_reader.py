@@ -1,0 +1,355 @@
+"""StoreReader on stores that are damaged, shrink, vanish or grow: exceptions of mqfast or right answers, nothing else.
+
+Room: tests/store. What whole stores must give stands in ``test_golden_reader.py``. All work is on copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile, MqfastError, OffsetError, StoreClosed, StoreNotFound, UsageError
+from mqfast.store.reader import StoreReader
+from mqfast.store.results import BoundaryType, GetMessageStatus
+from mqfast.store.verify import verify
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from conftest import golden_cases
+
+TINY: dict[str, Any] = {
+    "mapped_file_bytes_commit_log": 65536,
+    "mapped_file_bytes_consume_queue": 1000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 500,
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the broadest clean store."""
+    (case,) = golden_cases("5.3.3", ("normal-clean",))
+    return Path(shutil.copytree(case.store, tmp_path / "store"))
+
+
+def _tour(reader: StoreReader, calm: bool = False) -> int:
+    """Call everything; errors of mqfast are fine, anything else is not. Returns how much was read."""
+    seen = 0
+
+    def attempt(call: Callable[[], Any]) -> Any:
+        nonlocal seen
+        with contextlib.nullcontext() if calm else contextlib.suppress(MqfastError):
+            result = call()
+            seen += 1
+            return result
+        return None
+
+    places: list[int] = []
+
+    def walk(iterator: Iterator[Any]) -> None:
+        nonlocal seen
+        for message in iterator:
+            seen += 1
+            places.append(message.physical_offset)
+            assert len(message.to_bytes()) == message.size
+            assert message.check_crc()
+            assert isinstance(message.topic, str)
+
+    attempt(lambda: walk(reader.scan()))
+    attempt(reader.log_range)
+    attempt(lambda: reader.earliest_message_time)
+    attempt(reader.queues)
+    for topic in attempt(reader.topics) or ():
+        for queue_id in range(4):
+            low = attempt(lambda t=topic, q=queue_id: reader.min_offset(t, q)) or 0
+            high = attempt(lambda t=topic, q=queue_id: reader.max_offset(t, q)) or 0
+            assert low <= high
+            attempt(lambda t=topic, q=queue_id: walk(reader.messages(t, q)))
+            for offset in (0, low, (low + high) // 2, high):
+                attempt(lambda t=topic, q=queue_id, o=offset: reader.get(t, q, o, 3, tags="TagA || TagB"))
+            for boundary in BoundaryType:
+                attempt(lambda t=topic, q=queue_id, b=boundary: reader.offset_by_time(t, q, 1795253890000, b))
+        attempt(lambda t=topic: reader.query(t, "k1"))
+    for place in places[:5]:
+        attempt(lambda p=place: reader.look(p))
+    attempt(lambda: reader.checkpoint)
+    attempt(lambda: reader.consumer_offsets("cg_all"))
+    return seen
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(["normal-clean", "lmq", "cq-ext", "batch-cq", "ha-slave"]),
+    st.randoms(use_true_random=False),
+    st.sampled_from(["flip", "truncate", "remove", "random"]),
+)
+def test_any_damage(tmp_path_factory: pytest.TempPathFactory, name: str, random: Any, what: str) -> None:
+    """Whatever happens to a file: whole messages or errors of mqfast; verify never fails, and sees a changed unit."""
+    (case,) = golden_cases("5.3.3", (name,))
+    store = tmp_path_factory.mktemp("damage") / "store"
+    shutil.copytree(case.store, store)
+    path = random.choice([p for p in sorted(store.rglob("*")) if p.is_file() and p.stat().st_size])
+    data = bytearray(path.read_bytes())
+    touched_unit = False
+    if what == "flip":
+        used = len(bytes(data).rstrip(b"\0"))
+        at = random.randrange(max(1, used))
+        data[at] ^= random.randrange(1, 256)
+        touched_unit = path.parent.parent.parent.name in ("consumequeue",) and at < used - used % 20
+    elif what == "truncate":
+        del data[random.randrange(len(data)) :]
+    elif what == "random":
+        at = random.randrange(len(data))
+        data[at : at + 64] = random.randbytes(len(data[at : at + 64]))
+    if what == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    with contextlib.suppress(MqfastError), StoreReader(store) as reader:
+        assert _tour(reader) > 5
+    report = verify(store)
+    assert isinstance(str(report), str)
+    if touched_unit:
+        assert report.state == "damaged"
+    shutil.rmtree(store.parent)
+
+
+def test_a_damaged_message_ends_a_get(copy: Path) -> None:
+    """What stands before the damage is returned first; at the damage the error names file and offset."""
+    with StoreReader(copy) as reader:
+        messages = list(reader.messages("TopicA", 0))
+        bad = messages[3]
+    path = copy / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[bad.physical_offset + 88] ^= 1
+    path.write_bytes(data)
+    with StoreReader(copy) as reader:
+        result = reader.get("TopicA", 0, 0)
+        assert [m.queue_offset for m in result] == [0, 1, 2]
+        assert result.next_offset == 3
+        with pytest.raises(CorruptFile) as error:
+            reader.get("TopicA", 0, 3)
+        assert (error.value.path, error.value.offset) == (str(path), bad.physical_offset)
+        with pytest.raises(CorruptFile):
+            list(reader.messages("TopicA", 0))
+        assert reader.get("TopicA", 0, 4)[0].to_bytes() == messages[4].to_bytes()
+        with pytest.raises(OffsetError):
+            reader.look(bad.physical_offset)
+        scan = reader.scan()
+        assert max(m.physical_offset for m in scan) < bad.physical_offset
+        assert (scan.at, scan.reason) == (bad.physical_offset, "crc")
+        assert [m.physical_offset for m in reader.scan(check_crc=False)][-1] > bad.physical_offset
+
+
+@pytest.mark.parametrize("gone", ["consumequeue/TopicA/0", "commitlog", "consumequeue", "index", "."])
+def test_files_that_vanish_after_open(copy: Path, gone: str) -> None:
+    """Removed under the reader: errors of mqfast, and what is left is still read."""
+    with StoreReader(copy) as reader:
+        kept = reader.get("TopicA", 0, 0)[0]
+        shutil.rmtree(copy / gone)
+        _tour(reader)
+        with contextlib.suppress(MqfastError):
+            reader.refresh()
+        _tour(reader)
+        if gone in ("commitlog", "."):
+            with pytest.raises(MqfastError):
+                reader.look(200_000)
+        if gone.startswith("consume"):
+            assert reader.get("TopicA", 0, 0).status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+            assert len(list(reader.scan())) == 353
+        assert kept.check_crc()
+
+
+@pytest.mark.parametrize("which", ["commitlog", "consumequeue/TopicA/0", "index"])
+@pytest.mark.parametrize("size", [0, 1, 19, 700])
+def test_files_that_shrink_after_open(copy: Path, which: str, size: int) -> None:
+    """Cut under the reader: errors of mqfast, no signal."""
+    with StoreReader(copy) as reader:
+        assert _tour(reader, calm=True) > 1000
+        for path in (copy / which).iterdir():
+            os.truncate(path, size)
+        _tour(reader)
+        if which == "commitlog":
+            with pytest.raises(MqfastError):
+                reader.get("TopicA", 0, 0)
+            with pytest.raises(CorruptFile):
+                list(reader.scan())
+
+
+def test_units_behind_the_log_are_cut_off(copy: Path) -> None:
+    """A queue that is ahead of the log ends at its last whole record, however many units are ahead."""
+    with StoreReader(copy) as reader:
+        before = {(q.topic, q.queue_id): list(reader.messages(q.topic, q.queue_id)) for q in reader.queues()}
+    log = max((copy / "commitlog").iterdir())
+    cut = int(log.name) + 3000
+    data = log.read_bytes()
+    log.write_bytes(data[:3000].ljust(len(data), b"\0"))
+    with StoreReader(copy) as reader:
+        lost = 0
+        for (topic, queue_id), messages in before.items():
+            whole = [m.queue_offset for m in messages if m.physical_offset + m.size <= cut]
+            assert [m.queue_offset for m in reader.messages(topic, queue_id)] == whole
+            assert reader.max_offset(topic, queue_id) - len(whole) == reader.min_offset(topic, queue_id)
+            lost += len(messages) - len(whole)
+        assert lost > 20
+
+
+def test_removed_log_files(copy: Path) -> None:
+    """Behind retention the queues begin where the log begins; what was removed is not damage."""
+    os.unlink(copy / "commitlog" / f"{0:020}")
+    with StoreReader(copy) as reader:
+        assert reader.log_range() == (131072, 326739)
+        found = 0
+        for queue in reader.queues():
+            messages = list(reader.messages(queue.topic, queue.queue_id))
+            assert [m.queue_offset for m in messages] == list(range(queue.min_offset, queue.max_offset))
+            assert all(m.physical_offset >= 131072 for m in messages)
+            if queue.min_offset:
+                small = reader.get(queue.topic, queue.queue_id, 0)
+                assert (small.status, small.next_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, queue.min_offset)
+            found += len(messages)
+        assert found == 102
+        with pytest.raises(OffsetError):
+            reader.look(0)
+        with pytest.raises(OffsetError):
+            reader.scan(0)
+    assert verify(copy).ok
+
+
+# --- beside a writer --------------------------------------------------------------------------------------------------
+
+
+def test_beside_a_live_writer(tmp_path: Path) -> None:
+    """Each message is seen as soon as it is dispatched, over many file ends and in queues that are new."""
+    with mqfast.open(tmp_path / "store", **TINY) as store, StoreReader(tmp_path / "store") as reader:
+        assert reader.queues() == []
+        assert reader.log_range()[1] == 0
+        for i in range(700):
+            topic = f"T{i % 3}"
+            put = store.put(topic, b"%06d" % i * 40, tags="even" if i % 2 == 0 else "odd", keys=f"k{i}")
+            assert list(reader.scan(put.physical_offset))[-1].physical_offset == put.physical_offset
+            store.get(topic, 0, i // 3)  # has the put dispatched
+            result = reader.get(topic, 0, i // 3)
+            assert [bytes(m.body) for m in result] == [b"%06d" % i * 40]
+            assert result.max_offset == i // 3 + 1 == reader.max_offset(topic, 0)
+            if i % 50 == 0:
+                assert reader.look(put.physical_offset).queue_offset == i // 3
+                assert [m.queue_offset for m in reader.query(topic, f"k{i}")] == [i // 3]
+        assert len(os.listdir(tmp_path / "store/commitlog")) > 3
+        assert len(list(reader.scan())) == 700
+        assert reader.log_range() == (0, put.physical_offset + put.size)
+        assert [m.tags for m in reader.get("T0", 0, 0, 1000, tags="odd")] == ["odd"] * 117
+        assert reader.is_dirty
+        assert verify(tmp_path / "store").ok
+    with StoreReader(tmp_path / "store") as reader:
+        assert [bytes(m.body[:6]) for m in reader.messages("T1", 0)] == [b"%06d" % i for i in range(1, 700, 3)]
+        assert not reader.is_dirty
+    assert verify(tmp_path / "store").state == "clean"
+
+
+def test_threads_share_a_reader(copy: Path) -> None:
+    """Calls of many threads take turns and give each its answer."""
+    with StoreReader(copy) as reader:
+        wanted = [m.to_bytes() for m in reader.messages("TopicA", 0)]
+        results: list[list[bytes]] = []
+
+        def read() -> None:
+            results.append([m.to_bytes() for _ in range(5) for m in reader.messages("TopicA", 0)])
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [wanted * 5] * 4
+
+
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+
+def test_the_log_may_lie_elsewhere(copy: Path, tmp_path: Path) -> None:
+    """One other directory, or several, by keyword or by configuration."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    logs = sorted((copy / "commitlog").iterdir())
+    for i, path in enumerate(logs):
+        path.rename(tmp_path / "ab"[i % 2] / path.name)
+    (copy / "commitlog").rmdir()
+    with pytest.raises(StoreNotFound):
+        StoreReader(copy)
+    places = [str(tmp_path / "a"), str(tmp_path / "b")]
+    with StoreReader(copy, commit_log=places) as reader:
+        assert len(list(reader.scan())) == 353
+    config = StoreConfig.from_kwargs(storePathCommitLog=",".join(places))
+    with StoreReader(copy, config=config) as reader:
+        assert sum(1 for _ in reader.messages("TopicA", 0)) == reader.max_offset("TopicA", 0) > 5
+    assert verify(copy, config=config).state == "clean"
+    with StoreReader(copy, commit_log=places[1]) as reader:
+        assert reader.log_range()[0] == 131072
+
+
+def test_more_files_than_are_kept_open(tmp_path: Path) -> None:
+    """A store of more files than the reader keeps open."""
+    with mqfast.open(tmp_path / "store", **TINY) as store:
+        for i in range(160):
+            store.put(f"T{i}", b"x" * 100)
+    with StoreReader(tmp_path / "store") as reader:
+        for _ in range(2):
+            assert [sum(1 for _ in reader.messages(f"T{i}", 0)) for i in range(160)] == [1] * 160
+        assert len(reader._files._files) <= 128
+
+
+def test_after_close(copy: Path) -> None:
+    """Every call is refused; messages stay."""
+    reader = StoreReader(copy)
+    message = reader.get("TopicA", 0, 0)[0]
+    assert "TopicA" not in repr(reader)
+    reader.close()
+    reader.close()
+    calls: list[Callable[[], Any]] = [
+        reader.topics, reader.queues, reader.log_range, reader.scan, reader.refresh, lambda: reader.look(0),
+        lambda: reader.get("TopicA", 0, 0), lambda: reader.query("TopicA", "k"), lambda: reader.max_offset("TopicA", 0),
+        lambda: reader.offset_by_time("TopicA", 0, 0), lambda: reader.checkpoint, lambda: reader.consumer_offsets("g"),
+        lambda: reader.earliest_message_time,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(StoreClosed):
+            call()
+    assert message.check_crc()
+
+
+def test_refusals(copy: Path, tmp_path: Path) -> None:
+    """Bad arguments, and queues that are not there."""
+    with pytest.raises(StoreNotFound):
+        StoreReader(tmp_path / "none")
+    with StoreReader(copy) as reader:
+        for topic, queue_id in (("none", 0), ("TopicA", 99), ("..", 0), ("a/b", 0), ("\0", 0), ("", 0), ("TopicA", -1)):
+            assert reader.get(topic, queue_id, 0).status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+            assert reader.max_offset(topic, queue_id) == reader.min_offset(topic, queue_id) == 0
+            assert reader.offset_by_time(topic, queue_id, 5) == 0
+        with pytest.raises(UsageError):
+            reader.get("TopicA", 0, 0, tags=" || ".join(f"t{i}" for i in range(65)))
+        for place in (-1, 1, 10**12, 326739):
+            with pytest.raises(OffsetError):
+                reader.look(place)
+        with pytest.raises(OffsetError):
+            reader.look("no id")
+        assert reader.get("TopicA", 0, 0, 0).next_offset == 0
+        assert len(reader.get("TopicA", 0, 0, 5, 1)) == 1
+        first = reader.get("TopicA", 0, 0, 5)
+        assert len(reader.get("TopicA", 0, 0, 5, first[0].size + first[1].size)) == 2
+        assert reader.query("TopicA", "k1", 0) == []
+        assert [m.queue_offset for m in first[1:3]] == [1, 2]
