@@ -102,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mqfast {__version__}")
-    rooms = parser.add_subparsers(title="rooms", metavar="store", required=True)
+    rooms = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     store = rooms.add_parser(
         "store",
         help="look into a store, put into it, check it",
@@ -211,7 +211,29 @@ def build_parser() -> argparse.ArgumentParser:
     how.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
     command("dump", "print every record of the log, in log order", more="Streams; bodies are given by their checksums.")
+
+    look = rooms.add_parser(
+        "doctor",
+        help="tell what on this machine endangers a store or slows it",
+        description="Look at filesystem, disk, limits and memory settings as a store at PATH would meet them. Changes "
+        "nothing; writes a small file at PATH for a moment to measure syncs. Exit code 1: there is a danger.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    look.add_argument("path", metavar="PATH", help="directory of the store, which need not be there yet")
+    look.add_argument("--json", action="store_true", help="print one JSON object a line")
+    look.set_defaults(command="doctor")
     return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "doctor":
+        from mqfast.cli.doctor import doctor
+
+        return int(doctor(arguments))
+    from mqfast.cli import store
+
+    return int(store.COMMANDS[arguments.command](arguments))
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
@@ -242,9 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
         arguments = build_parser().parse_args(argv)
-        from mqfast.cli import store
-
-        code = int(store.COMMANDS[arguments.command](arguments))
+        code = _run(arguments)
         sys.stdout.flush()
         return code
     except SystemExit as stop:

@@ -421,6 +421,18 @@ def test_repair_beside_a_writer_is_exit_code_4(tmp_path: Path, capsys: pytest.Ca
         assert run(capsys, "repair", tmp_path / "store", "--yes")[0] == ExitCode.LOCKED
 
 
+def test_the_doctor_looks_at_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor", str(tmp_path / "store"), "--json"])
+    rows = rows_of(capsys.readouterr().out)
+    assert {"name", "found", "verdict", "advice"} == set(rows[0])
+    dangers = [row for row in rows if row["verdict"] == "danger"]
+    assert code == (ExitCode.DAMAGE_OR_NOTHING if dangers else ExitCode.OK)
+    main(["doctor", str(tmp_path / "store")])
+    text = capsys.readouterr().out
+    assert all(f"{row['verdict']:8} {row['name']}: " in text for row in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- as a process ---
 
 

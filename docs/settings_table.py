@@ -1,0 +1,60 @@
+"""Writes the settings table of ``operations.md`` from the configuration itself: ``python docs/settings_table.py``.
+
+It must never hold a fact about a setting of its own: names, units, defaults and texts come from
+``StoreConfig.describe()``, and whether a setting has an effect from the sources that read it. A test compares the
+document with what this writes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from mqfast.config import StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
+
+DOCUMENT = ROOT / "docs" / "operations.md"
+BEGIN = "<!-- settings: written by docs/settings_table.py -->"
+END = "<!-- end of settings -->"
+# Settings that the engine asks for by what follows from them.
+ASKED_AS = {
+    "flush_disk_type": "sync_flush",
+    "message_delay_level": "delay_levels_ms",
+    "delete_when": "delete_hours",
+    "store_path_commit_log": "commit_log_dirs",
+    "read_only_commit_log_store_paths": "read_only_commit_log_dirs",
+}
+
+
+def sources() -> str:
+    """The engine's sources, but for the configuration itself and the command line."""
+    files = [p for kind in ("*.py", "*.pyx") for p in sorted((ROOT / "mqfast").rglob(kind))]
+    return "\n".join(p.read_text(encoding="utf-8") for p in files if p.name != "config.py" and "cli" not in p.parts)
+
+
+def table() -> str:
+    """The table, Markdown."""
+    text = sources()
+    lines = ["| Setting | RocketMQ's name | Default | Unit | What it does |", "|---|---|---|---|---|"]
+    for setting in StoreConfig().describe():
+        asked = ASKED_AS.get(setting.field, setting.field)
+        mark = "" if re.search(rf"\.{asked}\b", text) else " †"
+        name = f"`{setting.rocketmq_name}`" if setting.rocketmq_name else "(own)"
+        value = "none" if setting.value is None else str(setting.value)
+        cells = (f"`{setting.field}`{mark}", name, f"`{value}`", setting.unit or "on/off", setting.doc)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def renewed(document: str) -> str:
+    """The document with its table written anew."""
+    head, _, rest = document.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n\n{table()}\n\n{END}{tail}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(renewed(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,164 @@
+"""What the documents say is so: links, commands, code, the settings table, the exit codes.
+
+Room: tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import mqfast
+from mqfast.cli.main import ExitCode, build_parser
+from mqfast.cli.store import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted(
+    path
+    for path in (
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "mqfast").rglob("*.md"),
+        ROOT / "csrc" / "README.md",
+    )
+)
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+EVERY = pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Where a path in a document may begin; anything else is a place on somebody's machine.
+_PLACES = {"var", "etc", "proc", "dev", "sys", "path"}
+_HOSTS = {"keepachangelog.com", "semver.org", "rocketmq.apache.org", "github.com", "www.apache.org", "arrow.apache.org"}
+
+
+def text_of(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, as they are made for Markdown."""
+    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", text_of(document)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_documents_are_there() -> None:
+    expected = ("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/operations.md", "docs/tutorial.md")
+    assert {*expected, "mqfast/store/FORMAT.md"} <= set(NAMES)
+
+
+@EVERY
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in _LINK.findall(_BLOCK.sub("", text_of(document))):
+        if target.startswith("https://"):
+            assert target.split("/")[2] in _HOSTS, target
+            continue
+        name, _, anchor = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        assert file.exists(), f"{document.name}: {target}"
+        assert file.is_relative_to(ROOT), f"{document.name}: {target} leaves the project"
+        if anchor:
+            assert anchor in anchors(file), f"{document.name}: {target}"
+
+
+@EVERY
+def test_no_document_names_a_place_on_one_machine(document: Path) -> None:
+    text = text_of(document)
+    for found in re.finditer(r"(?<![\w.:/~*)>`-])/(\w+)/\w", text):
+        assert found[1] in _PLACES, f"{document.name}: {text[found.start() : found.end() + 30]!r}"
+    assert "../.." not in text
+    for host in re.findall(r"https?://([^/\s)]+)", text):
+        assert host in _HOSTS, f"{document.name}: {host}"
+
+
+@EVERY
+def test_files_in_code_marks_exist(document: Path) -> None:
+    """``name.pyx`` names a file of the project; a file that was renamed is noticed."""
+    known = {path.name for kind in ("mqfast", "csrc", "tests", "docs") for path in (ROOT / kind).rglob("*.*")}
+    for name in re.findall(r"`(?:[\w./]*/)?(\w+\.(?:pyx|pxd|py|c))`", text_of(document)):
+        assert name in known, f"{document.name}: {name}"
+
+
+def test_the_rooms_of_the_architecture_are_the_rooms_of_the_package() -> None:
+    picture = _BLOCK.findall(text_of(ROOT / "docs" / "architecture.md"))[0][1]
+    for path in sorted((ROOT / "mqfast").rglob("*.py*")):
+        if path.suffix in (".py", ".pyx") and not path.name.startswith("__") and "cli" not in path.parts:
+            if path.name == "results.py":
+                continue  # enums only
+            assert path.name in picture, f"docs/architecture.md does not show {path.relative_to(ROOT)}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][\w-]*):", text_of(ROOT / "Makefile"), re.MULTILINE))
+
+
+@EVERY
+def test_commands_exist(document: Path) -> None:
+    text = text_of(document)
+    in_blocks = "\n".join(code for language, code in _BLOCK.findall(text) if language == "")
+    for line in [*in_blocks.splitlines(), *re.findall(r"`([^`\n]+)`", text)]:
+        words = line.split("#")[0].split()
+        if words[:1] == ["make"] and len(words) == 2:
+            assert words[1] in make_targets(), line
+        if words[:2] == ["mqfast", "doctor"] and len(words) > 2:
+            build_parser().parse_args(words[1:])
+        if words[:2] == ["mqfast", "store"] and len(words) > 2 and "|" not in line:
+            assert words[2] in COMMANDS, line
+            if len(words) > 3:
+                build_parser().parse_args([word.strip("'") for word in words[1:]])
+        if words[:2] == ["python", "-m"] and words[2].startswith("mqfast"):
+            assert importlib.util.find_spec(words[2]) is not None, line
+
+
+def test_the_installed_command_is_the_one_that_is_tested() -> None:
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+    assert project["scripts"] == {"mqfast": "mqfast.cli.main:main"}
+    assert project["version"] == mqfast.__version__
+    assert f"[{mqfast.__version__}]" in text_of(ROOT / "CHANGELOG.md")
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_the_code_in_the_documents_runs(name: str, tmp_path: Path) -> None:
+    blocks = [code for language, code in _BLOCK.findall(text_of(ROOT / name)) if language == "python"]
+    assert blocks
+    program = "\n".join(blocks)
+    ast.parse(program)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{program}"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if name == "README.md":
+        assert done.stdout == "0 b'two teapots'\n"
+
+
+def test_the_settings_table_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("settings_table", ROOT / "docs" / "settings_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    document = text_of(ROOT / "docs" / "operations.md")
+    assert writer.renewed(document) == document, "run: python docs/settings_table.py"
+    for setting in mqfast.StoreConfig().describe():
+        assert f"| `{setting.field}`" in document
+
+
+def test_the_exit_codes_are_the_documented_ones() -> None:
+    section = text_of(ROOT / "docs" / "operations.md").split("## Exit codes of the command")[1].split("\n## ")[0]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)} == {
+        int(code) for code in ExitCode
+    }
+
+
+def test_every_figure_of_stats_is_documented(tmp_path: Path) -> None:
+    section = text_of(ROOT / "docs" / "operations.md").split("## Watching")[1].split("\n## ")[0]
+    names = set(re.findall(r"`(\w+)`", section))
+    with mqfast.open(tmp_path / "store") as store:
+        assert set(store.stats()) <= names

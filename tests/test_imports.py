@@ -1,0 +1,181 @@
+"""Who may import whom: read out of the sources, so that a wrong edge is found before it is built.
+
+Room: tests. ``docs/architecture.md`` gives the reasons.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "mqfast"
+GROUND = frozenset({"mqfast.errors", "mqfast.config", "mqfast.message", "mqfast.properties"})
+_CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
+
+
+class Edge(NamedTuple):
+    """One import: who, what, and whether it runs when the importer is imported."""
+
+    importer: str
+    imported: str
+    line: int
+    at_import: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer} -> {self.imported} (line {self.line})"
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def _python_edges(path: Path) -> Iterator[Edge]:
+    name = module_name(path)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    later: set[int] = set()
+    for node in ast.walk(tree):
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if typing_only or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            later.update(id(child) for child in ast.walk(node))
+    for node in ast.walk(tree):
+        at_import = id(node) not in later
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Edge(name, alias.name, node.lineno, at_import)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import hides its edge"
+            for alias in node.names:
+                # ``from mqfast import properties`` names a module, ``from mqfast.errors import DiskFull`` does not.
+                inner = f"{node.module}.{alias.name}"
+                yield Edge(name, inner if is_module(inner) else str(node.module), node.lineno, at_import)
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or any(path.with_suffix(kind).exists() for kind in (".py", ".pyx"))
+
+
+def _cython_edges(path: Path) -> Iterator[Edge]:
+    text = path.read_text(encoding="utf-8")
+    for found in _CYTHON_IMPORT.finditer(text):
+        line = text.count("\n", 0, found.start(1 if found[1] else 2)) + 1
+        at_import = not found[0].lstrip("\n").startswith((" ", "\t"))
+        if found[1]:
+            rest = text[found.end() :].split("\n", 1)[0].split("#")[0]
+            names = re.findall(r"\w+", re.sub(r"\bas\s+\w+", "", rest))
+            inner = [f"{found[1]}.{name}" for name in names if found[1] == "mqfast" and is_module(f"mqfast.{name}")]
+            for name in inner or [found[1]]:
+                yield Edge(module_name(path), name, line, at_import)
+        else:
+            for name in found[2].split(","):
+                yield Edge(module_name(path), name.strip(), line, at_import)
+
+
+def edges() -> list[Edge]:
+    found: list[Edge] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        found += _python_edges(path)
+    for kind in ("*.pyx", "*.pxd"):
+        for path in sorted(PACKAGE.rglob(kind)):
+            found += _cython_edges(path)
+    return found
+
+
+EDGES = edges()
+
+
+def assert_none(offending: list[Edge], rule: str) -> None:
+    assert not offending, f"{rule}:\n" + "\n".join(map(str, offending))
+
+
+def is_in(name: str, room: str) -> bool:
+    return name == room or name.startswith(room + ".")
+
+
+def test_the_reader_of_imports_sees_all_kinds_of_them() -> None:
+    found = {(edge.importer, edge.imported) for edge in EDGES}
+    assert ("mqfast.store.message_store", "mqfast.store._put") in found
+    assert ("mqfast.store._put", "mqfast.store._commit_log") in found
+    assert ("mqfast.store._put", "mqfast.properties") in found
+    assert ("mqfast.store._put", "threading") in found
+    assert ("mqfast.config", "mqfast.errors") in found
+    assert len({edge.importer for edge in EDGES}) > 30
+
+
+def test_the_ground_floor_imports_nothing_of_ours_but_itself() -> None:
+    offending = [e for e in EDGES if e.importer in GROUND and is_in(e.imported, "mqfast") and e.imported not in GROUND]
+    assert_none(offending, "errors, config, message and properties import only each other")
+
+
+def test_errors_and_results_import_nothing_of_ours() -> None:
+    alone = ("mqfast.errors", "mqfast.store.results")
+    assert_none([e for e in EDGES if e.importer in alone and is_in(e.imported, "mqfast")], f"{alone} stand alone")
+
+
+@pytest.mark.parametrize(
+    "stranger", ["asyncio", "socket", "selectors", "pyspark", "rich", "mqfast.remoting", "mqfast.aio"]
+)
+def test_the_store_knows_nothing_of_networks(stranger: str) -> None:
+    offending = [e for e in EDGES if is_in(e.importer, "mqfast.store") and is_in(e.imported, stranger)]
+    # MessageStore.aput hands over to the adapter, inside the function.
+    offending = [e for e in offending if not (e.imported == "mqfast.aio" and not e.at_import)]
+    assert_none(offending, f"store imports no {stranger}")
+
+
+def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:
+    assert_none([e for e in EDGES if is_in(e.imported, "numpy") and e.at_import], "numpy is imported inside functions")
+
+
+def test_nobody_imports_the_shell_around_the_engine() -> None:
+    shell = ("mqfast.cli", "mqfast.demo")
+    offending = [
+        e
+        for e in EDGES
+        if any(is_in(e.imported, room) for room in shell) and not any(is_in(e.importer, room) for room in shell)
+    ]
+    assert_none(offending, "cli and demo are ends of the graph")
+
+
+def test_the_core_needs_only_the_standard_library() -> None:
+    known = {*sys.stdlib_module_names, "mqfast", "cpython", "libc", "cython"}
+    optional = {"numpy", "rich"}
+    offending = [e for e in EDGES if e.imported.split(".")[0] not in known | optional]
+    offending += [e for e in EDGES if e.imported.split(".")[0] in optional and e.at_import]
+    assert_none(offending, "only the standard library is imported, numpy and rich inside functions")
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    """No circle among what runs at import; cimports count, since a circle of them could not be loaded."""
+    ours = {e.importer for e in EDGES}
+    graph: dict[str, set[str]] = {}
+    for edge in EDGES:
+        if edge.at_import and edge.imported in ours and edge.imported != edge.importer:
+            graph.setdefault(edge.importer, set()).add(edge.imported)
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, "circle: " + " -> ".join([*way[way.index(name) :], name])
+        if name not in done:
+            for following in sorted(graph.get(name, ())):
+                visit(following, (*way, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+def test_importing_the_package_brings_neither_numpy_nor_asyncio() -> None:
+    script = "import sys, mqfast; print(*sorted({'numpy', 'asyncio', 'rich', 'socket', 'argparse'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+    assert done.stdout.strip() == ""
