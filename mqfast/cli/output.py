@@ -18,6 +18,7 @@ __all__ = ["Output", "body_text", "time_text", "visible"]
 
 _BAR_CELLS: Final = 30
 _BAR_PAUSE_S: Final = 0.1
+_BAR_DELAY_S: Final = 0.3
 _MAX_SHOWN_BYTES: Final = 4096
 
 
@@ -140,7 +141,8 @@ class _Bar:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._drawn = 0.0
+        # Short work shows no bar at all.
+        self._drawn = time.monotonic() + _BAR_DELAY_S
         self._width = 0
 
     def update(self, done: int, whole: int) -> None:

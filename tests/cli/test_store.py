@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from conftest import Case, copy_of, golden_cases
 
 import mqfast
 from mqfast.cli.main import ExitCode, exit_code_of, main
-from mqfast.cli.output import body_text, visible
+from mqfast.cli.output import Output, body_text, visible
 from mqfast.cli.store import COMMANDS, host_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -449,6 +450,62 @@ def test_the_command_as_a_process(killed: Path) -> None:
     done = process("get", killed, 287)
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" not in done.stderr
+
+
+def on_a_terminal(*arguments: object, answer: bytes = b"") -> tuple[int, str]:
+    """Run the command on a terminal of its own; its exit code and what the terminal got, stderr among it."""
+    main_end, their_end = pty.openpty()
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), TERM="xterm-256color", COLUMNS="200")
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "mqfast.cli", "store", *map(str, arguments)]
+    child = subprocess.Popen(command, stdin=their_end, stdout=their_end, stderr=their_end, env=environment)
+    os.close(their_end)
+    os.write(main_end, answer)
+    got = b""
+    try:
+        while piece := os.read(main_end, 65536):
+            got += piece
+    except OSError:
+        pass  # the other end was closed
+    os.close(main_end)
+    return child.wait(60), got.decode()
+
+
+def test_a_terminal_gets_colour_and_an_answer_is_waited_for(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    store = copy_of(golden_cases("5.3.3", ("torn-middle",))[0], tmp_path)
+    code, text = on_a_terminal("ls", store)
+    assert code == ExitCode.OK
+    assert "\x1b[" in text
+    assert "KillB" in text
+    before = (store / "checkpoint").read_bytes()
+    code, text = on_a_terminal("repair", store, answer=b"n\n")
+    assert code == ExitCode.OK
+    assert "carry this out?" in text
+    assert "nothing was changed" in text
+    assert (store / "checkpoint").read_bytes() == before
+    code, text = on_a_terminal("repair", store, answer=b"y\n")
+    assert code == ExitCode.OK
+    assert not (store / "checkpoint").exists()
+
+
+def test_a_progress_bar_is_drawn_and_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    ticks = iter(range(100))
+    monkeypatch.setattr("mqfast.cli.output.time.monotonic", lambda: float(next(ticks)))
+    with Output(as_json=True).progress("reading") as progress:
+        assert progress is not None
+        progress(1, 2)
+        progress(3, 0)
+    text = screen.getvalue()
+    assert "\rreading [###############...............]  50%" in text
+    assert text.endswith("\r" + " " * len("reading [..............................]  50%") + "\r")
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with Output(as_json=True).progress("reading") as progress:
+        assert progress is None
 
 
 def test_a_broken_pipe_is_silent(killed: Path) -> None:
