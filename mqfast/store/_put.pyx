@@ -488,7 +488,8 @@ cdef class PutPath:
             d.topic_bytes = <int32_t> len(topic_text)
             d.properties = <const uint8_t *> PyBytes_AS_STRING(properties)
             d.properties_bytes = <int32_t> len(properties)
-            d.version_2 = needs_version_2(message.topic)
+            # RocketMQ looks at the characters only; in version 1 a length of more than 127 bytes would read as negative
+            d.version_2 = needs_version_2(message.topic) or d.topic_bytes > 127
             d.crc_property = self.state.crc_property
             d.separator = d.crc_property and len(properties) > 0 and not properties.endswith(b"\x02")
             total = draft_bytes(d)
