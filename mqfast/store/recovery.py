@@ -79,6 +79,8 @@ def recover(
     largest = queues.recover()
     if not log.files:
         queues.destroy_all()
+        if index is not None:
+            index.destroy_all()  # else its end offset would keep new records out
         log.truncate(0, 0)
         queues.settle(0)
         report.seconds = time.perf_counter() - began
