@@ -848,11 +848,12 @@ cdef class CommitLog:
         return file.path
 
     def first_is_flushed(self) -> bool:
-        """May the oldest file be removed: is it fully durable and not the last one?"""
+        """May the oldest file be removed: is it fully durable and dispatched, and not the last one?"""
         if len(self.files) < 2:
             return False
         file = self.files[0]
-        return file not in self.retained and file.start_offset + self.file_bytes <= self.flushed
+        # queue offsets of records that were never dispatched would be missing in their queues for ever
+        return file not in self.retained and file.start_offset + self.file_bytes <= min(self.flushed, self.dispatched)
 
     def close(self) -> None:
         """Stop appends and unmap what nobody holds. Flush first: this does not."""
