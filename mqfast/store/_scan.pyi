@@ -11,7 +11,7 @@ STOPS: Final[dict[int, str]]
 
 @final
 class PreadFile:
-    def __init__(self, door: OsDoor, path: str | builtins.bytes | PathLike[str], start: int = 0) -> None: ...
+    def __new__(cls, door: OsDoor, path: str | builtins.bytes | PathLike[str], start: int = 0) -> PreadFile: ...
     @property
     def path(self) -> str: ...
     @property
@@ -32,9 +32,9 @@ class PreadFile:
 
 @final
 class LogWalk:
-    def __init__(
-        self, file: PreadFile, physical_offset: int, check_crc: bool = True, property_crc: bool = False
-    ) -> None: ...
+    def __new__(
+        cls, file: PreadFile, physical_offset: int, check_crc: bool = True, property_crc: bool = False
+    ) -> LogWalk: ...
     @property
     def at(self) -> int: ...
     @property
@@ -69,7 +69,7 @@ class LogTally:
 
 @final
 class ExtFiles:
-    def __init__(self, files: list[PreadFile]) -> None: ...
+    def __new__(cls, files: list[PreadFile]) -> ExtFiles: ...
     def tags_code(self, value: int) -> int: ...
 
 def tally_units(

@@ -342,11 +342,7 @@ class _Verifier:
         size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
         report = self.report
         files = list_offset_files(self.door, directory)[0]
-        ext_files: list[PreadFile] = []
-        if not batch:
-            ext = queue_dir(self.paths.consume_queue_ext, topic, queue_id)
-            ext_files = [PreadFile(self.door, f.path, f.start_offset) for f in list_offset_files(self.door, ext)[0]]
-        resolver = ExtFiles(ext_files) if ext_files else None
+        resolver = None if batch else self._extension(topic, queue_id)
         state: tuple[int, ...] | None = None
         ended = False
         with_tags = topic != _SCHEDULE
@@ -389,6 +385,10 @@ class _Verifier:
         wanted = (0, 0) if asked is None else (asked[0], asked[2 if batch else 1])
         return (counted, digest) == wanted
 
+    def _extension(self, topic: str, queue_id: int) -> ExtFiles | None:
+        found = list_offset_files(self.door, queue_dir(self.paths.consume_queue_ext, topic, queue_id))[0]
+        return ExtFiles([PreadFile(self.door, f.path, f.start_offset) for f in found]) if found else None
+
     def _compare_queues(self, suspects: dict[_Key, bool]) -> None:
         """Unit by unit, for the queues whose sums differ."""
         rows: dict[_Key, dict[int, tuple[int, int, int, int]]] = {key: {} for key in suspects}
@@ -404,6 +404,7 @@ class _Verifier:
     ) -> None:
         directory = queue_dir(self.paths.batch_consume_queue if batch else self.paths.consume_queue, topic, queue_id)
         size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
+        resolver = None if batch else self._extension(topic, queue_id)
         last = -1
         listed: Counter[str] = Counter()
 
@@ -435,7 +436,7 @@ class _Verifier:
                     if row[0] != length:
                         tell("queue.unit", file.path, at, f"size {row[0]} of the record at {physical}", length,
                              Severity.DAMAGE)  # fmt: skip
-                    elif tags >= -(2**31) and row[1] != tags and topic != _SCHEDULE:
+                    elif row[1] != (tags if resolver is None else resolver.tags_code(tags)) and topic != _SCHEDULE:
                         tell("queue.unit", file.path, at, f"tags code {row[1]} of the record at {physical}", tags,
                              Severity.DAMAGE)  # fmt: skip
                     elif row[2] != base:
@@ -651,6 +652,8 @@ def verify(
 
     Args: ``progress`` is called with (bytes of the log done, bytes in all) after each file; ``config`` gives log
         directories, index sizes and ``force_verify_prop_crc`` where the files do not tell.
+    What it cannot check: fields that nothing else repeats (flag, hosts, born time), and the delivery times in the units
+    of SCHEDULE_TOPIC_XXXX, which depend on the broker's table of delays.
     Raises: StoreNotFound, StorageError. Damage is reported, never raised; a log or queue file that shrinks meanwhile
         raises CorruptFile.
     Thread: starts ``threads`` of its own and ends them. GIL: released while the log is read.

@@ -107,8 +107,13 @@ def test_any_damage(tmp_path_factory: pytest.TempPathFactory, name: str, random:
     if what == "flip":
         used = len(bytes(data).rstrip(b"\0"))
         at = random.randrange(max(1, used))
-        data[at] ^= random.randrange(1, 256)
-        touched_unit = path.parent.parent.parent.name in ("consumequeue",) and at < used - used % 20
+        change = random.randrange(1, 256)
+        topic, base = path.parent.parent.name, path.parent.parent.parent.name
+        # Delivery times in the schedule queues depend on the broker's table of delays: verify does not know it.
+        filler = data[at - at % 20 :][:12] == bytes(8) + b"\x7f\xff\xff\xff"
+        touched_unit = base == "consumequeue" and at < used - used % 20 and topic != "SCHEDULE_TOPIC_XXXX"
+        touched_unit = touched_unit and not filler
+        data[at] ^= change
     elif what == "truncate":
         del data[random.randrange(len(data)) :]
     elif what == "random":

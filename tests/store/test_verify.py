@@ -186,9 +186,11 @@ def test_a_truncated_log_file(clean: Path) -> None:
     assert _only(clean, "log.size").found == "60000"
 
 
-@pytest.mark.parametrize("field, data", [(0, struct.pack(">q", 3)), (8, b"\0\0\1\1"), (12, struct.pack(">q", 7))])
+@pytest.mark.parametrize(
+    "field, data", [(0, struct.pack(">q", 3)), (8, b"\0\0\1\1"), (12, struct.pack(">q", 7)), (12, b"\x80")]
+)
 def test_a_wrong_unit(clean: Path, field: int, data: bytes) -> None:
-    """Place, size or tags code of a unit that the record does not have."""
+    """Place, size or tags code of a unit that the record does not have; also an address without an extension."""
     queue = clean / "consumequeue/TopicA/0" / f"{0:020}"
     _patch(queue, 20 + field, data)
     report = verify(clean)
