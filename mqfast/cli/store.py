@@ -128,6 +128,8 @@ def _show_all(out: Output, messages: Iterable[StoredMessage], style: str) -> Exi
     for message in messages:
         _show(out, message, style)
         code = ExitCode.OK
+    if code != ExitCode.OK:
+        out.note("nothing was found")
     return code
 
 
