@@ -36,7 +36,7 @@ from mqfast.store._record cimport (
     parse_record,
 )
 
-from mqfast.errors import CorruptFile, OffsetError, StorageError, StoreClosed
+from mqfast.errors import CorruptFile, StorageError, StoreClosed
 
 # Fits the second-level cache, so that checksums read what pread has just put there.
 cdef enum:

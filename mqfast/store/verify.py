@@ -838,7 +838,7 @@ def repair(
     anew. That also brings back queues of deleted topics whose records are still in the log.
 
     Args: ``dry_run`` only says what would be done (it takes the lock all the same).
-    Raises: StoreNotFound, StoreLocked, StorageError; DiskFull before anything was changed when the copy does not fit.
+    Raises: StoreNotFound, StoreLocked, StorageError; DiskFull before the log was changed when the copy does not fit.
     Durability: each step is synced before the next; an interrupted repair can be run again.
     """
     used = door if door is not None else REAL
