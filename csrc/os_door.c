@@ -66,6 +66,7 @@ static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
     out->device = (int64_t)st->st_dev;
     out->inode = (int64_t)st->st_ino;
     out->is_directory = S_ISDIR(st->st_mode);
+    out->unlinked = st->st_nlink == 0;
     return 0;
 }
 

@@ -20,6 +20,7 @@ typedef struct {
     int64_t mtime_ms; /* last modification, ms since the epoch */
     int64_t device, inode;
     int is_directory;
+    int unlinked; /* no name leads to the file any more; set to 0 before a call: a table may leave it alone */
 } mq_stat;
 
 enum { MQ_READ = 0, MQ_READ_WRITE = 1 };                                                           /* mmap protection */

@@ -73,6 +73,7 @@ cdef Record *parse_all(GetResult result) except NULL:
         p = result.hits[i].record
         if parse_record(p, mq_get32(p), &records[i]) != REC_OK:
             PyMem_Free(records)
+            result.check_damage()
             raise CorruptFile("not a whole record", offset=mq_get64(p + 28))
     return records
 
@@ -117,6 +118,7 @@ def fixed_fields(GetResult result not None):
         row.properties_bytes = r.properties_bytes
         row.version = 2 if r.magic == MAGIC_V2 else 1
     PyMem_Free(records)
+    result.check_damage()
     return array
 
 
@@ -664,6 +666,7 @@ cdef int fill_batch(ArrowArray *batch, GetResult result, bint large) except -1:
         if c == NULL:
             raise MemoryError()
         fill_columns(c, result, records, large)
+        result.check_damage()
         if give_columns(c, batch, result.count) < 0:
             raise MemoryError()
     finally:

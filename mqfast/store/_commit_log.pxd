@@ -1,7 +1,7 @@
 # The append side of the log: where the next byte goes, how far it is committed, flushed and dispatched.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._consume_queue cimport QueueState
-from mqfast.store._mapped_file cimport MappedFile
+from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport OsDoor, mq_os
 from mqfast.store._record cimport Draft, Record
 
@@ -73,7 +73,7 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
                        const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
                        Appended *out) noexcept nogil
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
-                        Appended *out) noexcept nogil
+                        int64_t now, Appended *out) noexcept nogil
 # Not held for these.
 cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil
@@ -87,6 +87,7 @@ cdef class Bell:
 
 cdef class CommitLog:
     cdef LogState state
+    cdef readonly Latch latch               # of this log: a lost page of a file that is written to makes it fail
     cdef readonly OsDoor door
     cdef readonly str path
     cdef readonly int64_t file_bytes

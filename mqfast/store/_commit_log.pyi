@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mqfast.store._mapped_file import Lease, MappedFile
+from mqfast.store._mapped_file import Latch, Lease, MappedFile
 from mqfast.store._os import OsDoor
 from mqfast.store._record import StoredMessage
 
@@ -27,6 +27,8 @@ class CommitLog:
         inline_dispatch: bool = True,
         prefault_window: int = ...,
     ) -> None: ...
+    @property
+    def latch(self) -> Latch: ...
     @property
     def door(self) -> OsDoor: ...
     @property

@@ -11,10 +11,11 @@ Group commit: a ticket is an end offset. Whoever waits tries to become the leade
 to then, publishes `flushed` and wakes all; who came meanwhile finds itself covered or leads the next sync. There is no queue and no tick.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
-from mqfast.store._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
     OsDoor,
     check,
@@ -22,6 +23,8 @@ from mqfast.store._os cimport (
     crc32_copy,
     futex_wait,
     futex_wake_all,
+    guard_install,
+    latch_cut,
     lock,
     lock_wait,
     mq_add32,
@@ -38,6 +41,7 @@ from mqfast.store._os cimport (
     mq_put16,
     mq_put32,
     mq_put64,
+    mq_stat,
     mq_store64,
     os_error,
     populate,
@@ -59,6 +63,7 @@ from mqfast.store._record cimport (
     read_store_timestamp,
 )
 
+import os as _os
 import threading
 
 from mqfast.errors import (
@@ -77,6 +82,8 @@ from mqfast.store import paths as _paths
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
 cdef int64_t POPULATE_STEP = 512 << 10  # one populate call: short enough that a rising rate is seen between two
+cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
+cdef int LOST = 5                        # EIO: a page or a whole file is gone
 cdef int64_t SYNC_STEP = 4 << 20        # a sync covers at most this much, so that a waiter does not queue behind a gigabyte
 
 
@@ -117,12 +124,12 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     at += topic_bytes
     mq_put16(at, <short> property_total)
     at += 2
+    memcpy(at, properties, properties_bytes)
     if key != NULL:
+        at += properties_bytes      # TAGS come before KEYS in the order of Java's map
         memcpy(at, "KEYS\x01", 5)
         memcpy(at + 5, key, key_bytes)
         at[5 + key_bytes] = 2
-        at += key_bytes + 6
-    memcpy(at, properties, properties_bytes)
     mq_publish32(p, total)
     if s.inline_dispatch and not dispatch_later and s.dispatched == physical:
         if queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
@@ -144,14 +151,15 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
 
 
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
-                        Appended *out) noexcept nogil:
+                        int64_t now, Appended *out) noexcept nogil:
     """A record that is complete but for offsets, store time and size; always left to dispatch.
 
     expected: the queue offset that its properties were made for, or -1. advance: queue offsets that it takes (an inner batch: several).
+    now: its store time, or -1 for the clock's.
     """
     cdef int64_t physical = s.written
     cdef int64_t position = physical - s.file_start
-    cdef int64_t now, queue_offset
+    cdef int64_t queue_offset
     cdef int32_t transaction = sys_flag & TRANSACTION_MASK
     cdef bint counted = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
     cdef uint8_t *p
@@ -159,7 +167,8 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
         return APPEND_MOVED
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
-    now = s.os.clock_ms(s.os)
+    if now < 0:
+        now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
     s.lock_since_ms = now
@@ -205,6 +214,8 @@ cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil:
         return 1
     start = (start - file_start) & ~(PAGE - 1)
     rc = populate(s.os, base + start, stop - file_start - start)
+    if rc == -NO_PAGE:
+        latch(s, -LOST)
     return rc if rc < 0 else 1
 
 
@@ -252,6 +263,21 @@ cdef int _commit(LogState *s, int64_t target) noexcept nogil:
     return rc
 
 
+cdef int _whole(LogState *s, PendingFile *f) noexcept nogil:
+    """After a sync and before it is believed: no page was lost that was written to, and nobody cut short or removed the file."""
+    cdef mq_stat st
+    cdef int rc
+    st.unlinked = 0
+    rc = s.os.fstat(s.os, f.fd, &st)
+    if rc >= 0 and (st.bytes < f.bytes or st.unlinked):
+        rc = -LOST
+    if rc < 0:
+        latch(s, rc)
+    if mq_load32(&s.flags) & LOG_FAILED:
+        return s.error if s.error < 0 else -LOST
+    return 0
+
+
 cdef int _sync(LogState *s, int64_t target) noexcept nogil:
     """Sync [flushed, target) file by file. The flush lock is held."""
     cdef PendingFile *f
@@ -261,6 +287,7 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
         rc = _commit(s, target)
         if rc < 0:
             return rc
+    guard_install()
     while s.flushed < target:
         if s.pending_head >= mq_load64(&s.pending_tail):
             return 0
@@ -274,6 +301,9 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
             if rc < 0:
                 latch(s, rc)
                 return rc
+            rc = _whole(s, f)
+            if rc < 0:
+                return rc
             s.synced_bytes += min(f.start + first + SYNC_STEP, to) - from_
             from_ = min(f.start + first + SYNC_STEP, to)
             mq_store64(&s.flushed, from_)
@@ -283,7 +313,8 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
             # the sync write-protected the page that the next put touches: make it writable again before the put meets it
             first = (mq_load64(&s.written) - f.start) & ~(PAGE - 1)
             if 0 <= first < f.bytes:
-                populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first))
+                if populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first)) == -NO_PAGE:
+                    latch(s, -LOST)
         if s.flushed < f.start + f.bytes:
             break
     return 0
@@ -342,11 +373,21 @@ cdef class Bell:
 
 # --- the log -----------------------------------------------------------------------------------------------------------------
 
+@cython.no_gc_clear      # __dealloc__ needs the latch
 cdef class CommitLog:
     """The files of the log and its append position.
 
     Thread: append paths take the put lock; reads and flushes may run at any time beside them.
     """
+
+    def __cinit__(self):
+        self.latch = Latch()
+        self.latch.c.error = &self.state.error
+        self.latch.c.bits = LOG_FAILED
+        self.latch.c.flags = &self.state.flags
+
+    def __dealloc__(self):
+        latch_cut(&self.latch.c)
 
     def __init__(self, OsDoor door, path, file_bytes, *, sync_flush=False, crc_property=False, inline_dispatch=True,
                  prefault_window=2 << 20):
@@ -537,6 +578,10 @@ cdef class CommitLog:
             raise StoreForked("this store was opened by the parent process; open it again in this one")
         if flags & LOG_CLOSED:
             raise StoreClosed(f"store of {self.path} is closed")
+        if flags & LOG_FAILED and mq_load32(&self.latch.c.told):
+            raise StoreFailed(-self.state.error, "the store was latched: a mapped page is gone at position"
+                              f" {self.latch.c.position} (the file was cut short, or the disk could not read it); reopen it to recover",
+                              _os.fsdecode(<bytes> self.latch.c.path))
         if flags & LOG_FAILED:
             raise StoreFailed(-self.state.error, "the store was latched by a failed flush or write; reopen it to recover", self.path)
         if flags & LOG_REFUSING:
@@ -560,6 +605,7 @@ cdef class CommitLog:
         """Hold a file until its bytes are durable. Before the put lock is taken."""
         file.hold()
         file.open_fd()
+        file.watch(self.latch)
         self.retained.append(file)
         return 0
 
@@ -636,6 +682,7 @@ cdef class CommitLog:
             file = self.retained.pop(0)
             if file.buffer != NULL:
                 self.pool.give_back(file)
+            file.watch(None)
             file.close_fd()
             file.release()
 
@@ -776,10 +823,12 @@ cdef class CommitLog:
         held = lease(file)
         p = held.base + (physical_offset - file.start_offset)
         outcome = parse_record(p, min(limit, file.start_offset + file.file_bytes) - physical_offset, &r)
+        file.check_damage()
         if outcome != REC_OK or r.physical_offset != physical_offset:
             raise CorruptFile("no record starts here", path=file.path, offset=physical_offset, expected="a whole record",
                               found=f"size {r.total}, magic {r.magic & 0xFFFFFFFF:#x}")
         if verify and not check_crc(p, &r, False):
+            file.check_damage()
             raise CorruptFile("body CRC differs", path=file.path, offset=physical_offset, expected=r.body_crc,
                               found=crc31(r.body, r.body_bytes))
         return make_message(held, p, -1)
@@ -795,7 +844,9 @@ cdef class CommitLog:
             return -1
         base = file.hold()
         try:
-            return read_store_timestamp(base + (physical_offset - file.start_offset))
+            timestamp = read_store_timestamp(base + (physical_offset - file.start_offset))
+            file.check_damage()
+            return timestamp
         finally:
             file.release()
 
@@ -809,7 +860,9 @@ cdef class CommitLog:
         size = min(size, min(limit, file.start_offset + file.file_bytes) - physical_offset)
         base = file.hold()
         try:
-            return (<const char *> base + (physical_offset - file.start_offset))[:size]
+            data = (<const char *> base + (physical_offset - file.start_offset))[:size]
+            file.check_damage()
+            return data
         finally:
             file.release()
 
@@ -827,9 +880,9 @@ cdef class CommitLog:
             return 0
         base = file.hold()
         try:
-            if parse_record(base, file.file_bytes, &r) != REC_OK:
-                return 0
-            return r.store_timestamp
+            outcome = parse_record(base, file.file_bytes, &r)
+            file.check_damage()
+            return r.store_timestamp if outcome == REC_OK else 0
         finally:
             file.release()
 

@@ -1,6 +1,6 @@
 # ConsumeQueue: 20-byte units, and the table by which dispatch finds a queue from the bytes of a record.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from mqfast.store._mapped_file cimport MappedFile
+from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport OsDoor
 
 cdef enum:
@@ -46,10 +46,12 @@ cdef class ConsumeQueue:
     cdef bytes topic_text
     cdef list files
     cdef MappedFile tail            # held for writing
+    cdef Latch latch                # of the log: set by a lost page of the tail
     cdef readonly bint deleted
     cdef int64_t flushed
     cdef MappedFile file_of(self, int64_t byte)
     cdef _take_tail(self, MappedFile file)
+    cdef void _give_up_tail(self) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical) except -1
 
 

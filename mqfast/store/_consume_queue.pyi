@@ -1,11 +1,13 @@
 """Types of _consume_queue.pyx; what each part does is described there."""
 
-from mqfast.store._mapped_file import MappedFile
+from mqfast.store._mapped_file import Latch, MappedFile
 from mqfast.store._os import OsDoor
 
 class ConsumeQueue:
     next_offset: int
-    def __init__(self, door: OsDoor, directory: str, topic: str, queue_id: int, file_bytes: int) -> None: ...
+    def __init__(
+        self, door: OsDoor, directory: str, topic: str, queue_id: int, file_bytes: int, latch: Latch | None = None
+    ) -> None: ...
     @property
     def door(self) -> OsDoor: ...
     @property

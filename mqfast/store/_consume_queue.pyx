@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
-from mqfast.store._mapped_file cimport MappedFile
+from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport OsDoor, check, mq_get32, mq_get64, mq_load64, mq_os, mq_put32, mq_put64, mq_store64
 
 from mqfast.errors import CorruptFile, OffsetError
@@ -60,8 +60,9 @@ cdef class ConsumeQueue:
     ``min_offset`` is the first unit whose record may still exist, ``max_offset`` the next unit to be put.
     """
 
-    def __init__(self, OsDoor door, directory, topic, queue_id, file_bytes):
+    def __init__(self, OsDoor door, directory, topic, queue_id, file_bytes, Latch latch=None):
         self.door = door
+        self.latch = latch
         self.topic = topic
         self.queue_id = queue_id
         self.path = _paths.queue_dir(directory, topic, queue_id)
@@ -166,6 +167,7 @@ cdef class ConsumeQueue:
                     if not (physical == 0 and size == FILLER_SIZE):
                         q.max_physical = physical + size
                     at += UNIT_BYTES
+                file.check_damage()
             finally:
                 file.release()
             q.end = file.start_offset + at
@@ -180,8 +182,7 @@ cdef class ConsumeQueue:
         cdef MappedFile file
         cdef QueueState *q = &self.state
         if self.tail is not None:
-            self.tail.release()
-            self.tail = None
+            self._give_up_tail()
         q.room_end = 0
         q.units = NULL
         while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset > q.end:
@@ -194,12 +195,17 @@ cdef class ConsumeQueue:
             self._take_tail(file)
         self.flushed = min(self.flushed, q.end)
 
+    cdef void _give_up_tail(self) noexcept:
+        self.tail.watch(None)
+        self.tail.release()
+        self.tail = None
+
     cdef _take_tail(self, MappedFile file):
         cdef QueueState *q = &self.state
         if self.tail is not None:
-            self.tail.release()
-            self.tail = None
+            self._give_up_tail()
         q.units = file.hold()
+        file.watch(self.latch)
         self.tail = file
         q.file_start = file.start_offset
         if file.allocated == 0 and q.end > file.start_offset:
@@ -233,6 +239,7 @@ cdef class ConsumeQueue:
                     if not (physical == 0 and size == FILLER_SIZE):
                         q.max_physical = physical + size
                     at += UNIT_BYTES
+                file.check_damage()
             finally:
                 file.release()
             if at > 0 or index == 0:
@@ -348,7 +355,9 @@ cdef class ConsumeQueue:
                               f" expected {self.min_offset} to {self.max_offset - 1}")
         unit = file.hold() + (at - file.start_offset)
         try:
-            return mq_get64(unit), mq_get32(unit + 8), mq_get64(unit + 12)
+            found = mq_get64(unit), mq_get32(unit + 8), mq_get64(unit + 12)
+            file.check_damage()
+            return found
         finally:
             file.release()
 
@@ -360,7 +369,9 @@ cdef class ConsumeQueue:
             return b""
         base = file.hold()
         try:
-            return (<const char *> base)[:n]
+            data = (<const char *> base)[:n]
+            file.check_damage()
+            return data
         finally:
             file.release()
 
@@ -386,6 +397,12 @@ cdef class ConsumeQueue:
                 with nogil:
                     rc = os.msync(os, base + from_, to - from_)
                 check(rc, "msync", file.path)
+                # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
+                file.check_damage()
+                found = self.door.file_size(file.path) if self.door.exists(file.path) else -1
+                if found < self.file_bytes and file in self.files:      # else the retention thread took it
+                    raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{self.file_bytes} bytes",
+                                      found="no file" if found < 0 else f"{found} bytes")
             finally:
                 file.release()
             done += to - from_
@@ -426,8 +443,7 @@ cdef class ConsumeQueue:
         self.state.room_end = 0
         self.state.units = NULL
         if self.tail is not None:
-            self.tail.release()
-            self.tail = None
+            self._give_up_tail()
         for file in self.files:
             file.drop()
         self.files = []

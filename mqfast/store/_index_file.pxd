@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from mqfast.store._os cimport OsDoor, mq_os, mq_prefetchw
+from mqfast.store._os cimport OsDoor, mq_damage, mq_guarded, mq_os, mq_prefetchw
 
 
 cdef struct IndexState:          # owned by an IndexFile; never moves while the file is open
@@ -50,11 +50,15 @@ cdef class IndexFile:
     cdef readonly bint writable
     cdef readonly str path
     cdef readonly object damage
+    cdef bytes native_path
+    cdef mq_guarded *guarded     # entry in the table of guarded mappings, while mapped
+    cdef mq_damage lost          # written by the SIGBUS handler
 
     # A caller that uses `state` takes a hold first; false: closed.
     cdef bint hold(self) noexcept nogil
     cdef void release(self) noexcept nogil
     cdef int enter(self) except -1
+    cdef int check_damage(self) except -1
     cdef const uint8_t *fetch(self, int64_t position, int64_t n, uint8_t *scratch, int64_t *rc) noexcept nogil
     cdef int64_t read_header(self, IndexState *to) noexcept nogil
     cdef int header(self, IndexState *to) except -1

@@ -26,7 +26,7 @@ from libc.string cimport memcpy
 
 from mqfast.store._os cimport (
     MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsDoor, allocate, check, mq_add64, mq_cas64, mq_fence, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    OsDoor, allocate, check, guard_add, guard_remove, mq_add64, mq_cas64, mq_fence, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_publish32, mq_put32, mq_put64, mq_stat, mq_store32, mq_store64, os_error, read_all,
 )
 
@@ -278,6 +278,11 @@ cdef class IndexFile:
             with nogil:
                 rc = os.mmap(os, self.fd, self.bytes, MQ_READ_WRITE, &base)
             check(rc, "mmap", path)
+            self.native_path = name
+            self.guarded = guard_add(base, self.bytes, <const char *> self.native_path, &self.lost, NULL)
+            if self.guarded == NULL:
+                os.munmap(os, base, self.bytes)
+                raise MemoryError()
             self.state.base = <uint8_t *> base
         return 0
 
@@ -295,6 +300,8 @@ cdef class IndexFile:
         if mq_add64(&self.holds, -1) != 0:
             return
         if self.state.base != NULL:
+            guard_remove(self.guarded)
+            self.guarded = NULL
             self.os.munmap(self.os, self.state.base, self.bytes)
             self.state.base = NULL
         if self.fd >= 0:
@@ -304,6 +311,15 @@ cdef class IndexFile:
     cdef int enter(self) except -1:
         if not self.hold():
             raise StoreClosed(f"index file {self.path} is closed")
+        return 0
+
+    cdef int check_damage(self) except -1:
+        """Raises: CorruptFile when a page of the mapping was lost: what was read may be zeros, what was put is gone."""
+        if mq_load32(&self.lost.hits):
+            raise CorruptFile(
+                "a mapped page is gone: the file was cut short, or the disk could not read it",
+                path=self.path, offset=self.lost.position, expected="a page of the file", found="SIGBUS",
+            )
         return 0
 
     def close(self) -> None:
@@ -343,6 +359,7 @@ cdef class IndexFile:
         cdef int rc
         cdef int64_t count, nothing_put
         cdef uint8_t header_tail[8]
+        cdef mq_stat st
         if not self.writable:
             return
         self.enter()
@@ -362,6 +379,11 @@ cdef class IndexFile:
                 if rc < 0:
                     self.flush_failed = True
                     raise FlushError(-rc, f"msync failed: {_os.strerror(-rc)}", self.path)
+                st.unlinked = 0
+                check(self.os.fstat(self.os, self.fd, &st), "stat", self.path)
+                if st.bytes < self.bytes or st.unlinked or mq_load32(&self.lost.hits):
+                    self.flush_failed = True
+                    raise FlushError(_errno.EIO, "the index file was cut short or removed", self.path)
                 self.flushed_count = count
             if not self.directory_synced:
                 try:
@@ -413,6 +435,7 @@ cdef class IndexFile:
             count = self.read_header(to)
             if count == INT64_MIN:
                 raise CorruptFile("the index file has shrunk", path=self.path, offset=0, expected=f"{self.bytes} bytes")
+            self.check_damage()
             if (count < 0 or count > self.state.capacity) and self.damage is None:
                 self.damage = (
                     f"file {self.path}, offset 36: entry count {count} of an index file of {self.state.capacity} entries"
@@ -494,6 +517,7 @@ cdef class IndexFile:
         self.enter()
         cdef int done = index_put(&self.state, key_hash, physical_offset, store_timestamp)
         self.release()
+        self.check_damage()
         return done != 0
 
     cdef void start_walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, bint *older) noexcept nogil:
@@ -569,6 +593,7 @@ cdef class IndexFile:
                 self.start_walk(&w, begin, end, &older)
                 got = self.walk(&w, begin, end, found, min(room, CHUNK))
             while True:
+                self.check_damage()
                 for i in range(got):
                     out.append(found[i])
                 room -= got
@@ -619,6 +644,7 @@ cdef class IndexFile:
             if rc < 0:
                 raise os_error(rc, "read", self.path)
             raise CorruptFile("the index file has shrunk", path=self.path, expected=f"{self.bytes} bytes")
+        self.check_damage()
         p = to
         for i in range(n):
             rows.append((first + i, mq_get32(p), mq_get64(p + 4), mq_get32(p + 12), mq_get32(p + 16)))

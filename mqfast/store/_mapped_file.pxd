@@ -1,6 +1,11 @@
 # One fixed-size file of the store, mapped. References are counted; see house rules of ownership in docs/architecture.md.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from mqfast.store._os cimport OsDoor, mq_os
+from mqfast.store._os cimport OsDoor, mq_damage, mq_guarded, mq_latch, mq_os
+
+
+cdef class Latch:
+    """What a lost page of a file that is written through sets; the owner of the words cuts it before they go."""
+    cdef mq_latch c
 
 
 cdef class MappedFile:
@@ -17,9 +22,15 @@ cdef class MappedFile:
     cdef int64_t locked_bytes
     cdef uint8_t *buffer                    # a transient pool's buffer that takes the appends, or NULL
     cdef bint owned                         # the owner's reference is not yet dropped
+    cdef bytes native_path
+    cdef mq_guarded *guarded                # entry in the table of guarded mappings, while mapped
+    cdef mq_damage damage                   # written by the SIGBUS handler: the mapping does not show the file any more
+    cdef Latch latch                        # set by a lost page while somebody writes through the mapping, or None
     cdef uint8_t *hold(self) except NULL
     cdef void release(self) noexcept
     cdef int map(self) except -1
+    cdef int check_damage(self) except -1   # after every read through the mapping, and before a result of it is believed
+    cdef void watch(self, Latch latch) noexcept
     cdef void unmap(self) noexcept
     cdef int open_fd(self) except -1
     cdef void close_fd(self) noexcept

@@ -3,6 +3,10 @@
 It must never unmap under a hold, never write through the mapping beyond the bytes that have real blocks (that is how a full disk becomes an
 error instead of a SIGBUS), and never be recycled as another file. Positions (written, committed, flushed) belong to the stream that
 the file is a piece of, so they are kept there, once.
+
+A page of the mapping may be lost while it is mapped (another process cuts the file short, the disk cannot read it). csrc/bus_guard.c turns the signal
+into zeros and a mark; whoever read through the mapping calls `check_damage` before the result is believed, and whoever writes through it has
+its latch set by the lost page itself (`watch`).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -19,6 +23,10 @@ from mqfast.store._os cimport (
     OsDoor,
     allocate,
     check,
+    guard_add,
+    guard_remove,
+    guard_watch,
+    mq_load32,
     mq_os,
     mq_stat,
     os_error,
@@ -44,6 +52,10 @@ def mapping_count() -> int:
 def locked_byte_count() -> int:
     """How many bytes of all stores of this process are locked in memory now."""
     return live_locked_bytes
+
+
+cdef class Latch:
+    """The flag word that a lost page sets (see csrc/bus_guard.c). Whoever owns the words fills it in, and cuts it before they go."""
 
 
 cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
@@ -133,13 +145,14 @@ cdef class MappedFile:
         self.os = door.os
         self.path = _os.fspath(path)
         self.start_offset = start_offset
+        self.native_path = _os.fsencode(self.path)
         self.file_bytes = file_bytes
         self.writable = writable
 
     cdef int open_fd(self) except -1:
         cdef int fd
         if self.fd < 0:
-            fd = self.os.open(self.os, _os.fsencode(self.path), MQ_OPEN_WRITE if self.writable else MQ_OPEN_READ)
+            fd = self.os.open(self.os, <const char *> self.native_path, MQ_OPEN_WRITE if self.writable else MQ_OPEN_READ)
             check(fd, "open", self.path)
             self.fd = fd
         return 0
@@ -169,6 +182,12 @@ cdef class MappedFile:
         if opened:
             self.close_fd()
         check(rc, "mmap", self.path)
+        self.damage.hits = 0
+        self.guarded = guard_add(address, self.file_bytes, <const char *> self.native_path, &self.damage,
+                                 NULL if self.latch is None else &self.latch.c)
+        if self.guarded == NULL:
+            self.os.munmap(self.os, address, self.file_bytes)
+            raise MemoryError()
         self.base = <uint8_t *> address
         live_mappings += 1
         return 0
@@ -181,6 +200,8 @@ cdef class MappedFile:
         if base == NULL:
             return
         self.base = NULL
+        guard_remove(self.guarded)
+        self.guarded = NULL
         live_mappings -= 1
         live_locked_bytes -= self.locked_bytes      # munmap unlocks
         self.locked_bytes = 0
@@ -202,6 +223,22 @@ cdef class MappedFile:
         if self.references == 0:
             self.unmap()
             self.close_fd()
+
+    cdef int check_damage(self) except -1:
+        """Raises: CorruptFile when a page of the mapping was lost since it was mapped: what was read from it may be zeros."""
+        if mq_load32(&self.damage.hits):
+            raise CorruptFile("a mapped page is gone: the file was cut short, or the disk could not read it", path=self.path,
+                              offset=self.damage.position, expected="a page of the file", found="SIGBUS")
+        return 0
+
+    cdef void watch(self, Latch latch) noexcept:
+        """From now on a lost page sets this latch (None: nothing but the file's own mark)."""
+        cdef Latch kept = self.latch
+        if latch is kept:
+            return
+        self.latch = latch
+        if self.guarded != NULL:
+            guard_watch(self.guarded, NULL if latch is None else &latch.c)
 
     def zero_tail(self, int64_t position) -> int:
         """Clear what a crash left behind ``position``, so that no later scan takes it for data; returns the bytes cleared.
@@ -230,6 +267,7 @@ cdef class MappedFile:
                     cleared += n
                 at += n
         self.close_fd()
+        self.check_damage()
         return cleared
 
     def drop(self) -> None:
@@ -271,6 +309,7 @@ cdef class MappedFile:
                 populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
         self.close_fd()
         check(rc, "allocate", self.path)
+        self.check_damage()
         self.allocated = end
 
     def small_folios(self) -> None:
@@ -292,6 +331,7 @@ cdef class MappedFile:
                 rc = populate(os, base + at, n)
                 at += n
         check(rc, "populate", self.path)
+        self.check_damage()
         os.madvise(os, base, total, MQ_ADVISE_WILLNEED)
         return total
 
@@ -323,6 +363,11 @@ cdef class MappedFile:
             self.os.munlock(self.os, self.base, self.locked_bytes)
             live_locked_bytes -= self.locked_bytes
             self.locked_bytes = 0
+
+    @property
+    def is_damaged(self) -> bool:
+        """Was a page of the mapping lost?"""
+        return mq_load32(&self.damage.hits) != 0
 
     @property
     def is_mapped(self) -> bool:

@@ -33,6 +33,7 @@ cdef extern from "os_door.h" nogil:
         int64_t device
         int64_t inode
         int is_directory
+        int unlinked
     cdef enum:
         MQ_READ
         MQ_READ_WRITE
@@ -75,6 +76,22 @@ cdef extern from "os_door.h" nogil:
         void *state
     mq_os *mq_os_real()
 
+cdef extern from "bus_guard.h" nogil:
+    ctypedef struct mq_damage:
+        uint32_t hits
+        int64_t position
+    ctypedef struct mq_latch:
+        uint32_t *flags
+        uint32_t bits
+        int *error
+        uint32_t taken
+        uint32_t told
+        int64_t position
+        char path[1024]
+    ctypedef struct mq_guarded:
+        pass
+    void mq_touch(const void *p)
+
 
 cdef class OsDoor:
     cdef mq_os *os
@@ -95,6 +112,12 @@ cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) 
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil
 cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
+
+cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil
+cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil
+cdef void guard_remove(mq_guarded *guarded) noexcept nogil
+cdef void guard_install() noexcept nogil
+cdef void latch_cut(mq_latch *latch) noexcept nogil
 
 # errno (negative, as the door returns it) -> exception of mqfast.errors
 cdef object os_error(int64_t rc, str what, object path)

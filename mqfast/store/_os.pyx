@@ -33,6 +33,15 @@ cdef extern from "os_door.h" nogil:
     int mq_os_populate(mq_os *os, void *address, int64_t n)
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
 
+cdef extern from "bus_guard.h" nogil:
+    mq_guarded *mq_guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch)
+    void mq_guard_watch(mq_guarded *guarded, mq_latch *latch)
+    void mq_guard_remove(mq_guarded *guarded)
+    void mq_guard_install()
+    void mq_latch_cut(mq_latch *latch)
+    uint32_t mq_guard_hits()
+    int64_t mq_guard_count()
+
 
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil:
     return mq_crc32(seed, p, n)
@@ -69,6 +78,31 @@ cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil:
 
 cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
     return mq_os_allocate(os, fd, offset, n)
+
+cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil:
+    return mq_guard_add(address, n, path, damage, latch)
+
+cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil:
+    mq_guard_watch(guarded, latch)
+
+cdef void guard_remove(mq_guarded *guarded) noexcept nogil:
+    mq_guard_remove(guarded)
+
+cdef void guard_install() noexcept nogil:
+    mq_guard_install()
+
+cdef void latch_cut(mq_latch *latch) noexcept nogil:
+    mq_latch_cut(latch)
+
+
+def lost_page_count() -> int:
+    """How often this process touched a mapped page that was gone (a file cut short, a disk that cannot read), and went on."""
+    return mq_guard_hits()
+
+
+def guarded_count() -> int:
+    """How many mappings of this process are guarded now."""
+    return mq_guard_count()
 
 
 def crc32_variant() -> str:

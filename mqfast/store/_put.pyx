@@ -17,6 +17,7 @@ from mqfast.store._commit_log cimport (
     APPEND_NO_ROOM,
     APPEND_OK,
     BLANK_BYTES,
+    LOG_FAILED,
     Appended,
     CommitLog,
     LogState,
@@ -155,11 +156,6 @@ cdef class PutResult:
 
 cdef class BatchResult:
     """Where the messages of a batch were stored: a sequence of PutResult, made when asked for."""
-    cdef Appended *items
-    cdef Py_ssize_t count
-    cdef int outcome
-    cdef bytes host
-
     def __dealloc__(self):
         PyMem_Free(self.items)
 
@@ -532,7 +528,7 @@ cdef class PutPath:
                 if not mq_lock_try(&s.lock):
                     self.contended()
                     continue
-                rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, &out)
+                rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, -1, &out)
                 unlock(&s.lock)
                 if rc == APPEND_OK:
                     break
@@ -542,6 +538,8 @@ cdef class PutPath:
         finally:
             PyMem_Free(scratch)
             PyBuffer_Release(&view)
+        if s.flags & LOG_FAILED:        # the page that it went to may be gone
+            self.log.raise_state()
         r = PutResult.__new__(PutResult)
         _fill(r, &out, OK, store)
         if wait:
@@ -555,8 +553,11 @@ cdef class PutPath:
         Raises: as put; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file.
         Source: CommitLog.asyncPutMessages (classic batch).
         """
-        cdef list given = listed(messages, "messages")
-        cdef Py_ssize_t i, n = len(given), at = 0, total = 0
+        return self.put_all(listed(messages, "messages"), True)
+
+    cdef BatchResult put_all(self, list given, bint together):
+        """Check and encode all, then append them: as one block, or each by itself."""
+        cdef Py_ssize_t i, step, n = len(given), at = 0, total = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
         cdef LogState *s = self.state
         cdef list drafts = []
@@ -580,9 +581,9 @@ cdef class PutPath:
             wait = wait and message.wait_store_ok
             drafts.append((encoded, queue, sys_flag))
             total += len(encoded)
-        if total > self.max_body + 65536:
+        if together and total > self.max_body + 65536:
             raise MessageTooLarge(f"batch: expected at most {self.max_body + 65536} bytes of records, found {total}")
-        if total + BLANK_BYTES > self.log.file_bytes:
+        if together and total + BLANK_BYTES > self.log.file_bytes:
             raise MessageTooLarge(f"batch: expected at most {self.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         block = <uint8_t *> PyMem_Malloc(total)
@@ -599,14 +600,19 @@ cdef class PutPath:
                 at += sizes[i]
                 states[i] = &queue.state
                 flags[i] = sys_flag
-            while True:
+            at = i = 0
+            step = n if together else 1
+            while i < n:
                 self.log.raise_state()
                 if not mq_lock_try(&s.lock):
                     self.contended()
                     continue
-                if _append_block(s, block, total, n, states, sizes, flags, result.items):
+                size = <int32_t> total if together else sizes[i]
+                if _append_block(s, block + at, size, step, states + i, sizes + i, flags + i, result.items + i):
                     unlock(&s.lock)
-                    break
+                    at += size
+                    i += step
+                    continue
                 unlock(&s.lock)
                 self.log.roll()
         finally:
@@ -614,6 +620,8 @@ cdef class PutPath:
             PyMem_Free(states)
             PyMem_Free(sizes)
             PyMem_Free(flags)
+        if s.flags & LOG_FAILED:
+            self.log.raise_state()
         result.count = n
         if wait:
             result.outcome = self.settle(result.end_offset, self.sync_timeout_ns)
@@ -662,7 +670,7 @@ cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n
     if start - s.file_start + total + BLANK_BYTES > s.file_bytes:
         return False
     for i in range(n):
-        append_encoded(s, states[i], block + at, sizes[i], flags[i], -1, 1, &out[i])
+        append_encoded(s, states[i], block + at, sizes[i], flags[i], -1, 1, out[0].store_timestamp if i else -1, &out[i])
         at += sizes[i]
     return True
 
@@ -773,6 +781,8 @@ cdef class Producer:
         finally:
             if borrowed:
                 PyBuffer_Release(&view)
+        if s.flags & LOG_FAILED:        # the page that it went to may be gone; the word is in the line of the lock
+            self.store.log.raise_state()
         return 0
 
     cdef PutResult result(self, Appended *out, int outcome):
@@ -808,7 +818,7 @@ cdef class Producer:
         if n == 0:
             return result
         if self.general:
-            return self.store.put_batch([Message(self.topic, body, self.queue.queue_id, self.tags) for body in items])
+            return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in items], False)
         if s.flags or self.q.deleted:
             self.store.log.raise_state()
             self.bind()

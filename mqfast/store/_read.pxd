@@ -19,6 +19,7 @@ cdef class GetResult:
     cdef readonly int64_t total_bytes
     cdef int add(self, const uint8_t *record, int64_t queue_offset) except -1
     cdef object owner_of(self, const uint8_t *record)
+    cdef int check_damage(self) except -1
     cdef object _message(self, Py_ssize_t i)
 
 cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags)

@@ -70,6 +70,13 @@ cdef class GetResult:
         self.count += 1
         return 0
 
+    cdef int check_damage(self) except -1:
+        """After anything was read through the mappings: is it the files that were seen?"""
+        cdef Lease held
+        for held in self.leases:
+            held.file.check_damage()
+        return 0
+
     cdef object owner_of(self, const uint8_t *record):
         cdef Lease held
         for held in self.leases:
@@ -122,6 +129,7 @@ cdef class GetResult:
             sys_flag = mq_get32(p + 36)
             at = 88 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
             out.append((<const char *> p + at)[:mq_get32(p + at - 4)])
+        self.check_damage()
         return out
 
     def to_numpy(self):
@@ -240,6 +248,8 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
                 if physical == 0 and size == FILLER_SIZE:
                     at += UNIT_BYTES
                     continue
+                file.check_damage()
+                segment.check_damage()
                 raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {at // UNIT_BYTES} does not point at its record",
                                   path=file.path, offset=physical, expected=f"a record of {size} bytes",
                                   found=f"size {mq_get32(p) if available >= 4 else 'none'}")
@@ -260,9 +270,11 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
             g.add(p, at // UNIT_BYTES)
             g.total_bytes += size
             at += UNIT_BYTES
+        segment.check_damage()
         offset = at // UNIT_BYTES
         if last == 0:
             break
+    g.check_damage()
     g.next_offset = offset
     if g.count:
         g.status = FOUND
@@ -343,6 +355,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
         g.add(held.base + (<int64_t> unit.physical_offset - file.start_offset), unit.base_offset)
         g.total_bytes += unit.size
         messages += unit.batch_size
+    g.check_damage()
     g.next_offset = offset
     if g.count:
         g.status = FOUND

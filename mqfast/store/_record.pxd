@@ -106,6 +106,7 @@ cdef class StoredMessage:
     cdef Record record
     cdef bint parsed
     cdef int fields(self) except -1
+    cdef int still_there(self, int32_t total) except -1
 
 
 cdef StoredMessage make_message(object owner, const uint8_t *p, int64_t queue_position)

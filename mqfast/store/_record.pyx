@@ -11,7 +11,8 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
-from mqfast.store._os cimport crc31, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64
+from mqfast.store._mapped_file cimport Lease
+from mqfast.store._os cimport crc31, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64, mq_touch
 
 from mqfast.errors import CorruptFile
 from mqfast.message import encode_message_id, format_host
@@ -314,18 +315,31 @@ cdef class StoredMessage:
     """One message of the store, decoded field by field when asked.
 
     The body is a zero-copy view; the message keeps the file that it points into mapped, also after the store was closed or the file
-    was removed by retention. It exports the stored body through the buffer protocol, so ``bytes(message)`` copies it.
+    was removed by retention. When another process cuts that file short, the next field or view raises CorruptFile; a view that was given out before
+    stays readable and shows zeros where the file is gone. It exports the stored body through the buffer protocol, so ``bytes(message)`` copies it.
     """
 
+    cdef int still_there(self, int32_t total) except -1:
+        """A file that was cut short since the record was found has lost the record's end first: look there."""
+        if isinstance(self.owner, Lease):
+            mq_touch(self.p + total - 1)
+            (<Lease> self.owner).file.check_damage()
+        return 0
+
     cdef int fields(self) except -1:
+        cdef int32_t total
         if not self.parsed:
-            if parse_record(self.p, mq_get32(self.p), &self.record) != REC_OK:
+            total = mq_get32(self.p)
+            if parse_record(self.p, total, &self.record) != REC_OK:
+                self.still_there(1)
                 raise CorruptFile("not a whole record", offset=mq_get64(self.p + 28))
+            self.still_there(total)
             self.parsed = True
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         self.fields()
+        self.still_there(self.record.total)
         PyBuffer_FillInfo(view, self, <void *> self.record.body, self.record.body_bytes, 1, flags)
 
     @property

@@ -26,7 +26,9 @@ def read_bytes(MappedFile file, int64_t position, int64_t n) -> bytes:
     inside(file, position, n)
     base = file.hold()
     try:
-        return (<const char *> base + position)[:n]
+        data = (<const char *> base + position)[:n]
+        file.check_damage()
+        return data
     finally:
         file.release()
 
@@ -37,7 +39,9 @@ def read_batch_unit(MappedFile file, int64_t position) -> tuple:
     inside(file, position, 46)
     p = file.hold() + position
     try:
-        return (mq_get64(p), mq_get32(p + 8), mq_get64(p + 12), mq_get64(p + 20), mq_get64(p + 28), mq_get16(p + 36), mq_get32(p + 38))
+        unit = (mq_get64(p), mq_get32(p + 8), mq_get64(p + 12), mq_get64(p + 20), mq_get64(p + 28), mq_get16(p + 36), mq_get32(p + 38))
+        file.check_damage()
+        return unit
     finally:
         file.release()
 
@@ -61,6 +65,7 @@ def write_batch_unit(MappedFile file, int64_t position, int64_t physical_offset,
     mq_put64(p, physical_offset)
     mq_put32(p + 8, size)
     file.release()
+    file.check_damage()
 
 
 def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> tuple:
@@ -82,6 +87,7 @@ def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> 
                     break
                 last = physical
                 count += 1
+        file.check_damage()
     finally:
         file.release()
     return count, last
@@ -103,4 +109,5 @@ def sync(MappedFile file, int64_t start, int64_t end) -> int:
     finally:
         file.release()
     check(rc, "msync", file.path)
+    file.check_damage()
     return end - first

@@ -130,7 +130,7 @@ class MessageStore(PutPath):
             prefault_window=config.prefault_window_bytes,
         )
         log.load()
-        self._queues = QueueStore(door, self.paths, config, self.topic_table)
+        self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._queues.load()
         checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
         index = self._index = (

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import CommitLog
+    from mqfast.store._mapped_file import Latch
     from mqfast.store._os import OsDoor
     from mqfast.store._record import StoredMessage
     from mqfast.store.metadata import TopicTable
@@ -43,8 +44,16 @@ class QueueStore:
     Thread: lookups from any thread; making and dropping queues is serialised by a lock of its own.
     """
 
-    def __init__(self, door: OsDoor, paths: _paths.StorePaths, config: StoreConfig, topics: TopicTable) -> None:
+    def __init__(
+        self,
+        door: OsDoor,
+        paths: _paths.StorePaths,
+        config: StoreConfig,
+        topics: TopicTable,
+        latch: Latch | None = None,
+    ) -> None:
         self._door = door
+        self._latch = latch
         self._paths = paths
         self._config = config
         self._topics = topics
@@ -79,7 +88,12 @@ class QueueStore:
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         return ConsumeQueue(
-            self._door, self._paths.consume_queue, topic, queue_id, self._config.mapped_file_bytes_consume_queue
+            self._door,
+            self._paths.consume_queue,
+            topic,
+            queue_id,
+            self._config.mapped_file_bytes_consume_queue,
+            self._latch,
         )
 
     def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:

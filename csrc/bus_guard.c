@@ -1,0 +1,276 @@
+/* Theory: why there is a SIGBUS handler, and what it may promise.
+ *
+ * The store writes and reads its files through shared mappings. The system does not promise that a mapped page stays there: when
+ * another process cuts the file short, or the disk cannot read the page, or memory fails, the next touch raises SIGBUS, whose
+ * default is the end of the process. Asking before every touch costs a system call and is a race all the same. So the touch is
+ * allowed to fail:
+ *
+ *   1. Every mapping is entered in a table: its range, a damage word of its owner, and, while somebody writes through it, a
+ *      latch, which is the flag word that every put looks at anyway.
+ *   2. A fault inside a range sets damage and latch first, then puts an anonymous page of zeros over the lost one and returns.
+ *      The instruction is repeated: a load reads zeros, a store goes into a page that nobody will ever see.
+ *   3. Nobody believes what came of it. A put looks at the latch after its store and before it answers; a flush looks at it after
+ *      the sync and before it calls anything durable; a reader looks at the damage word after it read. Marks are set before the
+ *      page is put there, so that a thread that meets the zeros without a fault of its own finds the mark too.
+ *
+ * What this cannot see: bytes that were zeroed or rewritten in place, and a file cut short and brought to its old length between
+ * two touches. Those are wrong contents, which CRCs find, not missing pages. A view that a caller already holds stays readable
+ * and shows zeros where the page is gone.
+ *
+ * The table is read by the handler, which may interrupt any instruction of any thread, so it is read without a lock: blocks of
+ * slots in a list that only ever grows, a slot valid while its start is not 0. The search is linear: it is done only when a page
+ * has been lost, and a store of 10,000 mapped files is looked through in some 10 microseconds. There is no fixed capacity; without
+ * memory for another block the caller fails to map the file, it never maps it unguarded. A slot is reused, and what it points to freed,
+ * only once no handler is inside (`inside` is 0): handlers are short, so the remover spins.
+ *
+ * Other people's faults. The handler that was there before ours is called for them. Python's faulthandler, the usual one, prints,
+ * puts back the handler that *it* found, and raises the signal again. When it was enabled after us, it found us: the raised
+ * signal must then go further down, to what we had found, not up to it again. So the handlers we found are kept as a stack: a fault
+ * starts at the top, a signal that the process raised itself afterwards goes on one below. Our place is looked after with every new mapping
+ * and every sync of the log: a handler that was installed over ours is put on the stack. In between, faulthandler would print a traceback
+ * for a fault of ours, and its second signal would end the process.
+ *
+ * fork: the child keeps table, mappings and handler; a handler that ran in another thread of the parent does not exist in it.
+ */
+#define _GNU_SOURCE
+#define _DARWIN_C_SOURCE
+#include "bus_guard.h"
+#include "atomics.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+enum { BLOCK_SLOTS = 256, MOST_HANDLERS = 8 };
+
+struct mq_guarded {
+    uintptr_t start; /* 0: the slot is free; set last, cleared first */
+    uintptr_t bytes;
+    const char *path;
+    mq_damage *damage;
+    mq_latch *latch;
+    mq_guarded *next_free;
+};
+
+typedef struct block {
+    mq_guarded slots[BLOCK_SLOTS];
+    struct block *next;
+} block;
+
+static uint32_t table_lock;
+static block *first_block;
+static mq_guarded *free_slots;
+static int64_t guarded_count;
+static uint32_t inside; /* handlers at work */
+static uint32_t all_hits;
+static uintptr_t page_bytes;
+
+static struct sigaction found[MOST_HANDLERS]; /* what stood in our place, oldest first */
+static int found_count;
+static int below = -1; /* where a signal goes that the process raised after the last one was handed on */
+
+#define LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+
+/* --- in the handler: only what is async-signal-safe ------------------------------------------------------------------- */
+
+static int put_zeros(uintptr_t at, uintptr_t bytes) {
+    int protection = PROT_READ | PROT_WRITE, flags = MAP_FIXED | MAP_PRIVATE | MAP_ANON;
+#if defined(__linux__) && defined(SYS_mmap)
+    /* not through the C library, where a sanitizer may stand */
+    return syscall(SYS_mmap, at, bytes, protection, flags, -1, 0L) == -1 ? -1 : 0;
+#else
+    return mmap((void *)at, bytes, protection, flags, -1, 0) == MAP_FAILED ? -1 : 0;
+#endif
+}
+
+static void trip(mq_latch *latch, const char *path, int64_t position) {
+    uint32_t *flags = __atomic_load_n(&latch->flags, __ATOMIC_SEQ_CST);
+    if (flags == NULL) return;
+    if (__atomic_exchange_n(&latch->taken, 1, __ATOMIC_ACQ_REL) == 0) {
+        size_t n = 0;
+        while (path[n] != 0 && n < sizeof latch->path - 1) latch->path[n] = path[n], n++;
+        latch->path[n] = 0;
+        latch->position = position;
+        STORE(&latch->told, 1u);
+    }
+    int none = 0;
+    __atomic_compare_exchange_n(latch->error, &none, -EIO, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    mq_or32(flags, latch->bits);
+}
+
+static int heal(uintptr_t address) {
+    int healed = 0;
+    __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    for (block *b = LOAD(&first_block); b != NULL && !healed; b = LOAD(&b->next)) {
+        for (int i = 0; i < BLOCK_SLOTS; i++) {
+            mq_guarded *g = &b->slots[i];
+            uintptr_t start = __atomic_load_n(&g->start, __ATOMIC_SEQ_CST);
+            if (start == 0 || address - start >= g->bytes) continue;
+            int64_t position = (int64_t)(address - start);
+            if (LOAD(&g->damage->hits) == 0) __atomic_store_n(&g->damage->position, position, __ATOMIC_RELAXED);
+            mq_add32(&g->damage->hits, 1);
+            mq_add32(&all_hits, 1);
+            mq_latch *latch = __atomic_load_n(&g->latch, __ATOMIC_SEQ_CST);
+            if (latch != NULL) trip(latch, g->path, position);
+            uintptr_t page = address & ~(page_bytes - 1);
+            /* out of map entries: one for all the rest of the file */
+            healed = put_zeros(page, page_bytes) == 0 || put_zeros(page, start + g->bytes - page) == 0;
+            break;
+        }
+    }
+    __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    return healed;
+}
+
+static void hand_on(int number, siginfo_t *info, void *context) {
+    int top = LOAD(&found_count) - 1, level = top;
+    int raised = info->si_code <= 0;
+#if defined(SI_TKILL)
+    int by_us = info->si_code == SI_TKILL && info->si_pid == getpid();
+#else
+    int by_us = raised && info->si_pid == getpid();
+#endif
+    if (by_us && LOAD(&below) >= 0) level = LOAD(&below);
+    if (level < 0) level = 0;
+    STORE(&below, level - 1);
+    const struct sigaction *other = &found[level];
+    if (other->sa_flags & SA_SIGINFO) {
+        other->sa_sigaction(number, info, context);
+        return;
+    }
+    if (other->sa_handler == SIG_IGN && raised) return;
+    if (other->sa_handler != SIG_DFL && other->sa_handler != SIG_IGN) {
+        other->sa_handler(number);
+        return;
+    }
+    /* the default: the instruction that failed fails again; a raised signal is raised again, and comes when we return */
+    struct sigaction standard;
+    memset(&standard, 0, sizeof standard);
+    standard.sa_handler = SIG_DFL;
+    sigaction(number, &standard, NULL);
+    if (raised) raise(number);
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    int kept = errno;
+    if (info->si_code <= 0 || info->si_code == BUS_ADRALN || !heal((uintptr_t)info->si_addr))
+        hand_on(number, info, context);
+    errno = kept;
+}
+
+/* --- outside of it ------------------------------------------------------------------------------------------------------ */
+
+static void forked(void) {
+    STORE(&inside, 0u);
+    STORE(&table_lock, 0u);
+}
+
+static int same_handler(const struct sigaction *a, const struct sigaction *b) {
+    if ((a->sa_flags & SA_SIGINFO) != (b->sa_flags & SA_SIGINFO)) return 0;
+    return a->sa_flags & SA_SIGINFO ? a->sa_sigaction == b->sa_sigaction : a->sa_handler == b->sa_handler;
+}
+
+static void install(void) { /* under the lock */
+    struct sigaction now, ours;
+    if (sigaction(SIGBUS, NULL, &now) < 0) return;
+    if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_bus_error) return;
+    if (found_count == 0) {
+        page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+        pthread_atfork(NULL, NULL, forked);
+    }
+    int n = found_count;
+    if (n == 0 || !same_handler(&found[n - 1], &now)) {
+        if (n == MOST_HANDLERS) n--;
+        found[n] = now;
+        STORE(&found_count, n + 1);
+    }
+    memset(&ours, 0, sizeof ours);
+    ours.sa_sigaction = on_bus_error;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigemptyset(&ours.sa_mask);
+    sigaction(SIGBUS, &ours, NULL);
+}
+
+/* Sleeping on the lock word is not worth it: what is done under it takes less than a microsecond. */
+static void take(void) {
+    while (!mq_lock_try(&table_lock)) sched_yield();
+}
+
+static void let_go(void) { STORE(&table_lock, 0u); }
+
+static void wait_for_handlers(void) {
+    while (__atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0) sched_yield();
+}
+
+void mq_guard_install(void) {
+    take();
+    install();
+    let_go();
+}
+
+mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_damage *damage, mq_latch *latch) {
+    take();
+    install();
+    if (free_slots == NULL) {
+        block *b = calloc(1, sizeof *b);
+        if (b == NULL) {
+            let_go();
+            return NULL;
+        }
+        for (int i = BLOCK_SLOTS - 1; i >= 0; i--) {
+            b->slots[i].next_free = free_slots;
+            free_slots = &b->slots[i];
+        }
+        b->next = first_block;
+        STORE(&first_block, b);
+    }
+    mq_guarded *g = free_slots;
+    free_slots = g->next_free;
+    guarded_count++;
+    let_go();
+    g->bytes = (uintptr_t)bytes;
+    g->path = path;
+    g->damage = damage;
+    STORE(&g->latch, latch);
+    STORE(&g->start, (uintptr_t)address);
+    return g;
+}
+
+void mq_guard_watch(mq_guarded *guarded, mq_latch *latch) {
+    if (LOAD(&guarded->latch) == latch) return;
+    __atomic_store_n(&guarded->latch, latch, __ATOMIC_SEQ_CST);
+    wait_for_handlers();
+}
+
+void mq_guard_remove(mq_guarded *guarded) {
+    __atomic_store_n(&guarded->start, (uintptr_t)0, __ATOMIC_SEQ_CST);
+    wait_for_handlers();
+    take();
+    guarded->next_free = free_slots;
+    free_slots = guarded;
+    guarded_count--;
+    let_go();
+}
+
+void mq_latch_cut(mq_latch *latch) {
+    __atomic_store_n(&latch->flags, NULL, __ATOMIC_SEQ_CST);
+    wait_for_handlers();
+}
+
+uint32_t mq_guard_hits(void) { return mq_load32(&all_hits); }
+
+int64_t mq_guard_count(void) {
+    take();
+    int64_t count = guarded_count;
+    let_go();
+    return count;
+}
