@@ -18,6 +18,13 @@ cdef class PutResult:
     cdef bytes host
 
 
+cdef class BatchResult:
+    cdef Appended *items
+    cdef Py_ssize_t count
+    cdef int outcome
+    cdef bytes host
+
+
 cdef class PutPath:
     cdef readonly CommitLog log
     cdef QueueTable table
@@ -45,6 +52,7 @@ cdef class PutPath:
     cdef PutResult put_general(self, object message, bint wait)
     cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1
     cdef PutResult put_special(self, object message, QueueState *q, bytes properties, bint wait)
+    cdef BatchResult put_all(self, list given, bint together)
 
 
 cdef class Producer:
