@@ -107,3 +107,4 @@ cdef class CommitLog:
     cdef _set_positions(self, int64_t end)
     cdef int take_put_lock(self) except -1
     cdef int raise_state(self) except -1
+    cdef int raise_lost(self) except -1

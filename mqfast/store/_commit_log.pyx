@@ -578,14 +578,19 @@ cdef class CommitLog:
             raise StoreForked("this store was opened by the parent process; open it again in this one")
         if flags & LOG_CLOSED:
             raise StoreClosed(f"store of {self.path} is closed")
-        if flags & LOG_FAILED and mq_load32(&self.latch.c.told):
-            raise StoreFailed(-self.state.error, "the store was latched: a mapped page is gone at position"
-                              f" {self.latch.c.position} (the file was cut short, or the disk could not read it); reopen it to recover",
-                              _os.fsdecode(<bytes> self.latch.c.path))
         if flags & LOG_FAILED:
+            self.raise_lost()
             raise StoreFailed(-self.state.error, "the store was latched by a failed flush or write; reopen it to recover", self.path)
         if flags & LOG_REFUSING:
             raise DiskFull(28, "disk use is above its watermark and the policy refuses writes", self.path)
+        return 0
+
+    cdef int raise_lost(self) except -1:
+        """Raises: StoreFailed, naming the file, when a page was lost that somebody wrote through; also of a store that is closing."""
+        if mq_load32(&self.latch.c.told):
+            raise StoreFailed(-self.state.error, "the store was latched: a mapped page is gone at position"
+                              f" {self.latch.c.position} (the file was cut short, or the disk could not read it); reopen it to recover",
+                              _os.fsdecode(<bytes> self.latch.c.path))
         return 0
 
     def check_state(self) -> None:

@@ -15,7 +15,7 @@ from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._consume_queue cimport PUT_DONE, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport lock, mq_load32, mq_load64, mq_prefetchr, mq_store64, unlock
+from mqfast.store._os cimport lock, mq_load64, mq_prefetchr, mq_store64, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -282,8 +282,7 @@ cdef class Dispatcher:
                 file.check_damage()
                 if index_file is not None:
                     index_file.check_damage()
-                if mq_load32(&log.latch.c.taken):
-                    log.raise_state()
+                log.raise_lost()
                 if stop == NO_QUEUE:
                     self._without_queue(w, held)
                 elif stop == NO_ROOM:
