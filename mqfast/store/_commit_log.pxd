@@ -103,6 +103,7 @@ cdef class CommitLog:
     cdef int roll(self) except -1
     cdef int _roll_over(self) except -1
     cdef int _retain(self, MappedFile file) except -1
+    cdef int _sync_range(self, int64_t first, int64_t end) except -1
     cdef void _switch_to(self, MappedFile file) noexcept
     cdef _set_positions(self, int64_t end)
     cdef int take_put_lock(self) except -1

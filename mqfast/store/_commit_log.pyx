@@ -425,24 +425,26 @@ cdef class CommitLog:
         self.state.written = self.state.committed = self.state.flushed = self.state.dispatched = end
         self.state.prefaulted = end
 
-    def truncate(self, int64_t end, int64_t store_timestamp) -> list:
+    def truncate(self, int64_t end, int64_t store_timestamp, int64_t sync_from=-1) -> list:
         """End the log at physical offset ``end``: files above are removed, the rest of its file is cleared; returns the removed names.
 
-        Only at open. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut.
+        Only at open. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut; with ``sync_from``,
+        everything from the file of that offset on, since a killed writer may have left it in the page cache only.
         """
         cdef MappedFile file
         cdef mq_os *os = self.door.os
         cdef int rc
         cdef int64_t first, n
         removed = []
+        if sync_from >= 0:
+            self._sync_range(sync_from, end)
         while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset >= end and not (
             (<MappedFile> self.files[len(self.files) - 1]).start_offset == end and len(self.files) == 1
         ):
             file = self.files.pop()
             removed.append(_paths.offset_name(file.start_offset))
             file.destroy()
-        if removed:
-            self.door.fsync_dir(self.path)
+            self.door.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
         self._set_positions(end)
         self.state.last_store_timestamp = store_timestamp
         self.state.dispatched_timestamp = store_timestamp
@@ -464,6 +466,25 @@ cdef class CommitLog:
                 self._switch_to(file)
                 self.current = file
         return removed
+
+    cdef int _sync_range(self, int64_t first, int64_t end) except -1:
+        """Sync the files from the one of physical offset first up to end."""
+        cdef MappedFile file
+        cdef mq_os *os = self.door.os
+        cdef int64_t n
+        cdef int rc
+        for file in self.files:
+            n = min(end, file.start_offset + self.file_bytes) - file.start_offset
+            if file.start_offset + self.file_bytes <= first or n <= 0:
+                continue
+            file.hold()
+            try:
+                with nogil:
+                    rc = os.msync(os, file.base, n)
+            finally:
+                file.release()
+            check(rc, "msync", file.path)
+        return 0
 
     # --- files ---
 

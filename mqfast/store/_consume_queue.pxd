@@ -49,6 +49,7 @@ cdef class ConsumeQueue:
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef readonly bint deleted
     cdef int64_t flushed
+    cdef bint cut                   # bytes were cleared or files removed since the last flush
     cdef MappedFile file_of(self, int64_t byte)
     cdef _take_tail(self, MappedFile file)
     cdef void _give_up_tail(self) noexcept

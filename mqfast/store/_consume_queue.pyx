@@ -188,10 +188,11 @@ cdef class ConsumeQueue:
         while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset > q.end:
             file = self.files.pop()
             file.destroy()
+            self.cut = True
         if self.files:
             file = self.files[len(self.files) - 1]
-            if file.start_offset + self.file_bytes > q.end:
-                file.zero_tail(q.end - file.start_offset)
+            if file.start_offset + self.file_bytes > q.end and file.zero_tail(q.end - file.start_offset):
+                self.cut = True
             self._take_tail(file)
         self.flushed = min(self.flushed, q.end)
 
@@ -220,6 +221,7 @@ cdef class ConsumeQueue:
         cdef uint8_t *base
         cdef int64_t at, physical, end
         cdef int32_t size
+        cdef bint filler
         cdef Py_ssize_t index = len(self.files) - 1
         if not self.files:
             q.max_physical = -1
@@ -234,9 +236,10 @@ cdef class ConsumeQueue:
                 while at < self.file_bytes:
                     physical = mq_get64(base + at)
                     size = mq_get32(base + at + 8)
-                    if physical < 0 or size <= 0 or (physical >= physical_offset):
+                    filler = physical == 0 and size == FILLER_SIZE
+                    if physical < 0 or size <= 0 or (physical >= physical_offset and not filler):
                         break
-                    if not (physical == 0 and size == FILLER_SIZE):
+                    if not filler:
                         q.max_physical = physical + size
                     at += UNIT_BYTES
                 file.check_damage()
@@ -256,7 +259,7 @@ cdef class ConsumeQueue:
         cdef int64_t at = end - UNIT_BYTES
         while at >= self.state.min_logic:
             physical, size, _ = self.unit(at // UNIT_BYTES)
-            if not (physical == 0 and size == FILLER_SIZE):
+            if size > 0 and not (physical == 0 and size == FILLER_SIZE):
                 return physical + size
             at -= UNIT_BYTES
         return -1
@@ -385,13 +388,17 @@ cdef class ConsumeQueue:
         cdef mq_os *os = self.door.os
         cdef int rc
         cdef int64_t done = 0
-        if end <= self.flushed:
+        cdef bint cut = self.cut
+        if end <= self.flushed and not cut:
             return 0
+        if cut and self.files:
+            # what was taken away must stay away: units that come back after a power cut would be believed
+            self.door.fsync_dir(self.path)
         for file in list(self.files):
-            if file.start_offset + self.file_bytes <= self.flushed or file.start_offset >= end:
+            if file.start_offset + self.file_bytes <= self.flushed or (file.start_offset >= end and not cut):
                 continue
             from_ = max(self.flushed - file.start_offset, 0) & ~<int64_t> 4095
-            to = min(end - file.start_offset, self.file_bytes)
+            to = self.file_bytes if cut else min(end - file.start_offset, self.file_bytes)
             base = file.hold()
             try:
                 with nogil:
@@ -407,6 +414,7 @@ cdef class ConsumeQueue:
                 file.release()
             done += to - from_
         self.flushed = end
+        self.cut = False
         return done
 
     @property
@@ -424,6 +432,7 @@ cdef class ConsumeQueue:
                 break
             self.files.pop(0)
             file.destroy()
+            self.door.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
             removed += 1
         if removed:
             self.state.min_logic = max(self.state.min_logic, (<MappedFile> self.files[0]).start_offset)
@@ -453,8 +462,9 @@ cdef class ConsumeQueue:
         self.deleted = True
         files = self.files
         self.close()
-        for file in files:
+        for file in reversed(files):
             self.door.unlink(file.path, missing_ok=True)
+            self.door.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
         if self.door.is_dir(self.path) and not self.door.listdir(self.path):
             self.door.rmdir(self.path)
             self.door.fsync_dir(self.path.rpartition("/")[0])

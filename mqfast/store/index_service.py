@@ -138,7 +138,8 @@ class IndexService:
     def load(self, last_exit_ok: bool = True) -> IndexLoad:
         """Open the files of the directory, oldest first.
 
-        After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ.
+        After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ, and
+        one that is not full whatever its time.
         Raises: CorruptFile when a file's length fits neither the configured sizes nor an unfinished creation;
         StorageError.
         """
@@ -178,7 +179,8 @@ class IndexService:
             report.destroyed.append(name)
             return
         file = IndexFile.open(self._door, path, self._config.max_hash_slot_num, self._config.max_index_num)
-        if not last_exit_ok and file.end_timestamp > self._checkpoint.index_msg_timestamp:
+        # The checkpoint vouches for full files only; of another one any page may be lost, the header first.
+        if not last_exit_ok and (file.end_timestamp > self._checkpoint.index_msg_timestamp or not file.is_full):
             file.destroy()
             report.destroyed.append(name)
             return

@@ -216,10 +216,13 @@ class QueueStore:
             largest = max(largest, end)
         return largest
 
-    def truncate(self, physical_offset: int) -> None:
-        """Drop units of records at or behind this offset, in every queue that reaches it."""
+    def truncate(self, physical_offset: int, *, doubtful: bool = False) -> None:
+        """Drop units of records at or behind this offset, in every queue that reaches it.
+
+        Args: doubtful: pages of any file may be missing, so that no queue's own idea of its end counts.
+        """
         for queue in self.all():
-            if queue.max_physical > physical_offset or isinstance(queue, BatchConsumeQueue):
+            if doubtful or queue.max_physical > physical_offset or isinstance(queue, BatchConsumeQueue):
                 queue.truncate(physical_offset)
 
     def settle(self, min_physical: int) -> None:

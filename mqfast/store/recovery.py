@@ -101,6 +101,9 @@ def recover(
         )
         report.records += records
         report.bytes += end - walked
+    if not clean:
+        # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
+        queues.truncate(start, doubtful=True)
     dispatch_from = max(0, largest) if clean else 0
     end, last_start, last_timestamp, records, reason = dispatcher.recover(
         start,
@@ -110,20 +113,23 @@ def recover(
         dispatch_from=dispatch_from,
         progress=report_progress,
     )
+    torn = not clean and last_start >= 0 and _is_torn(log, last_start)
+    if torn:
+        end, reason = last_start, "torn properties"
     report.start, report.end, report.last_start, report.reason = start, end, last_start, reason
     report.records += records
     report.bytes += end - start
-    if last_start < 0:
+    if last_start < 0 or torn:
         last_timestamp = max(checkpoint.physic_msg_timestamp, 0)
     queues.truncate(end)
-    report.removed_log_files = log.truncate(end, last_timestamp)
-    if index is not None and index.end_offset >= end and index.end_offset > 0:
+    report.removed_log_files = log.truncate(end, last_timestamp, -1 if clean else start)
+    if index is not None and index.files and index.end_offset >= end:
         again = index.truncate(end)
         if again < end:
             walked = log.file_start_of(max(again, log.min_offset))
             dispatcher.recover(walked, end, checked=False, property_crc=False, dispatch_from=again, progress=None)
     queues.settle(log.min_offset)
-    if last_start >= 0:
+    if last_start >= 0 and not torn:
         checkpoint.confirm_phy_offset = last_start
     report.seconds = time.perf_counter() - began
     if not clean:
@@ -158,6 +164,16 @@ def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig
         if 0 < timestamp <= limit:
             return int(file.start_offset)
     return int(files[0].start_offset)
+
+
+def _is_torn(log: CommitLog, last_start: int) -> bool:
+    """Is the end of the last record missing, behind a body whose CRC is right? Nothing else covers its properties.
+
+    What was not written yet is zero, and no property text ends so. Only of a record that nobody can have been told
+    to be durable: after a crash, at the end of the log.
+    """
+    properties = log.message(last_start).properties_bytes
+    return properties.endswith(b"\0")
 
 
 def _keys_from(log: CommitLog, index: IndexService | None, *, clean: bool) -> int | None:

@@ -1,0 +1,109 @@
+"""What the crash sweep found, one test each; ``tests/crash`` has the simulated system and the sweep itself."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqfast.config import StoreConfig
+from mqfast.store.message_store import open_store
+from mqfast.store.verify import verify
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from harness import Run, Workload, log_messages
+from simulation import KILLED, STRICT
+
+
+@pytest.fixture
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A store of small files over a simulated system."""
+    settings = {"mapped_file_bytes_commit_log": 8192, "mapped_file_bytes_consume_queue": 200}
+    run = Run(Workload("test", lambda _: None, settings), str(tmp_path_factory.mktemp("crash")))
+    run.open()
+    yield run
+    run.end()
+
+
+def survivors(run: Run, mode: int) -> tuple[str, list[int]]:
+    """The store that a crash now leaves, recovered and closed, and the numbers of its messages."""
+    target = os.path.join(os.path.dirname(run.root), f"image{run.sim.calls}")
+    run.sim.image(target, mode)
+    path = os.path.join(target, "s")
+    open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False).close()
+    return path, [struct.unpack(">I", bytes(m.body[:4]))[0] for m in log_messages(path)]
+
+
+def test_flush_covers_what_the_killed_writer_left_in_the_page_cache(run: Run) -> None:
+    for _ in range(30):
+        run.put(size=500)
+    run.abandon()
+    run.open()
+    run.flush()
+    assert survivors(run, STRICT)[1] == list(range(30))
+
+
+def test_no_gap_among_log_files_while_spare_ones_are_removed(run: Run) -> None:
+    for _ in range(20):
+        run.put(size=500)
+        run.store._allocate.step()
+    assert run.store._allocate.ready_count == 2
+    target = os.path.join(os.path.dirname(run.root), "images")
+    os.mkdir(target)
+    run.sim.images(target, first=0, last=10**9, per_call=20, seed=1, kinds=1 << 18 | 1 << 21)
+    run.close()
+    run.sim.take()
+    for number in range(len(run.sim.taken())):
+        path = os.path.join(target, str(number), "s")
+        open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False).close()
+
+
+def test_an_index_file_that_the_checkpoint_does_not_vouch_for_is_made_anew(run: Run) -> None:
+    for i in range(10):
+        run.put(keys=f"k{i}")
+    run.reput()
+    run.flush()
+    target = os.path.join(os.path.dirname(run.root), "image")
+    run.sim.image(target, KILLED)
+    path = os.path.join(target, "s")
+    (name,) = os.listdir(os.path.join(path, "index"))
+    with open(os.path.join(path, "index", name), "r+b") as file:
+        file.write(bytes(40))  # the header never reached the disk, the slots and entries did
+    config = StoreConfig.tiny(**run.workload.settings)
+    with open_store(path, config=config, _start_services=False) as store:
+        assert [len(store.query("t", f"k{i}")) for i in range(10)] == [1] * 10
+    assert not [d for d in verify(path, config=config).damages if d.severity != "note"]
+
+
+def test_queue_units_that_never_reached_the_disk_come_back_from_the_log(run: Run) -> None:
+    for _ in range(60):
+        run.put(size=20)
+    run.flush()
+    path, numbers = survivors(run, STRICT)
+    assert numbers == list(range(60))
+    with open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False) as store:
+        found = [m.queue_offset for at in range(0, 60, 20) for m in store.get("t", 0, at, 20)]
+    assert found == list(range(60))
+
+
+def test_a_last_record_without_the_end_of_its_properties_is_cut_off(run: Run) -> None:
+    for i in range(5):
+        run.put(keys=f"key{i}")
+    target = os.path.join(os.path.dirname(run.root), "image")
+    run.sim.image(target, KILLED)
+    path = os.path.join(target, "s")
+    last = log_messages(path)[-1]
+    with open(os.path.join(path, "commitlog", "0" * 20), "r+b") as file:
+        file.seek(last.physical_offset + last.size - 3)
+        file.write(bytes(3))
+    config = StoreConfig.tiny(**run.workload.settings)
+    with open_store(path, config=config, _start_services=False) as store:
+        assert store.max_physical_offset == last.physical_offset
+        assert store.max_offset("t", 0) == 4
+        assert store.query("t", "ke") == []
+    assert not [d for d in verify(path, config=config).damages if d.severity != "note"]
