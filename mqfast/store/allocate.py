@@ -186,8 +186,7 @@ class AllocateMappedFileService:
             self._closed = True
             self._wanted.notify_all()
         self.service.stop()
-        for file in self._ready.values():
-            file.destroy()
-        if self._ready:
+        # From the last one on, and one by one: a crash in between must not leave a gap.
+        for start in sorted(self._ready, reverse=True):
+            self._ready.pop(start).destroy()
             self._door.fsync_dir(self._log.path)
-        self._ready.clear()

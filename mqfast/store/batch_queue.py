@@ -361,6 +361,7 @@ class BatchConsumeQueue:
         while len(self._files) > 1 and self._unit(self._first + self._per_file - 1).physical_offset < min_physical:
             oldest, self._files = self._files[0], self._files[1:]
             oldest.destroy()
+            self.door.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
             removed += 1
         self.correct_min(min_physical)
         return removed
@@ -384,8 +385,9 @@ class BatchConsumeQueue:
         files = self.file_list
         self.close()
         self.max_physical = -1
-        for file in files:
+        for file in reversed(files):
             self.door.unlink(file.path, missing_ok=True)
+            self.door.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
         if self.door.is_dir(self.path) and not self.door.listdir(self.path):
             self.door.rmdir(self.path)
             self.door.fsync_dir(os.path.dirname(self.path))

@@ -137,12 +137,11 @@ class RetentionService:
                 break
             self._count_unread(file.start_offset + file.file_bytes)
             log.remove_first()
+            self._door.fsync_dir(log.path)  # one by one: a power cut in between must not leave a gap
             removed += 1
             self.deleted_files += 1
             self.deleted_bytes += file.file_bytes
             _log.info("removed log file %s", file.path)
-        if removed:
-            self._door.fsync_dir(log.path)
         if log.min_offset > self._min_seen:
             self._min_seen = log.min_offset
             self._queues.delete_expired(log.min_offset)
