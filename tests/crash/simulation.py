@@ -27,8 +27,8 @@ _CSRC: Final = _HERE.parents[1] / "csrc"
 KINDS: Final = {
     name: number
     for number, name in enumerate(
-        "open close fallocate ftruncate fstat stat mmap munmap madvise mlock munlock msync seek_data pread pwrite"
-        " fdatasync fsync rename unlink mkdir rmdir sync_directory statvfs lock_byte clock_ms monotonic_ns".split()
+        """open close fallocate ftruncate fstat stat mmap munmap madvise mlock munlock msync seek_data pread pwrite
+        fdatasync fsync rename unlink mkdir rmdir sync_directory statvfs lock_byte clock_ms monotonic_ns""".split()  # noqa: SIM905
     )
 }
 # A fault that reads or writes half of what was asked.
@@ -121,7 +121,9 @@ class Sim:
         self._lib = library()
         self._sim = self._lib.sim_new(self.door.table_address, self.root.encode(), start_ms, int(real_clocks))
 
-    def images(self, target: str, *, first: int, last: int, per_call: int, seed: int, kinds: int = (1 << 26) - 1) -> None:
+    def images(
+        self, target: str, *, first: int, last: int, per_call: int, seed: int, kinds: int = (1 << 26) - 1
+    ) -> None:
         """Take ``per_call`` images into ``target`` before every call with ``first <= number < last``."""
         self._lib.sim_images(self._sim, first, last, kinds, per_call, seed, target.encode())
 

@@ -10,9 +10,10 @@ import random
 from typing import Final
 
 from harness import Run, Workload, log_messages
+from simulation import CONTENTS_ONLY, KILLED, MIXED, NAMES_ONLY, SHORT_COUNT, STRICT
+
 from mqfast.config import StoreConfig
 from mqfast.store.verify import repair
-from simulation import CONTENTS_ONLY, KILLED, MIXED, NAMES_ONLY, SHORT_COUNT, STRICT
 
 __all__ = ["WORKLOADS"]
 
@@ -478,7 +479,11 @@ WORKLOADS: Final[dict[str, Workload]] = {
         *(
             Workload(f"recovery-{name}{number}", _recover, {**_SMALL_LOG, **settings}, _recovery_of(mode, number))
             for name, mode in (
-                ("kill", KILLED), ("strict", STRICT), ("mixed", MIXED), ("names", NAMES_ONLY), ("bytes", CONTENTS_ONLY)
+                ("kill", KILLED),
+                ("strict", STRICT),
+                ("mixed", MIXED),
+                ("names", NAMES_ONLY),
+                ("bytes", CONTENTS_ONLY),
             )
             for number, settings in enumerate(({}, _SYNC, _BACKGROUND))
             if name == "mixed" or number == 0
