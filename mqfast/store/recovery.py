@@ -88,6 +88,9 @@ def recover(
     end_of_files = log.written
     start = _start_file(log, checkpoint, config, clean=clean, largest=largest)
     keys_from = _keys_from(log, index, clean=clean)
+    if not clean:
+        # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
+        queues.truncate(start, doubtful=True)
 
     def report_progress(at: int) -> None:
         if progress is not None:
@@ -101,9 +104,6 @@ def recover(
         )
         report.records += records
         report.bytes += end - walked
-    if not clean:
-        # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
-        queues.truncate(start, doubtful=True)
     dispatch_from = max(0, largest) if clean else 0
     end, last_start, last_timestamp, records, reason = dispatcher.recover(
         start,
