@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CRASH_ARGS ?=
 
 EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildcard csrc/*.c csrc/*.h)
 # Modules that have both an implementation in Cython and a stub: the two are compared.
@@ -14,12 +15,13 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test lint lint-style lint-types lint-c bench wheel clean distclean build help
+.PHONY: demo test crash lint lint-style lint-types lint-c bench wheel clean distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
 	@echo "make test    install and run the whole test suite"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
+	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV)"
@@ -29,6 +31,9 @@ demo: build
 
 test: build
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+crash: build
+	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)
 
 bench: build
 	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --benchmark-only $(BENCH_ARGS)

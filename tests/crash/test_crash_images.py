@@ -1,0 +1,99 @@
+"""The short form of the crash sweep: a crash before calls of every workload, every image checked. Long: ``make crash``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from simulation import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root  # noqa: E402  (its folder was just added)
+from sweep import Stretch, check_stretch, count_calls  # noqa: E402
+from workloads import WORKLOADS  # noqa: E402
+
+from mqfast.store._os import OsDoor  # noqa: E402
+
+_IMAGES = 5200
+
+
+def _stretches() -> list[Stretch]:
+    """A few runs of calls from each workload; together a little more than _IMAGES images."""
+    each = -(-_IMAGES // len(WORKLOADS))
+    plan = []
+    for number, name in enumerate(WORKLOADS):
+        first, last = count_calls(name)
+        pieces = 4
+        length = max(1, -(-each // (pieces * 2)))
+        for piece in range(pieces):
+            at = first + (last - first - length) * piece // (pieces - 1)
+            plan.append(Stretch(name, max(first, at), max(first, at) + length, 2, 1000 + number))
+    return plan
+
+
+def test_every_promise_holds_in_thousands_of_crash_images() -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        outcomes = pool.map(check_stretch, _stretches(), chunksize=4)
+    bad = [text for outcome in outcomes for text in outcome.bad]
+    assert not bad, "\n".join(bad[:10])
+    assert sum(outcome.images for outcome in outcomes) >= 5000
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Sim:
+    """A simulation over one file of two pages and a directory."""
+    root = tmp_path / "live"
+    (root / "d").mkdir(parents=True)
+    (root / "old").write_bytes(b"o" * 8192)
+    return Sim(root)
+
+
+def _image(sim: Sim, tmp_path: Path, mode: int) -> Path:
+    target = tmp_path / f"image{sim.calls}-{mode}"
+    sim.image(str(target), mode)
+    return target
+
+
+def test_what_is_not_synced_is_not_in_the_strict_image(sim: Sim, tmp_path: Path) -> None:
+    door, live = sim.door, tmp_path / "live"
+    (live / "old").write_bytes(b"n" * 8192)  # past the door: as a store through a mapping
+    assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"o" * 8192
+    assert (_image(sim, tmp_path, KILLED) / "old").read_bytes() == b"n" * 8192
+    assert (_image(sim, tmp_path, CONTENTS_ONLY) / "old").read_bytes() == b"n" * 8192
+    door.overwrite(live / "old", b"", 0)  # writes nothing, and syncs
+    assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"n" * 8192
+
+
+def test_a_name_is_durable_once_its_directory_is_synced(sim: Sim, tmp_path: Path) -> None:
+    door, live = sim.door, tmp_path / "live"
+    door.write_file(live / "d" / "new", b"whole")
+    assert not (_image(sim, tmp_path, STRICT) / "d" / "new").exists()
+    door.fsync_dir(live / "d")
+    assert (_image(sim, tmp_path, STRICT) / "d" / "new").read_bytes() == b"whole"
+    door.rename(live / "d" / "new", live / "d" / "renamed")
+    assert [p.name for p in (_image(sim, tmp_path, STRICT) / "d").iterdir()] == ["new"]
+    assert [p.name for p in (_image(sim, tmp_path, KILLED) / "d").iterdir()] == ["renamed"]
+    door.fsync_dir(live / "d")
+    door.unlink(live / "d" / "renamed")
+    assert (_image(sim, tmp_path, STRICT) / "d" / "renamed").read_bytes() == b"whole"
+
+
+def test_pages_of_a_failed_sync_are_not_written_by_the_next(sim: Sim, tmp_path: Path) -> None:
+    door, live = sim.door, tmp_path / "live"
+    (live / "old").write_bytes(b"n" * 8192)
+    sim.fault("fsync", 1, 5)
+    with pytest.raises(OSError):
+        door.overwrite(live / "old", b"", 0)
+    door.overwrite(live / "old", b"", 0)
+    assert sim.fault_hits == 1
+    assert sim.resyncs == 1
+    assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"o" * 8192
+    door.overwrite(live / "old", b"x", 4096)
+    assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"o" * 4096 + b"x" + b"n" * 4095
+
+
+def test_the_table_is_the_doors_own(sim: Sim) -> None:
+    assert OsDoor().table_address != sim.door.table_address
+    assert scratch_root() is None or Path(str(scratch_root())).is_dir()
