@@ -1,4 +1,4 @@
-"""The short form of the crash sweep: a crash before calls of every workload, every image checked. Long: ``make crash``."""
+"""The short form of the crash sweep: crashes in every workload, every image checked. The long one: ``make crash``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from simulation import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root  # noqa: E402  (its folder was just added)
-from sweep import Stretch, check_stretch, count_calls  # noqa: E402
-from workloads import WORKLOADS  # noqa: E402
+from simulation import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root
+from sweep import Stretch, check_stretch, count_calls
+from workloads import WORKLOADS
 
-from mqfast.store._os import OsDoor  # noqa: E402
+from mqfast.store._os import OsDoor
 
 _IMAGES = 5200
 
