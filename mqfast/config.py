@@ -140,14 +140,17 @@ class StoreConfig:
         48 << 20, "mappedFileSizeConsumeQueueExt", "bytes", "Length of one queue extension file.", least=24
     )
     mapped_file_bytes_timer_log: int = _setting(
-        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one timer log file.", least=68
+        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one timer log file; those are left as they are."
+    )
+    enable_consume_queue_ext: bool = _setting(
+        False,
+        "enableConsumeQueueExt",
+        "on/off",
+        "Units may hold addresses of extension units. Both kinds are read; new units hold the tags code itself.",
     )
     max_hash_slot_num: int = _setting(5_000_000, "maxHashSlotNum", "slots", "Hash slots of one index file.", least=1)
     max_index_num: int = _setting(
         20_000_000, "maxIndexNum", "entries", "Entries of one index file; the first is never used.", least=2
-    )
-    enable_consume_queue_ext: bool = _setting(
-        False, "enableConsumeQueueExt", "", "Queue units may hold addresses of extension units."
     )
 
     # What a message may be.
@@ -208,9 +211,6 @@ class StoreConfig:
     flush_interval_ms_commit_log: int = _setting(
         500, "flushIntervalCommitLog", "ms", "Pause between flushes of the log.", least=1
     )
-    flush_timed_commit_log: bool = _setting(
-        True, "flushCommitLogTimed", "", "Keep to the interval even if somebody asks for a flush sooner."
-    )
     flush_least_pages_commit_log: int = _setting(
         4, "flushCommitLogLeastPages", "4 KiB pages", "Flush the log only if this much is waiting."
     )
@@ -226,23 +226,8 @@ class StoreConfig:
     commit_thorough_interval_ms_commit_log: int = _setting(
         200, "commitCommitLogThoroughInterval", "ms", "Commit at least this often, however little is waiting."
     )
-    wake_commit_when_put_message: bool = _setting(
-        True, "wakeCommitWhenPutMessage", "", "Every put wakes the commit service."
-    )
-    wake_flush_when_put_message: bool = _setting(
-        False, "wakeFlushWhenPutMessage", "", "Every put wakes the flush service."
-    )
     flush_interval_ms_consume_queue: int = _setting(
         1000, "flushIntervalConsumeQueue", "ms", "Pause between flushes of the queues.", least=1
-    )
-    flush_least_pages_consume_queue: int = _setting(
-        2, "flushConsumeQueueLeastPages", "4 KiB pages", "Flush a queue only if this much is waiting."
-    )
-    flush_thorough_interval_ms_consume_queue: int = _setting(
-        60_000,
-        "flushConsumeQueueThoroughInterval",
-        "ms",
-        "Flush the queues at least this often, however little is waiting.",
     )
     os_page_cache_busy_timeout_ms: int = _setting(
         1000,
@@ -269,18 +254,8 @@ class StoreConfig:
     warm_mapped_file_enable: bool = _setting(
         False, "warmMapedFileEnable", "", "Touch every page of a new log file before it is used."
     )
-    flush_least_pages_when_warm_mapped_file: int = _setting(
-        4096,
-        "flushLeastPagesWhenWarmMapedFile",
-        "4 KiB pages",
-        "Flush after this many touched pages (SYNC_FLUSH only).",
-        least=1,
-    )
     write_without_mmap: bool = _setting(
         False, "writeWithoutMmap", "", "Append by write calls instead of through the mapping (newer than 5.3.3)."
-    )
-    data_read_ahead_enable: bool = _setting(
-        True, "dataReadAheadEnable", "", "Let the kernel read ahead in log files; off suits random reads of cold data."
     )
 
     # Index, dispatch and reading.
@@ -298,31 +273,6 @@ class StoreConfig:
     default_query_max_num: int = _setting(
         32, "defaultQueryMaxNum", "messages", "Results of a query by key that names no limit.", least=1
     )
-    max_transfer_bytes_on_message_in_memory: int = _setting(
-        262_144, "maxTransferBytesOnMessageInMemory", "bytes", "Most bytes of one get of recent messages.", least=1
-    )
-    max_transfer_count_on_message_in_memory: int = _setting(
-        32, "maxTransferCountOnMessageInMemory", "messages", "Most messages of one get of recent messages.", least=1
-    )
-    max_transfer_bytes_on_message_in_disk: int = _setting(
-        65_536, "maxTransferBytesOnMessageInDisk", "bytes", "Most bytes of one get of old messages.", least=1
-    )
-    max_transfer_count_on_message_in_disk: int = _setting(
-        8, "maxTransferCountOnMessageInDisk", "messages", "Most messages of one get of old messages.", least=1
-    )
-    access_message_in_memory_max_percent: int = _setting(
-        40,
-        "accessMessageInMemoryMaxRatio",
-        "% of RAM",
-        "Distance from the log's end up to which a message counts as recent.",
-        most=100,
-    )
-    max_filter_message_bytes: int = _setting(
-        16_000, "maxFilterMessageSize", "bytes", "Queue bytes that one get scans at most.", least=20
-    )
-    travel_cq_file_num_when_get_message: int = _setting(
-        1, "travelCqFileNumWhenGetMessage", "files", "Queue files that one get walks while it finds nothing.", least=1
-    )
 
     # Retention.
     file_reserved_time_hours: int = _setting(72, "fileReservedTime", "hours", "Age at which a log file may be deleted.")
@@ -334,9 +284,6 @@ class StoreConfig:
     )
     delete_files_interval_ms_commit_log: int = _setting(
         100, "deleteCommitLogFilesInterval", "ms", "Pause between two deletions of log files."
-    )
-    delete_files_interval_ms_consume_queue: int = _setting(
-        100, "deleteConsumeQueueFilesInterval", "ms", "Pause after the deletion of queue files."
     )
     destroy_mapped_file_interval_forcibly_ms: int = _setting(
         120_000, "destroyMapedFileIntervalForcibly", "ms", "How long a file that is still read waits for its deletion."
@@ -358,16 +305,6 @@ class StoreConfig:
     )
     disk_space_warning_level_percent: int = _setting(
         90, "diskSpaceWarningLevelRatio", "%", "Above it puts are refused as well.", clamp=(35, 90)
-    )
-    replicas_per_disk_partition: int = _setting(
-        1, "replicasPerDiskPartition", "stores", "Stores that share this partition.", least=1
-    )
-    logical_disk_space_clean_forcibly_threshold: float = _setting(
-        0.8,
-        "logicalDiskSpaceCleanForciblyThreshold",
-        "ratio",
-        "With several stores on a partition: share of our part above which files are deleted whatever their age.",
-        most=1,
     )
     retention_bytes: int | None = _own(
         None,

@@ -128,9 +128,7 @@ def _sync(door: OsDoor, place: str, rounds: int) -> Finding:
     median, worst = statistics.median(took) / 1000, took[-1] / 1000
     found = f"fdatasync of 1 KiB: median {median:,.0f} us, worst of {rounds} {worst:,.0f} us"
     if median < 20:
-        return Finding(
-            "sync latency", found, "danger", "no real flush: a power cut may lose synced messages"
-        )
+        return Finding("sync latency", found, "danger", "no real flush: a power cut may lose synced messages")
     if median > 5000:
         return Finding("sync latency", found, "advice", "a slow disk: batch puts or let several threads share a sync")
     return Finding("sync latency", found, "ok", "")

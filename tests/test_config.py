@@ -82,7 +82,6 @@ def test_unknown_keywords_are_errors(name: str, message: str) -> None:
         ({"flush_disk_type": "SYNC"}, "expected ASYNC_FLUSH or SYNC_FLUSH, found 'SYNC'"),
         ({"storeType": "defaultRocksDB"}, "expected default, found 'defaultRocksDB'"),
         ({"disk_max_used_space_percent": 96}, "expected 10 to 95 %, found 96"),
-        ({"logical_disk_space_clean_forcibly_threshold": float("nan")}, "found nan"),
         ({"store_host": "localhost:1"}, "store_host: host: expected"),
         ({"delete_when": "24"}, "expected hours 00 to 23"),
         ({"delete_when": ""}, "expected hours"),

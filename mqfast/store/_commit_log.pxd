@@ -94,6 +94,7 @@ cdef class CommitLog:
     cdef public object allocator            # gives the next file: AllocateMappedFileService
     cdef public object pool                 # TransientStorePool, or None
     cdef public bint sync_flush
+    cdef bint hide_unflushed                # readers see only what is durable
     cdef readonly list files
     cdef object roll_lock
     cdef list retained                      # MappedFiles that stand in the ring, oldest first

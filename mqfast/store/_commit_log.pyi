@@ -23,6 +23,7 @@ class CommitLog:
         file_bytes: int,
         *,
         sync_flush: bool = False,
+        hide_unflushed: bool = False,
         crc_property: bool = False,
         inline_dispatch: bool = True,
         prefault_window: int = ...,

@@ -389,7 +389,8 @@ cdef class CommitLog:
     def __dealloc__(self):
         latch_cut(&self.latch.c)
 
-    def __init__(self, OsDoor door, path, file_bytes, *, sync_flush=False, crc_property=False, inline_dispatch=True,
+    def __init__(self, OsDoor door, path, file_bytes, *, sync_flush=False, hide_unflushed=False, crc_property=False,
+                 inline_dispatch=True,
                  prefault_window=2 << 20):
         self.door = door
         self.path = path
@@ -398,6 +399,7 @@ cdef class CommitLog:
         self.retained = []
         self.roll_lock = threading.Lock()
         self.sync_flush = sync_flush
+        self.hide_unflushed = hide_unflushed
         self.prefault_window = prefault_window
         self.state.os = door.os
         self.state.crc_property = crc_property
@@ -516,7 +518,7 @@ cdef class CommitLog:
     @property
     def readable(self) -> int:
         """Physical offset up to which readers may look."""
-        return readable(&self.state, self.sync_flush)
+        return readable(&self.state, self.hide_unflushed)
 
     @property
     def dispatched(self) -> int:
@@ -549,6 +551,9 @@ cdef class CommitLog:
         """Set or clear one LogFlag bit."""
         if on:
             mq_or32(&self.state.flags, flag)
+            if flag & LOG_CLOSED:           # an append that saw the old flags is over when this returns
+                self.take_put_lock()
+                unlock(&self.state.lock)
         else:
             mq_and32(&self.state.flags, ~flag)
 
@@ -762,7 +767,7 @@ cdef class CommitLog:
         Polls every millisecond while the log moves, every 20 ms while it does not. Returns: is there something to dispatch?
         """
         cdef LogState *s = &self.state
-        cdef bint sync = self.sync_flush
+        cdef bint sync = self.hide_unflushed
         cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
         cdef int64_t left, step, moved = 0, last = mq_load64(&s.written)
         cdef uint32_t seen = bell.seen
@@ -839,7 +844,7 @@ cdef class CommitLog:
         Raises: OffsetError when it is outside the readable log; CorruptFile when no whole record stands there.
         """
         cdef MappedFile file = self.file_at(physical_offset)
-        cdef int64_t limit = readable(&self.state, self.sync_flush)
+        cdef int64_t limit = readable(&self.state, self.hide_unflushed)
         cdef Record r
         cdef Lease held
         cdef const uint8_t *p
@@ -862,7 +867,7 @@ cdef class CommitLog:
     def store_timestamp(self, int64_t physical_offset, int64_t size) -> int:
         """Store time of that record, -1 when it is outside the log (RocketMQ: pickupStoreTimestamp)."""
         cdef MappedFile file = self.file_at(physical_offset)
-        cdef int64_t limit = readable(&self.state, self.sync_flush)
+        cdef int64_t limit = readable(&self.state, self.hide_unflushed)
         cdef uint8_t *base
         if file is None or size < 91 or physical_offset + size > limit:
             return -1
@@ -879,7 +884,7 @@ cdef class CommitLog:
     def read(self, int64_t physical_offset, int64_t size) -> bytes:
         """Copy raw log bytes of one file, cut at the readable end."""
         cdef MappedFile file = self.file_at(physical_offset)
-        cdef int64_t limit = readable(&self.state, self.sync_flush)
+        cdef int64_t limit = readable(&self.state, self.hide_unflushed)
         cdef uint8_t *base
         if file is None or physical_offset >= limit or size <= 0:
             return b""

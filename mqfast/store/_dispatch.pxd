@@ -17,6 +17,7 @@ cdef struct Walk:
     bint light              # light queues are on: look for INNER_MULTI_DISPATCH
     bint dispatch
     int64_t dispatch_from   # records below are only walked over
+    int64_t index_from      # records below have all their keys in the index
     int64_t *delays
     int max_level
     int64_t *published      # dispatched position, moved after each record, or NULL

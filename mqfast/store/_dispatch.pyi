@@ -30,6 +30,7 @@ class Dispatcher:
         checked: bool,
         property_crc: bool,
         dispatch_from: int,
+        index_from: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[int, int, int, int, str]: ...
     def locked(self) -> AbstractContextManager[Any]: ...

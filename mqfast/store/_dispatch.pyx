@@ -143,7 +143,7 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
             if indexing and transaction != TRANSACTION_ROLLBACK and (w.found.uniq_key != NULL or w.found.keys != NULL):
                 if x == NULL:
                     return NO_INDEX
-                if r.physical_offset >= x.end_offset or w.key_done:
+                if (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:
                     if not _index(w, x):
                         return NO_INDEX
             w.key_done = 0
@@ -174,9 +174,9 @@ cdef class Dispatcher:
     cdef int catch_up(self) except -1:
         """Dispatch everything that readers may see (read your own writes)."""
         cdef int64_t limit
-        if self.log.state.pooled and not self.log.sync_flush:
+        if self.log.state.pooled and not self.log.hide_unflushed:
             self.log.commit()
-        limit = readable(&self.log.state, self.log.sync_flush)
+        limit = readable(&self.log.state, self.log.hide_unflushed)
         if mq_load64(&self.log.state.dispatched) < limit:
             self.step(limit)
         return 0
@@ -195,7 +195,7 @@ cdef class Dispatcher:
         cdef Walk w
         cdef int stop = AT_LIMIT
         if limit < 0:
-            limit = readable(&log.state, log.sync_flush)
+            limit = readable(&log.state, log.hide_unflushed)
         with self.mutex:
             if mq_load64(&log.state.dispatched) >= limit:
                 return 0
@@ -206,7 +206,7 @@ cdef class Dispatcher:
             w.checked = False
             w.property_crc = False
             w.dispatch = True
-            w.dispatch_from = 0
+            w.dispatch_from = w.index_from = 0
             w.published = &log.state.dispatched
             w.records = 0
             w.key_done = self.key_done
@@ -227,8 +227,11 @@ cdef class Dispatcher:
             mq_store64(&log.state.dispatched, w.at)
             return w.records
 
-    def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, progress=None) -> tuple:
+    def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
+                progress=None) -> tuple:
         """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found.
+
+        Args: index_from: records below it are not indexed again.
 
         Returns: (end of the last good record, its start or -1, its store time, records, reason in words). Only at open.
         """
@@ -240,6 +243,7 @@ cdef class Dispatcher:
         w.property_crc = property_crc
         w.dispatch = True
         w.dispatch_from = dispatch_from
+        w.index_from = index_from
         w.published = NULL
         w.records = 0
         w.key_done = 0
@@ -333,7 +337,7 @@ cdef class Dispatcher:
             while True:
                 index_file = self.index.current()
                 if index_file is not None:
-                    if r.physical_offset < index_file.state.end_offset and w.key_done == 0:
+                    if (r.physical_offset < index_file.state.end_offset or r.physical_offset < w.index_from) and w.key_done == 0:
                         break
                     if _index(w, &index_file.state):
                         break

@@ -40,6 +40,7 @@ cdef class PutPath:
     cdef bint sync_flush
     cdef bint read_your_writes
     cdef bint multi_dispatch
+    cdef bint version_2_allowed
     cdef object special_lock            # light queues and inner batches: their properties depend on queue offsets
     cdef dict producers
     cdef object last_topic

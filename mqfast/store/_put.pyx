@@ -55,6 +55,7 @@ from mqfast.errors import (
     PageCacheBusy,
     PropertiesTooLong,
     StoreClosed,
+    TopicTooLong,
 )
 from mqfast.message import Message, check_topic, encode_message_id, join_keys, needs_version_2, parse_host
 from mqfast.store.results import PutMessageStatus
@@ -273,6 +274,7 @@ cdef class PutPath:
         self.sync_timeout_ns = config.sync_flush_timeout_ms * 1000000
         self.sync_flush = log.sync_flush
         self.read_your_writes = config.dispatch == "inline"
+        self.version_2_allowed = config.auto_message_version_on_topic_len
         self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
         self.special_lock = threading.Lock()
         self.producers = {}
@@ -312,6 +314,7 @@ cdef class PutPath:
         with nogil:
             lock_wait(&s.lock)
             unlock(&s.lock)
+        self.log.raise_state()      # what was checked before the wait may not hold any more
         return 0
 
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
@@ -486,6 +489,8 @@ cdef class PutPath:
             d.properties_bytes = <int32_t> len(properties)
             # RocketMQ looks at the characters only; in version 1 a length of more than 127 bytes would read as negative
             d.version_2 = needs_version_2(message.topic) or d.topic_bytes > 127
+            if d.version_2 and not self.version_2_allowed:
+                raise TopicTooLong(f"topic: expected at most 127 bytes while auto_message_version_on_topic_len is off, found {d.topic_bytes}")
             d.crc_property = self.state.crc_property
             d.separator = d.crc_property and len(properties) > 0 and not properties.endswith(b"\x02")
             total = draft_bytes(d)
@@ -856,7 +861,8 @@ cdef class Producer:
                 with nogil:
                     done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
                                         self.dispatch_later, fixed, prefault, at, sizes, result.items, done, n)
-                self.store.log.raise_state()
+                if done < n or s.flags & LOG_FAILED:
+                    self.store.log.raise_state()    # a close behind the last message is no failure of this put
                 if done < n:
                     self.store.log.roll()
         finally:

@@ -170,7 +170,7 @@ cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, i
 cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
     """Read up to max_count messages from a queue offset on. tags: tuple of (hash, UTF-8 bytes), or None for all."""
     cdef int64_t end = mq_load64(&queue.state.end)
-    cdef int64_t limit = readable(&log.state, log.sync_flush)
+    cdef int64_t limit = readable(&log.state, log.hide_unflushed)
     cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
     cdef int64_t at, physical, segment_end, log_start, available, record_end
     cdef int32_t size, hash_
@@ -319,7 +319,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
     """A queue of 46-byte units: each unit is one record, which may be a whole inner batch."""
     cdef int64_t first = queue.min_offset, last = queue.max_offset
     cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, max(first, 0), last)
-    cdef int64_t limit = readable(&log.state, log.sync_flush)
+    cdef int64_t limit = readable(&log.state, log.hide_unflushed)
     cdef MappedFile file
     cdef Lease held
     cdef int64_t messages = 0

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import FlushError, MqfastError, StoreClosed
+from mqfast.store._mapped_file import mapping_count
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ class FlushService:
         self._queues.flush()
         self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)
         self._checkpoint.flush()
+        if mapping_count() > self._config.maps_max:
+            self._queues.rest()
+            for file in list(self._log.files):
+                file.rest()
 
     def _finish_tickets(self) -> None:
         failed = self._log.error_number

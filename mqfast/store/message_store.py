@@ -107,6 +107,9 @@ class MessageStore(PutPath):
 
     def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None, start_services: bool) -> None:
         door, path = self.door, self.path
+        root = config.store_path_root_dir
+        if root is not None and os.path.realpath(root) != os.path.realpath(path):
+            raise ConfigError(f"store_path_root_dir: expected the path of the store, {path}, found {root}")
         if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
             raise ConfigError("store_path_commit_log: expected one directory, found several")
         self.paths = _paths.StorePaths(path, config.commit_log_dirs)
@@ -125,6 +128,7 @@ class MessageStore(PutPath):
             self.paths.commit_logs[0],
             config.mapped_file_bytes_commit_log,
             sync_flush=config.sync_flush,
+            hide_unflushed=config.sync_flush and not config.read_uncommitted,
             crc_property=config.enabled_append_prop_crc,
             inline_dispatch=config.dispatch == "inline",
             prefault_window=config.prefault_window_bytes,
@@ -185,7 +189,7 @@ class MessageStore(PutPath):
             if not topic.startswith(("%LMQ%", "rmq_sys_")):
                 found = self.topic_table.get(topic)
                 if found is None or found.read_queue_nums < count:
-                    self.topic_table.ensure(topic, count)
+                    self.topic_table.ensure(topic, max(count, self.config.default_topic_queue_nums))
         self.topic_table.persist()
 
     # --- read ---
@@ -220,16 +224,14 @@ class MessageStore(PutPath):
         self._check_open()
         if isinstance(where, str):
             offset = decode_message_id(where).physical_offset
-        elif isinstance(where, int) and 0 <= where < 1 << 63:
-            offset = where
         else:
-            raise OffsetError(f"look: expected a physical offset of 0 to 2^63-1 or a message id, found {where!r}")
+            offset = _offset(where)
         if self.config.dispatch == "inline":
             self._dispatcher.step_if_needed()
         return self.log.message(offset, True)
 
     def query(
-        self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
+        self, topic: str, key: str, max_count: int | None = None, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
     ) -> list[StoredMessage]:
         """Messages of a topic that carry this key (KEYS or unique key), oldest first.
 
@@ -238,18 +240,18 @@ class MessageStore(PutPath):
         Source: DefaultMessageStore.queryMessage.
         """
         self._check_open()
-        for name, text in (("topic", topic), ("key", key)):
-            if not isinstance(text, str):
-                raise UsageError(f"{name}: expected str, found {type(text).__name__}")
-        _numbers(max_count=max_count, begin_ms=begin_ms, end_ms=end_ms)
+        _texts(topic=topic, key=key)
+        limit = self.config.default_query_max_num if max_count is None else max_count
+        _numbers(max_count=limit, begin_ms=begin_ms, end_ms=end_ms)
         if self._index is None:
             raise UsageError("query: expected message_index_enable, found it off")
         if self.config.dispatch == "inline":
             self._dispatcher.step_if_needed()
         found: dict[int, StoredMessage] = {}
-        end = end_ms
-        while len(found) < max_count:
-            hits = self._index.query(topic, key, self.config.max_msgs_num_batch, begin_ms, end).physical_offsets
+        # The index keeps whole seconds: what it says of a message may lie up to a second before its store time.
+        begin, end = max(0, begin_ms - 1000), end_ms
+        while len(found) < limit:
+            hits = self._index.query(topic, key, self.config.max_msgs_num_batch, begin, end).physical_offsets
             oldest = None
             fresh = False
             for offset in hits:
@@ -267,7 +269,7 @@ class MessageStore(PutPath):
             if len(hits) < self.config.max_msgs_num_batch or not fresh or oldest is None or oldest <= begin_ms:
                 break
             end = oldest
-        newest = sorted(found, reverse=True)[:max_count]
+        newest = sorted(found, reverse=True)[:limit]
         return [found[offset] for offset in sorted(newest)]
 
     def offset_by_time(
@@ -445,6 +447,7 @@ class MessageStore(PutPath):
             "dispatch_error": str(self._dispatcher.error) if self._dispatcher.error else None,
             "disk_used_percent": use.percent if use is not None else None,
             "deleted_log_files": self._retention.deleted_files,
+            "held_removed_files": self._retention.held_count,
             "dropped_unread_messages": self._retention.dropped_unread,
             "records_without_queue": self._queues.skipped,
             "last_store_timestamp_ms": log.last_store_timestamp,
@@ -540,6 +543,18 @@ def _numbers(**given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
             raise UsageError(f"{name}: expected a whole number of 64 bits, found {value!r}")
+
+
+def _texts(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{name}: expected str, found {type(value).__name__}")
+
+
+def _offset(where: object) -> int:
+    if not isinstance(where, int) or not 0 <= where < 1 << 63:
+        raise OffsetError(f"look: expected a physical offset of 0 to 2^63-1 or a message id, found {where!r}")
+    return where
 
 
 def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:

@@ -105,12 +105,17 @@ def recover(
         report.records += records
         report.bytes += end - walked
     dispatch_from = max(0, largest) if clean else 0
+    index_from = 0
+    if clean and index is not None and index.files and index.files[-1].end_timestamp > 0:
+        # The index takes a record at its end offset once more, for keys it may lack; after a clean stop it has them.
+        index_from = index.end_offset + 1
     end, last_start, last_timestamp, records, reason = dispatcher.recover(
         start,
         end_of_files,
         checked=config.check_crc_on_recover,
         property_crc=config.force_verify_prop_crc,
         dispatch_from=dispatch_from,
+        index_from=index_from,
         progress=report_progress,
     )
     torn = not clean and last_start >= 0 and _is_torn(log, last_start)

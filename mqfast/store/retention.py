@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
+from mqfast.store._commit_log import Bell
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store._commit_log import Bell, CommitLog
+    from mqfast.store._commit_log import CommitLog
+    from mqfast.store._mapped_file import MappedFile
     from mqfast.store._os import OsDoor
     from mqfast.store.index_service import IndexService
     from mqfast.store.offsets import ConsumerOffsets
@@ -70,6 +72,9 @@ class RetentionService:
         self.last_use: DiskUse | None = None
         self._min_seen = log.min_offset
         self._manual_runs = 0
+        self._held: list[tuple[MappedFile, int]] = []
+        self._held_look_at = 0
+        self._between = Bell()
         self.service = Service("retention", self._turn)
 
     def policy(self) -> str:
@@ -136,18 +141,53 @@ class RetentionService:
             if not (at_once or over_budget or expired):
                 break
             self._count_unread(file.start_offset + file.file_bytes)
+            if removed:
+                self._pause(c.delete_files_interval_ms_commit_log / 1000)
             log.remove_first()
             self._door.fsync_dir(log.path)  # one by one: a power cut in between must not leave a gap
             removed += 1
+            if file.holds:
+                self._held.append((file, now_ms))
             self.deleted_files += 1
             self.deleted_bytes += file.file_bytes
             _log.info("removed log file %s", file.path)
+        self._look_after_held(now_ms)
         if log.min_offset > self._min_seen:
             self._min_seen = log.min_offset
             self._queues.delete_expired(log.min_offset)
             if self._index is not None:
                 self._index.delete_expired(log.min_offset)
         return removed
+
+    def _pause(self, seconds: float) -> None:
+        """Between two deletions, so that the disk is not kept busy; cut short when the store closes."""
+        if not self.service.is_stopping:
+            self._between.sleep(seconds)
+
+    def _look_after_held(self, now_ms: int) -> None:
+        """Removed files that somebody still reads keep their bytes on the disk: say so once they outstay the interval.
+
+        RocketMQ unmaps them by force then; a reader would crash.
+        """
+        c = self._config
+        if now_ms < self._held_look_at:
+            return
+        self._held_look_at = now_ms + c.redelete_hanged_file_interval_ms
+        self._held = [(file, since) for file, since in self._held if file.holds]
+        for file, since in self._held:
+            if now_ms - since >= c.destroy_mapped_file_interval_forcibly_ms:
+                _log.warning(
+                    "removed log file %s is still held by %d readers after %d s; its %d bytes stay on the disk",
+                    file.path,
+                    file.holds,
+                    (now_ms - since) // 1000,
+                    file.file_bytes,
+                )
+
+    @property
+    def held_count(self) -> int:
+        """Removed log files whose bytes somebody still holds."""
+        return sum(1 for file, _ in self._held if file.holds)
 
     def _refuse(self, on: bool) -> None:
         if on != self.refusing:
@@ -182,4 +222,5 @@ class RetentionService:
 
     def close(self) -> None:
         """Stop."""
+        self._between.ring()
         self.service.stop()

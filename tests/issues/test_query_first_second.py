@@ -6,13 +6,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import mqfast
 from mqfast.store._os import OsDoor
 
 
-@pytest.mark.xfail(reason="MessageStore.query must ask the index from begin_ms - 999 on", strict=True)
 def test_a_message_stored_at_the_lower_bound_is_found(tmp_path: Path) -> None:
     door = OsDoor()
     with mqfast.open(tmp_path / "store", door=door, maxHashSlotNum=64, maxIndexNum=200) as store:
