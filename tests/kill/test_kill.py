@@ -1,0 +1,72 @@
+"""A killed process loses nothing that was promised: random kills, and kills at single system calls.
+
+Room: tests/kill. Short form of `make crash-kill`; what is drawn and what is judged: runs.py and syscalls.py. A failure
+names the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import runs
+import syscalls
+
+LONG = os.environ.get("MQFAST_LONG") == "1"
+KILLS = 125 if LONG else 10
+STEP = 3 if LONG else 40
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_kills(part: int) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"python tests/kill/runs.py {KILLS} {seed}")
+    counts = runs.run_until(KILLS, seed)
+    assert counts["kills"] >= KILLS
+    assert counts["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("name", syscalls.WORKLOADS)
+def test_kills_at_system_calls(tmp_path: Path, name: str) -> None:
+    first = random.SystemRandom().randrange(1, STEP + 1)
+    print(f"first call {first}, every {STEP}th")
+    try:
+        counts = syscalls.run(syscalls.build(tmp_path), name, STEP, first)
+    except syscalls.CannotTrace as reason:
+        pytest.skip(str(reason))
+    assert counts["calls"] > 100, "the tracer does not see the workload"
+    assert counts["kills"] > 100 // STEP
+
+
+def test_the_judge_sees_a_lost_message(tmp_path: Path) -> None:
+    killed = runs.write_and_kill(_plain(), tmp_path / "store")
+    killed.acknowledged[0].durable.add(10**6)
+    with pytest.raises(runs.Lost, match="1 acknowledged messages are lost"):
+        runs.judge(tmp_path / "store", 5, [killed])
+
+
+def test_the_judge_sees_a_changed_message(tmp_path: Path) -> None:
+    killed = runs.write_and_kill(_plain(), tmp_path / "store")
+    with pytest.raises(runs.Lost, match=r"content of 0\.0"):
+        runs.judge(tmp_path / "store", 6, [killed])
+
+
+def _plain() -> runs.Plan:
+    return runs.Plan(
+        seed=5,
+        generation=0,
+        way="put",
+        threads=1,
+        sync=False,
+        pool=False,
+        settings={"mappedFileSizeCommitLog": 1 << 20, "messageIndexEnable": True},
+        body_bytes=40,
+        kill_when="acks",
+        kill_after=50,
+    )
