@@ -5,6 +5,7 @@ Only one thread at a time may put, make room or truncate (the holder of the disp
 dispatch); any thread may read.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -54,6 +55,7 @@ cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noex
     return h ^ (h >> 32)
 
 
+@cython.no_gc_clear
 cdef class ConsumeQueue:
     """One queue: its files, its bounds, its units.
 
@@ -473,6 +475,7 @@ cdef class ConsumeQueue:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"
 
 
+@cython.no_gc_clear
 cdef class QueueTable:
     """All queues of a store, by name and by the bytes of a record.
 

@@ -9,6 +9,7 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 
 import threading
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog, readable
@@ -155,6 +156,7 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
             mq_store64(w.published, w.at)
 
 
+@cython.no_gc_clear
 cdef class Dispatcher:
     """Keeps queues and index in step with the log.
 

@@ -9,6 +9,7 @@ into zeros and a mark; whoever read through the mapping calls `check_damage` bef
 its latch set by the lost page itself (`watch`).
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from mqfast.store._os cimport (
@@ -71,6 +72,7 @@ cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
     return seen == 0
 
 
+@cython.no_gc_clear
 cdef class MappedFile:
     """One file of fixed length, mapped when first needed.
 
@@ -388,6 +390,7 @@ cdef class MappedFile:
         return f"<MappedFile {self.path} start={self.start_offset} bytes={self.file_bytes} holds={self.holds}>"
 
 
+@cython.no_gc_clear
 cdef class Lease:
     """One hold on a MappedFile; the mapping stays at least as long as this object."""
 

@@ -9,6 +9,7 @@ import os as _os
 
 from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -139,6 +140,7 @@ cdef int check(int64_t rc, str what, object path) except -1:
     return 0
 
 
+@cython.no_gc_clear
 cdef class ByteLock:
     """A held POSIX record lock on byte 0 of a file; another process, mqfast or Java, cannot take it meanwhile.
 

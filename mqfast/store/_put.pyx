@@ -256,6 +256,7 @@ class Ticket:
             callback(self)
 
 
+@cython.no_gc_clear
 cdef class PutPath:
     """Everything of a put that must be fast; MessageStore is built on it."""
 
@@ -680,6 +681,7 @@ cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n
     return True
 
 
+@cython.no_gc_clear
 @cython.final
 cdef class Producer:
     """Topic, queue and tags bound once. Thread: any; one producer may be shared."""

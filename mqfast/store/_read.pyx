@@ -45,6 +45,7 @@ cdef int MAX_TAGS = 64
 cdef int64_t MAX_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES    # its byte in the queue still fits 63 bits
 
 
+@cython.no_gc_clear
 @cython.freelist(16)
 @cython.final
 cdef class GetResult:

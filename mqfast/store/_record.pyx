@@ -309,6 +309,7 @@ cdef StoredMessage make_message(object owner, const uint8_t *p, int64_t queue_po
     return m
 
 
+@cython.no_gc_clear
 @cython.freelist(64)
 @cython.final
 cdef class StoredMessage:

@@ -104,6 +104,7 @@ cdef int step(Window *w) noexcept nogil:
 
 # --- one open file -------------------------------------------------------------------------------------------------------
 
+@cython.no_gc_clear
 @cython.final
 cdef class PreadFile:
     """One file of a store, open for reading by pread.
@@ -356,6 +357,7 @@ cdef int64_t first_set(const uint8_t *p, int64_t n) noexcept nogil:
 
 # --- walking through a log file ------------------------------------------------------------------------------------------
 
+@cython.no_gc_clear
 @cython.final
 cdef class LogWalk:
     """Goes through one log file from a record on.
@@ -530,6 +532,7 @@ cdef inline bint is_schedule(const uint8_t *topic, int64_t n) noexcept nogil:
     return n == 19 and memcmp(topic, "SCHEDULE_TOPIC_XXXX", 19) == 0
 
 
+@cython.no_gc_clear
 @cython.final
 cdef class LogTally:
     """What the records of a log ask of queues and index, as counts and sums that do not depend on any order.
@@ -712,6 +715,7 @@ cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_i
 
 # --- sums over queue files and index files ----------------------------------------------------------------------------------
 
+@cython.no_gc_clear
 @cython.final
 cdef class ExtFiles:
     """The files of one queue's extension, for resolving addresses. Thread: any."""

@@ -10,6 +10,7 @@ a used buffer, so that old records stand behind its end marks; no reader looks t
 see a buffer, only the mapping. Clearing a gigabyte would cost the roll, where buffers change hands, some hundred milliseconds.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from mqfast.store._mapped_file cimport MappedFile
@@ -28,6 +29,7 @@ cdef int64_t POPULATE_STEP = 4 << 20
 cdef Py_ssize_t MOST_BUFFERS = 1024
 
 
+@cython.no_gc_clear
 cdef class TransientStorePool:
     """``count`` buffers of ``buffer_bytes`` each, all made, resident and (within the budget) locked at once.
 
