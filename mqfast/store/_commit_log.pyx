@@ -744,6 +744,11 @@ cdef class CommitLog:
             raise FlushError(-rc, "flush failed", self.path)
         return rc == 1
 
+    def fail(self, int error_number) -> None:
+        """Latch the log: a sync of something else that belongs to the store failed, so nothing may be promised any more."""
+        if not mq_load32(&self.state.flags) & LOG_FAILED:
+            latch(&self.state, -error_number)
+
     def commit(self) -> int:
         """Copy pool buffers to the page cache up to the written position; returns it. GIL: released."""
         cdef LogState *s = &self.state

@@ -312,6 +312,8 @@ cdef class ConsumeQueue:
             start = queue_offset * UNIT_BYTES
             start -= start % self.file_bytes
             self.door.makedirs(self.path)
+            for left in _paths.list_offset_files(self.door, self.path)[0]:
+                self.door.unlink(left.path)         # of a queue whose deletion failed halfway
         else:
             start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
         file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False)

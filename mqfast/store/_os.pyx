@@ -324,7 +324,12 @@ cdef class OsDoor:
         rc = self.os.mkdir(self.os, _os.fsencode(path))
         if rc != -_errno.EEXIST:
             check(rc, "mkdir", path)
-        self.fsync_dir(parent)
+        try:
+            self.fsync_dir(parent)
+        except StorageError:
+            # else the next attempt would find it there and take it for durable
+            self.os.rmdir(self.os, _os.fsencode(path))
+            raise
 
     def rmdir(self, path) -> None:
         """Remove an empty directory."""

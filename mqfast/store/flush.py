@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from errno import EIO
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import FlushError, MqfastError, StoreClosed
+from mqfast.errors import FlushError, MqfastError, StorageError, StoreClosed
 from mqfast.store._mapped_file import mapping_count
 from mqfast.store.service import Service
 
@@ -97,9 +98,17 @@ class FlushService:
             )
 
     def flush_queues(self) -> None:
-        """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered."""
+        """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered.
+
+        Raises: StorageError; where a sync failed, the log is latched.
+        """
         covered = self._log.dispatched_timestamp
-        self._queues.flush()
+        try:
+            self._queues.flush()
+        except StorageError as error:
+            # The kernel may have dropped the pages: a second sync would say that they are durable.
+            self._log.fail(error.errno or EIO)
+            raise
         self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)
         self._checkpoint.flush()
         if mapping_count() > self._config.maps_max:

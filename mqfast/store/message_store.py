@@ -48,7 +48,7 @@ from mqfast.store.index_service import IndexService, infer_index_sizes
 from mqfast.store.metadata import TopicTable
 from mqfast.store.offsets import ConsumerOffsets
 from mqfast.store.queue_store import QueueStore
-from mqfast.store.recovery import RecoveryReport, recover
+from mqfast.store.recovery import RecoveryReport, recover, sync_names
 from mqfast.store.reput import PrefaultService, ReputMessageService
 from mqfast.store.results import BoundaryType, StoreState
 from mqfast.store.retention import RetentionService
@@ -116,6 +116,8 @@ class MessageStore(PutPath):
         self.config = sizes_of_files(door, self.paths, config)
         config = self.config
         clean = not _lock.abort_exists(door, self.paths.abort)
+        if not clean:
+            sync_names(door, self.paths)
         self.topic_table = TopicTable.load(door, self.paths.topics)
         self.consumer_offsets = ConsumerOffsets.load(
             door,

@@ -17,9 +17,12 @@ start file; what lies behind the cut is cleared, so that it cannot come back at 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from mqfast.store.paths import list_queues, queue_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +30,13 @@ if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import CommitLog
     from mqfast.store._dispatch import Dispatcher
+    from mqfast.store._os import OsDoor
     from mqfast.store.checkpoint import StoreCheckpoint
     from mqfast.store.index_service import IndexService
+    from mqfast.store.paths import StorePaths
     from mqfast.store.queue_store import QueueStore
 
-__all__ = ["RecoveryReport", "recover"]
+__all__ = ["RecoveryReport", "recover", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
 
@@ -147,6 +152,19 @@ def recover(
             report.seconds,
         )
     return report
+
+
+def sync_names(door: OsDoor, paths: StorePaths) -> None:
+    """Make every name durable that a killed writer may have left in the page cache only. Raises: StorageError."""
+    queues = (paths.consume_queue, paths.batch_consume_queue, paths.consume_queue_ext)
+    for directory in (paths.root, *paths.commit_logs, paths.index, os.path.dirname(paths.topics), *queues):
+        if door.is_dir(directory):
+            door.fsync_dir(directory)
+    for base in queues:
+        for topic, ids in list_queues(door, base).items():
+            door.fsync_dir(os.path.join(base, topic))
+            for queue_id in ids:
+                door.fsync_dir(queue_dir(base, topic, queue_id))
 
 
 def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:

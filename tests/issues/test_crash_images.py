@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from mqfast.config import StoreConfig
+from mqfast.errors import StorageError, StoreFailed
 from mqfast.store.message_store import open_store
+from mqfast.store.results import StoreState
 from mqfast.store.verify import verify
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -107,3 +110,44 @@ def test_a_last_record_without_the_end_of_its_properties_is_cut_off(run: Run) ->
         assert store.max_offset("t", 0) == 4
         assert store.query("t", "ke") == []
     assert not [d for d in verify(path, config=config).damages if d.severity != "note"]
+
+
+def test_a_directory_whose_name_could_not_be_synced_is_made_again(run: Run) -> None:
+    run.put("other")
+    run.sim.fault("sync_directory", 1, errno.EIO)
+    with pytest.raises(StorageError):
+        run.reput()
+    run.sim.heal()
+    run.reput()
+    run.close()
+    path, numbers = survivors(run, STRICT)
+    assert numbers == [0]
+    assert os.path.isdir(os.path.join(path, "consumequeue", "other", "0"))
+
+
+def test_a_failed_sync_of_a_queue_latches_the_store(run: Run) -> None:
+    run.put()
+    run.reput()
+    run.flush_log()
+    run.sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(StorageError):
+        run.flush_queues()
+    run.sim.heal()
+    assert run.store.state is StoreState.FAILED
+    with pytest.raises(StoreFailed):
+        run.store.put("t", b"more")
+    run.store.close()
+    assert run.sim.resyncs == 0
+    assert survivors(run, STRICT)[1] == [0]
+
+
+def test_a_topic_whose_deletion_failed_halfway_takes_messages_again(run: Run) -> None:
+    run.put()
+    run.reput()
+    run.sim.fault("unlink", 1, errno.EIO)
+    with pytest.raises(StorageError):
+        run.delete_topic("t")
+    run.sim.heal()
+    run.put()
+    run.reput()
+    assert [m.queue_offset for m in run.store.get("t", 0, 0)] == [0]
