@@ -582,6 +582,8 @@ static int64_t sim_pwrite(mq_os *os, int fd, const void *from, int64_t bytes, in
     int fault = enter(s, K_PWRITE);
     if (fault == SHORT_COUNT && bytes > 1) bytes /= 2;
     int64_t rc = fault < 0 ? fault : s->real->pwrite(s->real, fd, from, bytes, offset);
+    for (int64_t p = offset / PAGE; rc > 0 && s->fds[fd] != NULL && p * PAGE < offset + rc; p++)
+        if (p < s->fds[fd]->capacity / PAGE) s->fds[fd]->lost_map[p] = 0; /* written again, be it with the same bytes */
     leave(s, 0);
     return rc;
 }
