@@ -1,0 +1,257 @@
+"""A store on a filesystem that is filled to its last block: one scenario a process, outcomes as JSON on stdout.
+
+Room: tests/block. Each scenario gets an empty mounted filesystem, so that a SIGBUS or a hang ends that process and not
+the test run. It must never judge: test_full_disk.py compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mqfast
+from mqfast.store._os import lost_page_count
+from mqfast.store.offsets import ConsumerOffsets
+
+LOG_BYTES = 4 << 20
+BODY = bytes(range(250)) * 40
+SETTINGS: dict[str, Any] = {
+    "mappedFileSizeCommitLog": LOG_BYTES,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 20000,
+    "cleanResourceInterval": 600_000,  # the watermarks are another scenario
+    "flushConsumerOffsetInterval": 600_000,
+    "preallocate_files": 0,
+}
+
+
+def fill(mount: Path, leave_bytes: int = 0) -> None:
+    """Take every block but so many bytes of them."""
+    with (mount / "filler").open("ab") as file:
+        position = 0
+        for step in (1 << 20, 64 << 10, 4 << 10):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(file.fileno(), position, step)
+                    position += step
+        if leave_bytes:
+            os.ftruncate(file.fileno(), max(0, position - leave_bytes))
+        os.fsync(file.fileno())
+
+
+def free(mount: Path) -> None:
+    """Give all of it back."""
+    (mount / "filler").unlink()
+
+
+def outcome(call: Callable[[], Any]) -> list[Any]:
+    """["ok", text, seconds] or [name of the exception, text, seconds]."""
+    began = time.monotonic()
+    try:
+        return ["ok", str(call())[:200], time.monotonic() - began]
+    except Exception as error:
+        return [type(error).__name__, str(error), time.monotonic() - began]
+
+
+def until_refused(call: Callable[[], Any], most: int) -> list[Any]:
+    """[calls that succeeded, name of the exception or "ok", text]."""
+    for done in range(most):
+        try:
+            call()
+        except Exception as error:
+            return [done, type(error).__name__, str(error)]
+    return [most, "ok", ""]
+
+
+def seconds_until(call: Callable[[], Any], limit_s: float = 15.0) -> float:
+    """How long it takes until the call succeeds."""
+    began = time.monotonic()
+    while True:
+        try:
+            call()
+            return time.monotonic() - began
+        except Exception:
+            if time.monotonic() - began > limit_s:
+                raise
+        time.sleep(0.01)
+
+
+def bodies(store: mqfast.MessageStore, topic: str = "T") -> int:
+    """How many messages of queue 0 can be read, each compared."""
+    offset = 0
+    while True:
+        result = store.get(topic, 0, offset, 100, 64 << 20)
+        if not len(result):
+            return offset
+        for body in result.bodies():
+            if body != BODY:
+                raise AssertionError(f"offset {offset}: another body")
+            offset += 1
+
+
+def finish(store: mqfast.MessageStore, mount: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Close, open again, verify."""
+    report: dict[str, Any] = {"close": outcome(store.close)}
+    checked = mqfast.verify(mount / "store")
+    report["verify"] = [checked.state, [str(damage) for damage in checked.damages]]
+    with mqfast.open(mount / "store", **settings) as again:
+        report["again"] = bodies(again)
+    report["lost pages"] = lost_page_count()
+    return report
+
+
+def log(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """No room for the next log file."""
+    settings = SETTINGS | options
+    store = mqfast.open(mount / "store", **settings)
+    store.put("T", BODY)
+    fill(mount, leave_bytes=3 << 20)
+    refused = until_refused(lambda: store.put("T", BODY), 100_000)
+    report: dict[str, Any] = {"refused": refused, "state": str(store.state)}
+    report |= {"once more": outcome(lambda: store.put("T", BODY)), "stats": store.stats()["allocation_error"]}
+    report |= {"flush": outcome(store.flush), "get": outcome(lambda: bodies(store))}
+    free(mount)
+    report["on after"] = seconds_until(lambda: store.put("T", BODY))
+    report |= {"state after": str(store.state), "more": until_refused(lambda: store.put("T", BODY), 500)}
+    report["put"] = refused[0] + 2 + 500
+    return report | finish(store, mount, settings)
+
+
+def last_block(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Not one free block: what has its blocks is still written, flushed and read."""
+    settings = SETTINGS | options
+    store = mqfast.open(mount / "store", **settings)
+    store.put("T", BODY)
+    bodies(store)
+    fill(mount)
+    report: dict[str, Any] = {"puts": until_refused(lambda: store.put("T", BODY), 150), "flush": outcome(store.flush)}
+    report |= {"get": outcome(lambda: bodies(store)), "state": str(store.state)}
+    free(mount)
+    return report | finish(store, mount, settings)
+
+
+def queue(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """No room for a queue's first file, and none for another's next blocks."""
+    settings = SETTINGS | options
+    store = mqfast.open(mount / "store", **settings)
+    producer = store.producer("Grow", 0)
+    producer.put(b"x")
+    bodies_of = {"Grow": 1}
+    store._dispatcher.step()
+    fill(mount)
+    report: dict[str, Any] = {"put new": until_refused(lambda: store.put("T", BODY), 20)}
+    report["grow"] = until_refused(lambda: producer.put(b"x"), 3000)
+    bodies_of["Grow"] += report["grow"][0]
+    report |= {
+        "get": outcome(lambda: bodies(store)),
+        "look": outcome(lambda: store.look(0).topic),
+        "flush": outcome(store.flush),
+    }
+    report["dispatch error"] = store.stats()["dispatch_error"]
+    free(mount)
+    report["on after"] = seconds_until(lambda: _want(bodies(store), 20))
+    report["grown"] = [bodies_of["Grow"], store.max_offset("Grow", 0)]
+    return report | finish(store, mount, settings)
+
+
+def _want(found: int, expected: int) -> None:
+    if found != expected:
+        raise AssertionError(f"{found}, not {expected}")
+
+
+def index(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """No room for the first index file."""
+    settings = SETTINGS | options
+    store = mqfast.open(mount / "store", **settings)
+    store.put("T", BODY)
+    bodies(store)
+    fill(mount)
+    report: dict[str, Any] = {"put": until_refused(lambda: store.put("T", BODY, keys="k"), 20)}
+    report["query"] = outcome(lambda: len(store.query("T", "k")))
+    report["left behind"] = [path.name for path in (mount / "store" / "index").glob("*")]
+    free(mount)
+    report["on after"] = seconds_until(lambda: _want(len(store.query("T", "k")), 20))
+    return report | finish(store, mount, settings)
+
+
+def config(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """No room for the JSON files and the checkpoint."""
+    settings = SETTINGS | options | {"flushConsumerOffsetInterval": 50}
+    store = mqfast.open(mount / "store", **settings)
+    for _ in range(50):
+        store.put("T", BODY)
+    bodies(store)
+    consumer = store.consumer("group", "T")
+    consumer.poll()
+    consumer.commit()
+    consumer.sync()
+    path = mount / "store" / "config" / "consumerOffset.json"
+    before = path.read_bytes()
+    fill(mount)
+    groups = [f"group{number:04d}{'x' * 100}" for number in range(200)]  # more than the old file's block holds
+    for name in groups:
+        store.consumer_offsets.commit(name, "T", 0, 7)
+    report: dict[str, Any] = {"sync": outcome(consumer.sync), "kept": path.read_bytes() == before}
+    report["put"] = outcome(lambda: store.put("T", BODY))
+    report["state"] = str(store.state)
+    free(mount)
+    report["on after"] = seconds_until(lambda: _want(path.read_text().count("T@group0"), 200))
+    report["valid"] = ConsumerOffsets.load(store.door, str(path)).get(groups[-1], "T", 0) == 7
+    return report | finish(store, mount, settings)
+
+
+def opening(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """A store is opened, and a new one made, while nothing is free."""
+    settings = SETTINGS | options
+    with mqfast.open(mount / "store", **settings) as store:
+        for _ in range(50):
+            store.put("T", BODY)
+    fill(mount)
+    report: dict[str, Any] = {"new": outcome(lambda: _open_and_put(mount / "another", settings))}
+    report["existing"] = outcome(lambda: _open_and_read(mount / "store", settings))
+    free(mount)
+    report["on after"] = seconds_until(lambda: _open_and_put(mount / "another", settings))
+    return report | finish(mqfast.open(mount / "store", **settings), mount, settings)
+
+
+def _open_and_put(path: Path, settings: dict[str, Any]) -> None:
+    with mqfast.open(path, **settings) as store:
+        store.put("T", BODY)
+
+
+def _open_and_read(path: Path, settings: dict[str, Any]) -> int:
+    with mqfast.open(path, **settings) as store:
+        return bodies(store)
+
+
+def watermark(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Above the warning level puts are refused before the disk is full, and taken again below it."""
+    settings = SETTINGS | options | {"cleanResourceInterval": 100, "cleanFileForciblyEnable": False}
+    store = mqfast.open(mount / "store", **settings)
+    store.put("T", BODY)
+    store._dispatcher.step()
+    fill(mount)
+    began = time.monotonic()
+    while str(store.state) != "full" and time.monotonic() < began + 10:
+        time.sleep(0.01)
+    report: dict[str, Any] = {"put": outcome(lambda: store.put("T", BODY)), "get": outcome(lambda: bodies(store))}
+    report["state"] = str(store.state)
+    free(mount)
+    report["on after"] = seconds_until(lambda: store.put("T", BODY))
+    return report | finish(store, mount, settings)
+
+
+def main() -> None:
+    """Run the scenario that the arguments name on a mounted filesystem."""
+    print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]), json.loads(sys.argv[3]))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
