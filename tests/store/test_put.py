@@ -1,0 +1,693 @@
+"""The put path at its edges: sizes, refusals, bodies of every kind, threads, tickets, the pool, and the end of a store.
+
+Room: tests/store. Formats: ``mqfast/store/FORMAT.md``; bytes are compared in test_byte_equality.py.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_checks import files_of, read_queue
+
+import mqfast
+from mqfast import Message
+from mqfast.errors import (
+    ConfigError,
+    MessageIllegal,
+    MessageTooLarge,
+    OffsetError,
+    PageCacheBusy,
+    PropertiesTooLong,
+    StoreClosed,
+    StoreForked,
+    StoreLocked,
+    StoreNotFound,
+    TopicTooLong,
+    UsageError,
+)
+
+SMALL: dict[str, Any] = {
+    "mappedFileSizeCommitLog": 4096,
+    "mappedFileSizeConsumeQueue": 400,
+    "maxHashSlotNum": 16,
+    "maxIndexNum": 200,
+}
+SYNC = {"flushDiskType": "SYNC_FLUSH"}
+POOL = {"transientStorePoolEnable": True, "transientStorePoolSize": 3}
+WAYS: dict[str, Callable[[Any, bytes], Any]] = {
+    "put": lambda store, body: store.put("T", body),
+    "producer": lambda store, body: store.producer("T").put(body),
+    "general": lambda store, body: store.put("T", body, flag=1),
+    "many": lambda store, body: store.put_many("T", [body])[0],
+    "batch": lambda store, body: store.put_batch([Message("T", body)])[0],
+    "nowait": lambda store, body: store.put_nowait("T", body).result,
+}
+
+
+def bodies(store: Any, topic: str = "T", queue_id: int = 0, at: int = 0) -> list[bytes]:
+    return [bytes(message.body) for message in read_queue(store, topic, queue_id, at)]
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run ``work(number)`` in threads that start together; the first failure of any is raised."""
+    barrier, failures = threading.Barrier(count), []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+# --- sizes and refusals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("left", [9, 8, 7, 0])
+def test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next(tmp_path: Path, way: str, left: int) -> None:
+    put = WAYS[way]
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        first = put(store, b"a" * 900)
+        room = 4096 - first.size - left
+        second = put(store, b"b" * (room - (first.size - 900)))
+        assert second.size == room
+        assert second.physical_offset == (first.size if left >= 8 else 4096)
+        third = put(store, b"c")
+        assert third.physical_offset == (4096 if left >= 8 else 4096 + room)
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        assert [body[:1] for body in bodies(store)] == [b"a", b"b", b"c"]
+
+
+REFUSALS: list[tuple[type[Exception], Callable[[Any], Any]]] = [
+    (MessageTooLarge, lambda s: s.put("T", bytes(3001))),
+    (MessageTooLarge, lambda s: s.put("T", bytes(3001), flag=1)),
+    (MessageTooLarge, lambda s: s.put_many("T", [b"x", bytes(3001)])),
+    (MessageTooLarge, lambda s: s.put_batch([Message("T", b"x"), Message("T", bytes(3001))])),
+    (MessageTooLarge, lambda s: s.put_batch([Message("T", bytes(2000)), Message("U", bytes(2000))])),
+    (MessageTooLarge, lambda s: s.put_nowait("T", bytes(3001))),
+    (PropertiesTooLong, lambda s: s.put("T", b"", keys="k" * 32763)),
+    (PropertiesTooLong, lambda s: s.put("T", b"", tags="t", keys="k" * 32757)),
+    (PropertiesTooLong, lambda s: s.put("T", b"", properties={"p": "v" * 32765})),
+    (PropertiesTooLong, lambda s: s.put("T", b"", tags="t" * 32763)),
+    (TopicTooLong, lambda s: s.put("t" * 128, b"")),
+    (TopicTooLong, lambda s: s.put_many("t" * 128, [b""])),
+    (TopicTooLong, lambda s: s.producer("t" * 128)),
+    (TopicTooLong, lambda s: s.put_batch([Message("t" * 128, b"")])),
+    (MessageIllegal, lambda s: s.put("", b"")),
+    (MessageIllegal, lambda s: s.put("..", b"")),
+    (MessageIllegal, lambda s: s.put("a/b", b"")),
+    (MessageIllegal, lambda s: s.put("a\0b", b"")),
+    (MessageIllegal, lambda s: s.put("\ud800", b"")),
+    (MessageIllegal, lambda s: s.put(None, b"")),
+    (MessageIllegal, lambda s: s.put(b"T", b"")),
+    (MessageIllegal, lambda s: s.put("T", None)),
+    (MessageIllegal, lambda s: s.put("T", "text")),
+    (MessageIllegal, lambda s: s.put("T", 5)),
+    (MessageIllegal, lambda s: s.put("T", None, flag=1)),
+    (MessageIllegal, lambda s: s.put_many("T", [b"x", None])),
+    (MessageIllegal, lambda s: s.put_batch([Message("T", b"x"), Message("T", None)])),  # type: ignore[arg-type]
+    (MessageIllegal, lambda s: s.put("T", memoryview(bytes(100))[::2])),
+    (MessageIllegal, lambda s: s.put_many("T", [memoryview(bytes(100))[::2]])),
+    (MessageIllegal, lambda s: s.put("T", memoryview(bytes(100))[::2], flag=1)),
+    (MessageIllegal, lambda s: s.put("T", b"", -1)),
+    (MessageIllegal, lambda s: s.put("T", b"", 1 << 31)),
+    (MessageIllegal, lambda s: s.put("T", b"", -1, flag=1)),
+    (MessageIllegal, lambda s: s.put_many("T", [b""], 1 << 40)),
+    (MessageIllegal, lambda s: s.put_batch([Message("T", b"", 1 << 31)])),
+    (MessageIllegal, lambda s: s.put("T", b"", tags="a\x01b")),
+    (MessageIllegal, lambda s: s.put("T", b"", keys="a\x02b")),
+    (MessageIllegal, lambda s: s.put("T", b"", tags=5)),
+    (MessageIllegal, lambda s: s.put("T", b"", properties={"a": "b\x02"})),
+    (MessageIllegal, lambda s: s.put("T", b"", properties={"a": 1.5})),
+    (MessageIllegal, lambda s: s.put("T", b"", properties="a")),
+    (MessageIllegal, lambda s: s.put("T", b"", tags="x", properties={"TAGS": "y"})),
+    (MessageIllegal, lambda s: s.put("T", b"", tags="x", properties=b"a\x01b\x02")),
+    (MessageIllegal, lambda s: s.put("T", b"", born_host="nowhere")),
+    (MessageIllegal, lambda s: s.put("T", b"", store_host=b"123")),
+    (MessageIllegal, lambda s: s.put("T", b"", sys_flag=0x80)),
+    (MessageIllegal, lambda s: s.put("T", b"", sys_flag=0x80, properties={"INNER_NUM": "2"})),
+    (MessageIllegal, lambda s: s.put_batch([Message("T", b""), Message("T", b"", sys_flag=4)])),
+    (MessageIllegal, lambda s: s.producer("T").put(b"", 5)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSALS)))
+def test_what_is_refused_leaves_no_byte(tmp_path: Path, number: int) -> None:
+    kind, call = REFUSALS[number]
+    with mqfast.open(tmp_path / "store", maxMessageSize=3000, **SMALL) as store:
+        store.put("T", b"before")
+        before, stats = log_of(tmp_path / "store"), store.stats()
+        with pytest.raises(kind):
+            call(store)
+        assert log_of(tmp_path / "store") == before
+        after = store.stats()
+        assert (after["puts"], after["written_offset"]) == (stats["puts"], stats["written_offset"])
+        assert store.put("T", b"after").queue_offset == 1
+        assert bodies(store) == [b"before", b"after"]
+        assert store.topics() == ["T"]
+
+
+def log_of(store: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir())).rstrip(b"\0")
+
+
+def test_nothing_to_put_is_no_error(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        assert len(store.put_many("T", [])) == len(store.put_batch([])) == 0
+        assert store.put("T", b"").size == 92
+        assert bodies(store) == [b""]
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_bodies_of_every_kind(tmp_path: Path, way: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    text = bytes(range(48))
+    kinds = [
+        text,
+        bytearray(text),
+        memoryview(text),
+        memoryview(b"x" + text + b"y")[1:-1],
+        memoryview(text).cast("I"),
+        array.array("q", text),
+        numpy.frombuffer(text, dtype="<u2"),
+        numpy.frombuffer(text, dtype="u1").reshape(6, 8),
+    ]
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        for body in kinds:
+            WAYS[way](store, body)  # type: ignore[arg-type]
+        kinds[1][0] = 99  # type: ignore[index]  # the caller's own again
+        kinds[1].extend(b"not exported any more")  # type: ignore[union-attr]
+        assert bodies(store) == [text] * len(kinds)
+        assert all(message.check_crc() for message in read_queue(store, "T", 0, 0))
+
+
+def test_a_body_that_changes_while_it_is_put_has_the_checksum_of_what_was_stored(tmp_path: Path) -> None:
+    body = bytearray(200_000)
+    done = threading.Event()
+
+    def scribble() -> None:
+        while not done.is_set():
+            for i in range(0, len(body), 4099):
+                body[i] = (body[i] + 1) & 0xFF
+
+    scribbler = threading.Thread(target=scribble)
+    with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 20) as store:
+        scribbler.start()
+        try:
+            for _ in range(20):
+                store.put_many("T", [body] * 3)
+                store.put("T", body, flag=1)
+        finally:
+            done.set()
+            scribbler.join()
+        assert all(message.check_crc() for message in read_queue(store, "T", 0, 0))
+        killed = shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    with mqfast.open(killed) as store:
+        assert store.max_offset("T", 0) == 80
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, POOL, {"dispatch": "background"}], ids=["mapping", "pool", "background"])
+def test_eight_threads_leave_no_hole_and_no_repeat(tmp_path: Path, settings: dict[str, Any]) -> None:
+    sizes = SMALL | {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000}
+    answers: dict[int, list[tuple[Any, bytes]]] = defaultdict(list)
+
+    def work(number: int) -> None:
+        producer = store.producer("T", number % 2)
+        for i in range(60):
+            name = b"%d.%d" % (number, i)
+            if i % 3 == 0:
+                answers[number].append((producer.put(name + b".p", f"k{number}"), name + b".p"))
+            elif i % 3 == 1:
+                given = [name + b".%d" % j for j in range(7)]
+                answers[number] += zip(store.put_many("T", given, number % 2), given, strict=True)
+            else:
+                given = [name + b".b%d" % j for j in range(3)]
+                batch = [Message("T", body, number % 2, keys="batch") for body in given]
+                answers[number] += zip(store.put_batch(batch), given, strict=True)
+            if i % 10 == 0:
+                store.get("T", number % 2, 0)
+
+    with mqfast.open(tmp_path / "store", **sizes | settings) as store:
+        in_threads(8, work)
+        store.flush()
+        total = 8 * 20 * (1 + 7 + 3)
+    for _ in range(2):
+        with mqfast.open(tmp_path / "store", **sizes | settings) as store:
+            assert store.max_offset("T", 0) + store.max_offset("T", 1) == total
+            for queue_id in (0, 1):
+                found = list(read_queue(store, "T", queue_id, 0))
+                assert [m.record_queue_offset for m in found] == list(range(total // 2))
+                by_offset = {m.queue_offset: (m.physical_offset, bytes(m.body)) for m in found}
+                for number in range(queue_id, 8, 2):
+                    mine = answers[number]
+                    assert [r.queue_offset for r, _ in mine] == sorted(r.queue_offset for r, _ in mine)
+                    assert all(by_offset[r.queue_offset] == (r.physical_offset, body) for r, body in mine)
+            assert len(store.query("T", "k3", 64)) == 20
+
+
+@pytest.mark.parametrize("settings", [{}, POOL], ids=["mapping", "pool"])
+def test_sixteen_threads_with_sync_flush(tmp_path: Path, settings: dict[str, Any]) -> None:
+    sizes = SMALL | SYNC | settings | {"mappedFileSizeCommitLog": 1 << 15}
+    late = []
+
+    def work(number: int) -> None:
+        for i in range(25):
+            result = store.put("T", b"%d.%d" % (number, i) * 20, number % 4)
+            if store.stats()["flushed_offset"] < result.physical_offset + result.size:
+                late.append(result)
+            assert result.status.name == "PUT_OK"
+
+    with mqfast.open(tmp_path / "store", **sizes) as store:
+        in_threads(16, work)
+        assert late == []
+        stats = store.stats()
+        assert stats["flush_behind_bytes"] == 0
+        assert stats["sync_calls"] < 16 * 25 + 40  # waiting threads share a sync, and a roll needs a few more
+    with mqfast.open(tmp_path / "store", **sizes) as store:
+        assert sum(store.max_offset("T", i) for i in range(4)) == 400
+        for queue_id in range(4):
+            for number in range(queue_id, 16, 4):
+                own = [body for body in bodies(store, "T", queue_id) if body.startswith(b"%d." % number)]
+                assert own == [b"%d.%d" % (number, i) * 20 for i in range(25)]
+
+
+# --- tickets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [SYNC, {}, SYNC | POOL], ids=["sync", "async", "sync-pool"])
+def test_tickets(tmp_path: Path, settings: dict[str, Any]) -> None:
+    called: list[Any] = []
+    all_called = threading.Event()
+
+    def note(ticket: Any) -> None:
+        called.append(ticket)
+        if len(called) == 30:
+            all_called.set()
+
+    with mqfast.open(tmp_path / "store", **SMALL | settings) as store:
+        tickets = [store.put_nowait("T", b"%d" % i * 100, tags="a", keys=f"k{i}") for i in range(30)]
+        for ticket in tickets:
+            ticket.add_done_callback(note)
+        assert all_called.wait(20)
+        assert set(called) == set(tickets)
+        for i, ticket in enumerate(tickets):
+            assert ticket.done()
+            assert ticket.wait(0)
+            assert ticket.error is None
+            assert ticket.result.queue_offset == i
+            ticket.add_done_callback(called.append)  # at once
+        assert len(called) == 60
+        assert bodies(store) == [b"%d" % i * 100 for i in range(30)]
+
+
+def test_a_failing_callback_harms_nobody(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("of a user")
+
+    with mqfast.open(tmp_path / "store", **SMALL | SYNC) as store:
+        with store._dispatcher.locked():
+            ticket = store.put_nowait("T", b"x")
+            ticket.add_done_callback(fail)
+            other = store.put_nowait("T", b"y")
+            other.add_done_callback(lambda _: done.set())
+        assert done.wait(20)
+        assert store.put("T", b"z").status.name == "PUT_OK"
+
+
+def test_close_finishes_open_tickets(tmp_path: Path) -> None:
+    called = []
+    store = mqfast.open(tmp_path / "store", **SMALL | {"flushIntervalCommitLog": 60000})
+    ticket = store.put_nowait("T", b"x")
+    ticket.add_done_callback(called.append)
+    store.close()
+    assert called == [ticket]
+    assert ticket.done()
+    assert ticket.error is None
+
+
+@pytest.mark.parametrize("settings", [SYNC, {}], ids=["sync", "async"])
+def test_aput(tmp_path: Path, settings: dict[str, Any]) -> None:
+    async def put_all(store: Any) -> list[Any]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        results = await asyncio.gather(*(store.aput("T", b"%d" % i, i % 2, keys="k") for i in range(40)))
+        ticking.cancel()
+        assert ticks > 0
+        with pytest.raises(MessageIllegal):
+            await store.aput("", b"")
+        return list(results)
+
+    with mqfast.open(tmp_path / "store", **SMALL | settings) as store:
+        results = asyncio.run(put_all(store))
+        assert {result.status.name for result in results} == {"PUT_OK"}
+        if settings:
+            assert store.stats()["flushed_offset"] >= max(r.physical_offset + r.size for r in results)
+        assert len(bodies(store, "T", 0)) == len(bodies(store, "T", 1)) == 20
+
+
+# --- rolls, pool, kill ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, SYNC, POOL, POOL | SYNC], ids=["async", "sync", "pool", "pool-sync"])
+def test_the_whole_matrix_rolls_closes_and_reopens(tmp_path: Path, settings: dict[str, Any]) -> None:
+    given = [b"%03d" % i * 100 for i in range(100)]
+    with mqfast.open(tmp_path / "store", **SMALL | settings) as store:
+        results = list(store.put_many("T", given[:60]))
+        results += [store.put("T", body, keys="k") for body in given[60:80]]
+        for i in range(80, 100, 4):
+            results += store.put_batch([Message("T", body) for body in given[i : i + 4]])
+        assert [result.queue_offset for result in results] == list(range(100))
+        assert len({result.physical_offset // 4096 for result in results}) > 8
+        assert bodies(store) == given
+        assert store.look(results[77].message_id).queue_offset == 77
+    with mqfast.open(tmp_path / "store", **SMALL | settings) as store:
+        assert store.recovery.clean
+        assert bodies(store) == given
+        assert len(store.query("T", "k", 64)) == 20
+
+
+@pytest.mark.parametrize("settings", [{}, SYNC, POOL, POOL | SYNC], ids=["async", "sync", "pool", "pool-sync"])
+def test_a_kill_keeps_what_was_promised(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Mapping: every put. Pool: what was committed, which with sync flush is every put."""
+    program = (
+        "import json, os, signal, sys, mqfast\n"
+        "settings = json.loads(sys.argv[2])\n"
+        "store = mqfast.open(sys.argv[1], **settings)\n"
+        "for i in range(150):\n"
+        "    store.put('T', b'%03d' % i * 50, keys=f'k{i}')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    all_settings = SMALL | settings
+    command = [sys.executable, "-c", program, str(tmp_path / "store"), json.dumps(all_settings)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -9
+    with mqfast.open(tmp_path / "store", **all_settings) as store:
+        assert not store.recovery.clean
+        found = bodies(store)
+        assert found == [b"%03d" % i * 50 for i in range(len(found))]
+        if settings != POOL:
+            assert len(found) == 150
+        for i in range(0, len(found), 7):
+            assert [m.queue_offset for m in store.query("T", f"k{i}")] == [i]
+        assert store.put("T", b"next").queue_offset == len(found)
+
+
+def test_a_long_append_is_told_to_others(tmp_path: Path) -> None:
+    """One append that holds the put lock for long makes others PageCacheBusy; nothing of theirs is written."""
+    huge = bytes(128 << 20)
+    busy = stored = 0
+    settings = {"mappedFileSizeCommitLog": 144 << 20, "maxMessageSize": 140 << 20, "osPageCacheBusyTimeOutMills": 1}
+    with mqfast.open(tmp_path / "store", prefault_window_bytes=0, **settings) as store:
+        store.put("T", b"first")
+        thread = threading.Thread(target=store.put_many, args=("T", [huge]))
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.003)  # who comes early waits
+            try:
+                store.put("Small", b"x")
+                stored += 1
+            except PageCacheBusy:
+                busy += 1
+        thread.join()
+        assert busy > 0
+        store.put("Small", b"last")
+        assert store.max_offset("Small", 0) == stored + 1
+        assert store.max_offset("T", 0) == 2
+        assert store.stats()["page_cache_busy"] is False
+
+
+# --- the end of a store -----------------------------------------------------------------------------------------------
+
+
+def test_use_after_close(tmp_path: Path) -> None:
+    store = mqfast.open(tmp_path / "store", **SMALL)
+    producer = store.producer("T")
+    producer.put(b"x", "k")
+    consumer = store.consumer("g", "T")
+    ticket = store.put_nowait("T", b"y")
+    store.close()
+    store.close()
+    before = files_of(tmp_path / "store")
+    for call in (
+        lambda: store.put("T", b""),
+        lambda: store.put("New", b""),
+        lambda: store.put("T", b"", flag=1),
+        lambda: store.put_many("T", [b""]),
+        lambda: store.put_batch([Message("T", b"")]),
+        lambda: store.put_nowait("T", b""),
+        lambda: store.put_message(Message("T", b"")),
+        lambda: producer.put(b""),
+        lambda: producer.put_many([b""]),
+        lambda: store.producer("T"),
+        lambda: store.get("T", 0, 0),
+        lambda: store.look(0),
+        lambda: store.query("T", "k"),
+        lambda: store.offset_by_time("T", 0, 0),
+        lambda: store.max_offset("T", 0),
+        lambda: store.min_offset("T", 0),
+        lambda: store.topics(),
+        lambda: store.queues(),
+        lambda: store.flush(),
+        lambda: store.delete_topic("T"),
+        lambda: store.consumer("g", "T"),
+        lambda: consumer.poll(),
+        lambda: asyncio.run(store.aput("T", b"")),
+    ):
+        with pytest.raises(StoreClosed):
+            call()
+    assert ticket.wait(0)
+    assert store.state == "closed"
+    assert "closed" in repr(store)
+    assert store.stats()["state"] == "closed"
+    assert files_of(tmp_path / "store") == before
+
+
+def test_puts_in_many_threads_while_the_store_closes(tmp_path: Path) -> None:
+    """Every single put is stored or raises StoreClosed; nothing acknowledged is lost, and the close is a clean one."""
+    for turn in range(5):
+        path = tmp_path / f"store{turn}"
+        store = mqfast.open(path, **SMALL | {"mappedFileSizeCommitLog": 1 << 15})
+        acknowledged: list[int] = []
+
+        def work(number: int, store: Any = store, acknowledged: list[int] = acknowledged) -> None:
+            if number == 0:
+                time.sleep(0.02)
+                store.close()
+                return
+            try:
+                while True:
+                    if number == 1:
+                        acknowledged.extend(r.queue_offset for r in store.put_many("T", [b"m"] * 50))
+                    elif number == 2:
+                        store.get("T", 0, 0)
+                    elif number == 3:
+                        acknowledged.append(store.put("T", b"g", flag=1).queue_offset)
+                    else:
+                        acknowledged.append(store.put("T", b"s", keys="k" if number == 4 else None).queue_offset)
+            except StoreClosed:
+                pass
+
+        in_threads(6, work)
+        with mqfast.open(path) as again:
+            assert again.recovery.clean
+            assert len(set(acknowledged)) == len(acknowledged)
+            # a put_many that the close cut short has stored a first part without an answer
+            assert len(acknowledged) <= again.max_offset("T", 0) < len(acknowledged) + 50
+            assert max(acknowledged, default=-1) < again.max_offset("T", 0)
+
+
+def test_views_outlive_the_store_and_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = mqfast.open(path, fileReservedTime=1, **SMALL)
+    given = [b"%03d" % i * 200 for i in range(40)]
+    store.put_many("T", given)
+    got = store.get("T", 0, 0, max_count=40)
+    views = [message.body for message in got]
+    first = got[0]
+    store.flush()
+    store.log.reap()
+    for file in (path / "commitlog").iterdir():
+        os.utime(file, (0, 0))
+    store._retention._manual_runs = 1
+    assert store.retention.run_once(store.door.now_ms()) >= 3
+    assert not (path / "commitlog" / f"{0:020}").exists()
+    assert [bytes(view) for view in views] == given
+    with pytest.raises(OffsetError):
+        store.look(0)
+    store.delete_topic("T")
+    assert [bytes(view) for view in views] == given
+    store.close()
+    assert [bytes(view) for view in views] == given
+    assert (first.topic, first.queue_offset, bytes(first.body)) == ("T", 0, given[0])
+    assert [bytes(message.body) for message in got] == given
+    del got, first
+    assert [bytes(view) for view in views] == given
+    shutil.rmtree(path)
+    assert [bytes(view) for view in views] == given
+
+
+def test_a_forked_child_may_not_use_the_store(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        producer = store.producer("T")
+        producer.put(b"before")
+        message = store.get("T", 0, 0)[0]
+        child = os.fork()
+        if child == 0:
+            wrong = 0
+            for call in (
+                lambda: store.put("T", b"child"),
+                lambda: store.put("T", b"child", flag=1),
+                lambda: store.put_many("T", [b"child"]),
+                lambda: producer.put(b"child"),
+                lambda: store.get("T", 0, 0),
+                lambda: store.flush(),
+                lambda: store.query("T", "k"),
+            ):
+                try:
+                    call()
+                    wrong += 1
+                except StoreForked:
+                    pass
+                except BaseException:
+                    wrong += 1
+            try:
+                mqfast.open(tmp_path / "store", **SMALL)
+                wrong += 1
+            except StoreLocked:  # the lock is the parent's
+                pass
+            except BaseException:
+                wrong += 1
+            wrong += bytes(message.body) != b"before"
+            store.close()
+            with mqfast.open(tmp_path / "own", **SMALL) as own:
+                own.put("T", b"own")
+            os._exit(wrong)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.put(b"after").queue_offset == 1
+        store.flush()
+        assert bodies(store) == [b"before", b"after"]
+        assert (tmp_path / "store/abort").exists()
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        assert store.recovery.clean
+        assert bodies(store) == [b"before", b"after"]
+    with mqfast.open(tmp_path / "own", **SMALL) as store:
+        assert bodies(store) == [b"own"]
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    (tmp_path / "other").symlink_to(path)
+    other_process = [sys.executable, "-c", "import sys, mqfast; mqfast.open(sys.argv[1]).close()", str(path)]
+    with mqfast.open(path, **SMALL) as store:
+        store.put("T", b"x")
+        for name in (path, tmp_path / "other", tmp_path / "." / "store" / ".." / "store"):
+            with pytest.raises(StoreLocked):
+                mqfast.open(name, **SMALL)
+        done = subprocess.run(other_process, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1
+        assert "StoreLocked" in done.stderr
+        assert store.put("T", b"y").queue_offset == 1
+    assert subprocess.run(other_process, check=False, timeout=60).returncode == 0
+    with mqfast.open(path, **SMALL) as store:
+        assert bodies(store) == [b"x", b"y"]
+
+
+def test_an_open_that_fails_lets_go_of_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqfast.open(path, **SMALL) as store:
+        store.put("T", b"x")
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            mqfast.open(path, mappedFileSizeCommitLog=8192)
+    with mqfast.open(path) as store:
+        assert bodies(store) == [b"x"]
+    with pytest.raises(StoreNotFound):
+        mqfast.open(tmp_path / "nothing", create=False)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_delete_topic_while_others_put(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        if number == 0:
+            for _ in range(25):
+                store.delete_topic("T")
+            return
+        producer = store.producer("T", number % 2)
+        for _ in range(300):
+            if number == 1:
+                store.put_many("T", [b"m"] * 20, 1)
+            elif number == 2:
+                store.put("T", b"g", 0, keys="k")
+            elif number == 3:
+                producer.put(b"p")
+            else:
+                store.put("Stays", b"s%d" % counts[number], number)
+                counts[number] += 1
+
+    counts: dict[int, int] = defaultdict(int)
+    sizes = SMALL | {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20000}
+    with mqfast.open(tmp_path / "store", **sizes) as store:
+        in_threads(6, work)
+        store.delete_topic("T")
+        assert store.topics() == ["Stays"]
+        assert not (tmp_path / "store/consumequeue/T").exists()
+        for number in (4, 5):
+            assert bodies(store, "Stays", number) == [b"s%d" % i for i in range(counts[number])]
+        assert [store.put("T", b"new").queue_offset for _ in range(3)] == [0, 1, 2]
+        assert bodies(store) == [b"new"] * 3
+    with mqfast.open(tmp_path / "store") as store:
+        assert bodies(store) == [b"new"] * 3
+        for number in (4, 5):
+            assert bodies(store, "Stays", number) == [b"s%d" % i for i in range(counts[number])]
+
+
+def test_wrong_questions(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        store.put("T", b"x" * 50)
+        for call in (lambda: store.get(5, 0, 0), lambda: store.get("T", 0, 0, -1), lambda: store.get("T", 0, 0, 1, -1)):
+            with pytest.raises(UsageError):
+                call()
+        for where in (-1, 142, 4096, 1 << 62, "7F00", "Z" * 32, "7F00000100002A9F" + "7" * 16):
+            with pytest.raises(OffsetError):
+                store.look(where)
+        with pytest.raises(mqfast.errors.CorruptFile):
+            store.look(1)
+        assert store.get("T", 0, -5).status.name == "OFFSET_TOO_SMALL"
+        assert store.get("T", 0, 1 << 50).status.name == "OFFSET_OVERFLOW_BADLY"
+        assert len(store.get("T", 0, 0, 0)) == 0
