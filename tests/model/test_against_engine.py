@@ -76,9 +76,7 @@ class Pair:
         self.door = OsDoor()
         self.door.fix_clock(self.now)
         with_crc = bool(settings.get("enabledAppendPropCRC"))
-        self.model = ModelStore(
-            commit_log_bytes=2048, consume_queue_bytes=100, slots=8, entries=12, with_crc=with_crc
-        )
+        self.model = ModelStore(commit_log_bytes=2048, consume_queue_bytes=100, slots=8, entries=12, with_crc=with_crc)
         self.store = mqfast.open(self.path, door=self.door, **self.settings)
 
     @property
