@@ -1,0 +1,152 @@
+"""Every call of the system that an operation makes fails once and for ever; and what waits for the disk hears of it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqfast.config import StoreConfig
+from mqfast.errors import DiskFull, FlushError, StoreFailed
+from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.results import StoreState
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from faults import ERRORS, OPERATIONS, Count, run_kind
+from simulation import Sim, scratch_root
+
+
+def _one_operation(number: int) -> tuple[Count, list[str]]:
+    logging.disable()  # what every failure says
+    count = Count()
+    with tempfile.TemporaryDirectory(prefix="mqfast-fault-", dir=scratch_root()) as base:
+        return count, [bad for kind in ERRORS for bad in run_kind(OPERATIONS[number], kind, base, count)]
+
+
+def test_every_call_of_every_operation_may_fail() -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(_one_operation, range(len(OPERATIONS)), chunksize=1)
+    bad = [text for _, texts in found for text in texts]
+    assert not bad, "\n".join(bad[:20])
+    assert sum(count.faults for count, _ in found) >= 1200
+    assert sum(count.latched for count, _ in found) >= 50
+    assert sum(count.full for count, _ in found) >= 100
+
+
+def test_every_operation_makes_calls_that_can_fail(tmp_path: Path) -> None:
+    count = Count()
+    assert not list(run_kind(OPERATIONS[0], "open", str(tmp_path), count))
+    assert count.faults > 5
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Sim]:
+    """A simulation in real time, for stores with threads."""
+    root = tmp_path / "live"
+    root.mkdir()
+    sim = Sim(root, real_clocks=True)
+    yield sim
+    sim.heal()
+    assert sim.open_maps == 0
+    assert sim.open_fds == 0
+    sim.free()
+
+
+def _open(sim: Sim, **settings: object) -> MessageStore:
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192, **settings)
+    return open_store(os.path.join(sim.root, "s"), config=config, door=sim.door)
+
+
+def test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again(sim: Sim) -> None:
+    store = _open(sim, flush_disk_type="SYNC_FLUSH", flush_interval_ms_commit_log=60_000)
+    store.put("t", b"durable")
+    sim.fault("msync", 1, errno.EIO)
+    failed: list[object] = []
+    told = threading.Event()
+    tickets = [store.put_nowait("t", b"waits %d" % i) for i in range(8)]
+
+    def note(ticket: object) -> None:
+        failed.append(ticket)
+        if len(failed) == len(tickets):
+            told.set()
+
+    def wait(ticket: object) -> None:
+        with pytest.raises((FlushError, StoreFailed)):
+            ticket.wait(20)  # type: ignore[attr-defined]
+        errors.append(ticket)
+
+    errors: list[object] = []
+    threads = [threading.Thread(target=wait, args=(ticket,)) for ticket in tickets]
+    for ticket in tickets:
+        ticket.add_done_callback(note)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == len(tickets)
+    assert told.wait(20)
+    assert sim.fault_hits == 1
+    sim.heal()
+    assert store.state is StoreState.FAILED
+    assert store.stats()["state"] == str(StoreState.FAILED)
+    syncs = sim.count("msync")
+    for _ in range(3):
+        with pytest.raises(StoreFailed):
+            store.put("t", b"too late")
+        with pytest.raises(StoreFailed):
+            store.flush()
+    store.close()
+    assert sim.count("msync") == syncs
+    assert sim.resyncs == 0
+    with _open(sim) as again:
+        assert bytes(again.get("t", 0, 0)[0].body) == b"durable"
+
+
+def test_a_full_disk_ends_by_itself(sim: Sim) -> None:
+    store = _open(sim)
+    sim.fault("fallocate", 1, errno.ENOSPC, True)
+    stored = 0
+    with pytest.raises(DiskFull):
+        for _ in range(100):
+            store.put("t", bytes(900))
+            stored += 1
+    assert store.state is StoreState.FULL
+    assert "No space" in str(store.stats()["allocation_error"])
+    sim.heal()
+    began = time.monotonic()
+    while True:
+        try:
+            store.put("t", bytes(900))
+            break
+        except DiskFull:
+            assert time.monotonic() - began < 5
+    for _ in range(30):
+        store.put("t", bytes(900))
+    assert time.monotonic() - began < 5
+    store.close()
+    with _open(sim) as again:
+        assert again.max_offset("t", 0) == stored + 31
+
+
+def test_no_mapping_and_no_descriptor_of_the_process_is_left(tmp_path: Path) -> None:
+    def held() -> tuple[int, int]:
+        maps = Path("/proc/self/maps").read_text().count(str(tmp_path))
+        return maps, sum(str(tmp_path) in os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+
+    for round_ in range(3):
+        with open_store(tmp_path / "s", config=StoreConfig.tiny(mapped_file_bytes_commit_log=8192)) as store:
+            for i in range(40):
+                store.put("t", bytes(500), keys=f"k{i}")
+            store.get("t", 0, 0)
+            assert held() > (0, 0), round_
+        assert held() == (0, 0)

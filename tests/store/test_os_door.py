@@ -1,0 +1,208 @@
+"""The door to the operating system: its methods, its errors, and that there is no other way out."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
+from mqfast.store._os import REAL, OsDoor
+
+ROOT = Path(__file__).resolve().parents[2]
+# Who may call the system for files, and why.
+ALLOWED = {
+    "csrc/os_door.c": "the real table",
+    "mqfast/store/_os.pyx": "the door; listdir and makedirs' names go past the table, which has no call for them",
+    "csrc/bus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
+    "csrc/crc32_consts.py": "a generator that is run by hand",
+}
+PROGRAMS = {
+    "mqfast/demo.py": "a program: makes and removes its own example directory",
+    "mqfast/cli/main.py": "a program: points its output elsewhere when the reader of its pipe has gone",
+    "mqfast/cli/store.py": "a program: adds up what a directory takes on the disk",
+    "mqfast/doctor.py": "a program: reads /proc and /sys, and measures the disk",
+}
+CALLS = re.compile(
+    r"(?<![\w.])(?:open|fopen|creat|fsync|fdatasync|msync|mmap|munmap|ftruncate|fallocate|posix_fallocate|pwrite|pread|rename"
+    r"|unlink|mkdir|rmdir|statvfs)\s*\("
+    r"|(?<![\w.])_?os\.(?:open|stat|lstat|fstat|fsync|fdatasync|listdir|scandir|walk|rename|replace|remove|unlink|mkdir"
+    r"|makedirs|rmdir|truncate|ftruncate|pread|pwrite|write|statvfs|path\.(?:exists|isfile|isdir|getsize|getmtime))"
+    r"\s*\((?!os,)"  # "os" as first argument: the table of the door
+    r"|\bmmap\.mmap|\bshutil\.|\.(?:read_bytes|write_bytes|read_text|write_text|iterdir|glob|rglob)\(|\bfcntl\."
+)
+ERRORS = [
+    (errno.ENOSPC, DiskFull),
+    (errno.EDQUOT, DiskFull),
+    (errno.ENOENT, StoreNotFound),
+    (errno.EMFILE, MapFailed),
+    (errno.EIO, StorageError),
+]
+
+
+def _code(path: Path) -> str:
+    """The file without comments, docstrings and text in quotes."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".c", ".h"):
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+        return re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+    text = re.sub(r'"""(?:\\.|[^\\])*?"""', '""', text, flags=re.DOTALL)
+    text = re.sub(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", '""', text)
+    return re.sub(r"#[^\n]*", "", text)
+
+
+def _sources() -> list[Path]:
+    return sorted(
+        path
+        for folder, endings in (("mqfast", (".py", ".pyx", ".pxd")), ("csrc", (".c", ".h", ".py")))
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in endings
+    )
+
+
+def test_nobody_else_calls_the_system_for_files() -> None:
+    found = []
+    for path in _sources():
+        name = path.relative_to(ROOT).as_posix()
+        if name in ALLOWED or name in PROGRAMS:
+            continue
+        for number, line in enumerate(_code(path).splitlines(), 1):
+            call = CALLS.search(line)
+            if call and not re.match(r"\s*(?:cp?def|def|int|int64_t)\b", line):
+                found.append(f"{name}: {call.group()} in {line.strip()[:80]} ({number})")
+    assert not found, "\n".join(found)
+
+
+def test_the_search_would_find_a_call() -> None:
+    for line in ("with open(path) as f:", "os.stat(path)", "rc = fsync(fd);", "mmap.mmap(fd, 0)", "path.read_bytes()"):
+        assert CALLS.search(line), line
+    for line in (
+        "os.open(os, c, flags)",
+        "os.fsync(os, fd)",
+        "door.rename(a, b)",
+        "self.mmap(x)",
+        "mqfast.open(path)",
+        "os.fspath(path)",
+    ):
+        assert not CALLS.search(line), line
+    assert all((ROOT / name).exists() for name in ALLOWED)
+
+
+def test_files(tmp_path: Path) -> None:
+    door = OsDoor()
+    path = tmp_path / "file"
+    door.write_file(path, b"twelve bytes")
+    assert door.read_file(path) == b"twelve bytes" == path.read_bytes()
+    assert door.file_size(path) == 12
+    door.overwrite(path, b"TWO", 4)
+    assert path.read_bytes() == b"twelTWOytes"[:4] + b"TWO" + b"bytes"
+    door.overwrite(tmp_path / "fresh", b"x", 3)
+    assert (tmp_path / "fresh").read_bytes() == b"\0\0\0x"
+    door.write_file(path, b"short")
+    assert path.read_bytes() == b"short"
+    door.replace_file(path, b"replaced")
+    assert path.read_bytes() == b"replaced"
+    assert not (tmp_path / "file.tmp").exists()
+    assert abs(door.mtime_ms(path) - path.stat().st_mtime_ns // 1_000_000) <= 1
+    assert door.file_id(path) == (path.stat().st_dev, path.stat().st_ino)
+    door.rename(path, tmp_path / "other")
+    assert not door.exists(path)
+    assert door.exists(tmp_path / "other")
+    door.unlink(tmp_path / "other")
+    door.unlink(tmp_path / "other", missing_ok=True)
+    with pytest.raises(StoreNotFound):
+        door.unlink(tmp_path / "other")
+
+
+def test_directories(tmp_path: Path) -> None:
+    door = OsDoor()
+    door.makedirs(tmp_path / "a" / "b" / "c")
+    door.makedirs(tmp_path / "a" / "b" / "c")
+    assert door.is_dir(tmp_path / "a" / "b")
+    assert not door.is_dir(tmp_path / "none")
+    (tmp_path / "a" / "z").touch()
+    assert door.listdir(tmp_path / "a") == ["b", "z"]
+    assert door.listdir(tmp_path / "none") == []
+    assert not door.exists(tmp_path / "a" / "z" / "below")
+    with pytest.raises(StorageError):
+        door.listdir(tmp_path / "a" / "z")
+    door.rmdir(tmp_path / "a" / "b" / "c")
+    with pytest.raises(StorageError):
+        door.rmdir(tmp_path / "a")
+    door.fsync_dir(tmp_path)
+    with pytest.raises(StoreNotFound):
+        door.fsync_dir(tmp_path / "none")
+    total, available = door.statvfs(tmp_path)
+    assert 0 < available <= total
+
+
+def test_reading_refuses_what_is_no_file_or_too_long(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(bytes(100))
+    with pytest.raises(StorageError) as raised:
+        REAL.read_file(tmp_path / "long", max_bytes=99)
+    assert raised.value.errno == errno.EFBIG
+    with pytest.raises(StorageError) as raised:
+        REAL.read_file(tmp_path)
+    assert raised.value.errno == errno.EISDIR
+    with pytest.raises(StoreNotFound) as missing:
+        REAL.read_file(tmp_path / "none")
+    assert os.fspath(missing.value.filename) == str(tmp_path / "none")
+
+
+def test_the_lock_keeps_other_processes_out(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = REAL.lock_byte(path)
+    assert path.read_bytes() == b"lock"
+    held.release()  # reading the file above dropped the lock of this process, as POSIX has it
+    held = REAL.lock_byte(path)
+    ask = (
+        "import sys\n"
+        "from mqfast.errors import StoreLocked\n"
+        "from mqfast.store._os import REAL\n"
+        "try:\n    REAL.lock_byte(sys.argv[1]); print('free')\n"
+        "except StoreLocked:\n    print('held')\n"
+    )
+    for expected, act in (("held", None), ("free", held.release)):
+        if act is not None:
+            act()
+            act()
+        done = subprocess.run(
+            [sys.executable, "-c", ask, str(path)], capture_output=True, text=True, check=True, cwd=ROOT
+        )
+        assert done.stdout.strip() == expected
+    assert issubclass(StoreLocked, BlockingIOError)
+
+
+def test_the_clock_can_be_fixed() -> None:
+    door = OsDoor()
+    assert abs(door.now_ms() - REAL.now_ms()) < 60_000
+    door.fix_clock(1234)
+    assert [door.now_ms(), door.now_ms()] == [1234, 1234]
+    assert REAL.now_ms() > 1234
+    door.fix_clock(None)
+    assert door.now_ms() > 1_600_000_000_000
+    first = door.monotonic_ns()
+    assert door.monotonic_ns() >= first
+
+
+@pytest.mark.parametrize(("number", "kind"), ERRORS)
+def test_every_errno_becomes_its_exception(tmp_path: Path, number: int, kind: type[StorageError]) -> None:
+    """The first function of a door's table is open: put one there that fails."""
+    door = OsDoor()
+    signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)
+    failing = signature(lambda *_: -number)
+    ctypes.c_void_p.from_address(door.table_address).value = ctypes.cast(failing, ctypes.c_void_p).value
+    with pytest.raises(kind) as raised:
+        door.read_file(tmp_path / "file")
+    assert type(raised.value) is kind
+    assert raised.value.errno == number
+    assert str(tmp_path / "file") in str(raised.value)
+    assert os.strerror(number) in str(raised.value)
+    (tmp_path / "file").write_bytes(b"other doors are not changed")
+    assert OsDoor().read_file(tmp_path / "file") == b"other doors are not changed"
