@@ -20,7 +20,8 @@ cdef struct QueueState:
     const uint8_t *topic
     uint64_t hash
     bint deleted                # the topic was deleted: producers must look the queue up again
-    int64_t padding[3]
+    int64_t misplaced_at        # stream byte of the first unit that is not where its record says
+    int64_t padding[2]
     # dispatch's line
     uint8_t *units              # address of the first byte of the file that takes the next unit
     int64_t file_start          # its first byte in the queue's stream
@@ -48,6 +49,7 @@ cdef class ConsumeQueue:
     cdef MappedFile tail            # held for writing
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef readonly bint deleted
+    cdef bint cut_units
     cdef int64_t flushed
     cdef bint cut                   # bytes were cleared or files removed since the last flush
     cdef MappedFile file_of(self, int64_t byte)

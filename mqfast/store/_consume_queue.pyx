@@ -18,6 +18,7 @@ from mqfast.store import paths as _paths
 
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles its step from there
 cdef int64_t MAX_ROOM = 1 << 20
+cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
 
 
 cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil:
@@ -31,6 +32,8 @@ cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t
     if expected != q.end:
         if queue_offset != 0 and expected < q.end:
             return PUT_DONE
+        if q.misplaced == 0:
+            q.misplaced_at = q.end
         q.misplaced += 1
     unit = q.units + (q.end - q.file_start)
     mq_put64(unit, physical_offset)
@@ -109,9 +112,23 @@ cdef class ConsumeQueue:
         return self.state.max_physical
 
     @property
+    def was_cut(self) -> bool:
+        """Was anything behind its end cleared since this was last set: units that the log may still have records for?"""
+        return self.cut_units
+
+    @was_cut.setter
+    def was_cut(self, bint value):
+        self.cut_units = value
+
+    @property
     def misplaced(self) -> int:
         """Units that stand at another place than their record says (a queue that lost units before)."""
         return self.state.misplaced
+
+    @property
+    def misplaced_from(self) -> int:
+        """Queue offset of the first of them, where there is one."""
+        return self.state.misplaced_at // UNIT_BYTES
 
     @property
     def unit_count(self) -> int:
@@ -164,7 +181,7 @@ cdef class ConsumeQueue:
                 while at < self.file_bytes:
                     physical = mq_get64(base + at)
                     size = mq_get32(base + at + 8)
-                    if physical < 0 or size <= 0:
+                    if physical < 0 or size <= 0 or physical > MOST_PHYSICAL:
                         break
                     if not (physical == 0 and size == FILLER_SIZE):
                         q.max_physical = physical + size
@@ -190,11 +207,11 @@ cdef class ConsumeQueue:
         while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset > q.end:
             file = self.files.pop()
             file.destroy()
-            self.cut = True
+            self.cut = self.cut_units = True
         if self.files:
             file = self.files[len(self.files) - 1]
             if file.start_offset + self.file_bytes > q.end and file.zero_tail(q.end - file.start_offset):
-                self.cut = True
+                self.cut = self.cut_units = True
             self._take_tail(file)
         self.flushed = min(self.flushed, q.end)
 
@@ -239,7 +256,8 @@ cdef class ConsumeQueue:
                     physical = mq_get64(base + at)
                     size = mq_get32(base + at + 8)
                     filler = physical == 0 and size == FILLER_SIZE
-                    if physical < 0 or size <= 0 or (physical >= physical_offset and not filler):
+                    # a record ends at or before the log does: a longer unit is damaged, and would keep later ones out
+                    if physical < 0 or size <= 0 or (physical > physical_offset - size and not filler):
                         break
                     if not filler:
                         q.max_physical = physical + size
@@ -265,6 +283,14 @@ cdef class ConsumeQueue:
                 return physical + size
             at -= UNIT_BYTES
         return -1
+
+    def cut_to(self, int64_t queue_offset) -> None:
+        """Drop the units from this queue offset on; recovery puts them again from the log."""
+        self.state.max_physical = self._last_physical_before(queue_offset * UNIT_BYTES)
+        mq_store64(&self.state.end, queue_offset * UNIT_BYTES)
+        self._cut()
+        self.state.misplaced = 0
+        self.cut_units = True
 
     def correct_min(self, int64_t min_physical) -> None:
         """Move the lower bound past units whose records are gone (RocketMQ: correctMinOffset), and past fillers."""

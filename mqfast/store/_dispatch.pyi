@@ -31,6 +31,7 @@ class Dispatcher:
         property_crc: bool,
         dispatch_from: int,
         index_from: int = 0,
+        keys: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[int, int, int, int, str]: ...
     def locked(self) -> AbstractContextManager[Any]: ...

@@ -10,10 +10,10 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 import threading
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog, readable
-from mqfast.store._consume_queue cimport PUT_DONE, ConsumeQueue, QueueState, QueueTable, queue_put
+from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._os cimport lock, mq_load64, mq_prefetchr, mq_store64, unlock
@@ -45,10 +45,13 @@ cdef enum Stop:
     NO_INDEX = 6        # no index file, or it is full
     BY_HAND = 7         # a record with several units
     AT_MISMATCH = 8
+    AT_PLACE = 9        # a record that says it stands elsewhere
+
+cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
     # the key text is topic#key, hashed in one go
-    return index_put(x, key_slot_hash(jhash(key, n, topic_hash * 31 + 35)), r.physical_offset, r.store_timestamp)
+    return index_put(x, key_slot_hash(jhash(key, n, <int32_t> (<uint32_t> topic_hash * 31 + 35))), r.physical_offset, r.store_timestamp)
 
 
 cdef int _index(Walk *w, IndexState *x) noexcept nogil:
@@ -95,7 +98,7 @@ cdef int64_t tags_code_of(Walk *w) noexcept nogil:
     if f.delay != NULL and w.record.topic_bytes == 19 and memcmp(w.record.topic, "SCHEDULE_TOPIC_XXXX", 19) == 0:
         level = min(parse_int(f.delay, f.delay_bytes, 0), w.max_level)
         if level > 0:
-            code = w.record.store_timestamp + (w.delays[level] if w.delays[level] else 1000)
+            code = <int64_t> (<uint64_t> w.record.store_timestamp + <uint64_t> (w.delays[level] if w.delays[level] else 1000))
     return code
 
 
@@ -123,6 +126,8 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
             if w.file_end - w.at < 8:
                 return AT_BLANK
             return AT_BAD
+        if r.physical_offset != w.at:
+            return AT_PLACE
         mq_prefetchr(p + r.total)
         mq_prefetchr(p + r.total + 64)
         if w.checked and not check_crc(p, r, w.property_crc):
@@ -132,6 +137,8 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
             transaction = r.sys_flag & TRANSACTION_MASK
             if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK:
                 w.tags_code = tags_code_of(w)
+                if r.queue_id < 0 or not 0 <= r.queue_offset <= MAX_QUEUE_OFFSET:
+                    return NO_QUEUE
                 if w.light and w.found.multi_dispatch != NULL:
                     return BY_HAND
                 w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
@@ -221,7 +228,7 @@ cdef class Dispatcher:
             finally:
                 self.key_done = w.key_done
                 self.records += w.records
-            if stop == AT_BAD or stop == AT_MISMATCH:
+            if stop == AT_BAD or stop == AT_MISMATCH or stop == AT_PLACE:
                 file = log.file_at(w.at)
                 self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
                                          expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
@@ -230,8 +237,9 @@ cdef class Dispatcher:
             return w.records
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
-                progress=None) -> tuple:
-        """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found.
+                bint keys=True, progress=None) -> tuple:
+        """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found;
+        without ``keys`` to the queues only.
 
         Args: index_from: records below it are not indexed again.
 
@@ -252,9 +260,15 @@ cdef class Dispatcher:
         w.last_start = -1
         w.last_timestamp = 0
         with self.mutex:
-            stop = self._run(&w, progress)
+            index = self.index
+            if not keys:
+                self.index = None
+            try:
+                stop = self._run(&w, progress)
+            finally:
+                self.index = index
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
-                  AT_MISMATCH: "record length does not agree with its parts"}[stop]
+                  AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere"}[stop]
         return w.at, w.last_start, w.last_timestamp, w.records, reason
 
     cdef int _run(self, Walk *w, progress) except -1:

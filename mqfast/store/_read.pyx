@@ -14,9 +14,9 @@ from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._os cimport mq_get32, mq_get64, mq_load64
 from mqfast.store._put cimport PutPath, integer
 from mqfast.store._record cimport (
+    ANYWHERE,
     BORN_HOST_V6,
-    MAGIC_V1,
-    MAGIC_V2,
+    NOT_IN_QUEUE,
     REC_OK,
     STORE_HOST_V6,
     Found,
@@ -24,11 +24,13 @@ from mqfast.store._record cimport (
     StoredMessage,
     find_properties,
     make_message,
+    offset_in_queue,
     parse_record,
 )
 
-from mqfast.errors import CorruptFile, MessageIllegal, UsageError
+from mqfast.errors import CorruptFile, MessageIllegal, OffsetError, UsageError
 from mqfast.properties import jhash
+from mqfast.store.batch_queue import check_unit
 from mqfast.store.results import GetMessageStatus
 
 cdef object FOUND = GetMessageStatus.FOUND
@@ -129,7 +131,7 @@ cdef class GetResult:
             p = self.hits[i].record
             sys_flag = mq_get32(p + 36)
             at = 88 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
-            out.append((<const char *> p + at)[:mq_get32(p + at - 4)])
+            out.append((<const char *> p + at)[:max(mq_get32(p + at - 4), 0)])
         self.check_damage()
         return out
 
@@ -168,12 +170,34 @@ cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, i
     return g
 
 
+cdef object misplaced(ConsumeQueue queue, int64_t at, path, int64_t physical, int32_t size, found):
+    return CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {at // UNIT_BYTES} does not point at its record", path=path,
+                       offset=physical, expected=f"a record of {size} bytes", found=found)
+
+
+cdef bint may_stand(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
+    """May a record that claims another queue offset stand here? A queue that once lost units has all later ones too low, in the
+    order of the log, but never its first one; where the unit of the claimed place is not later in the log, one of the two is damaged."""
+    cdef int64_t last = mq_load64(&queue.state.end) // UNIT_BYTES
+    if claimed == place or claimed == ANYWHERE:
+        return True
+    if claimed < place:
+        # RocketMQ takes a record of queue offset 0 wherever the queue ends
+        return claimed == 0 and place * UNIT_BYTES > queue.state.min_logic and queue.unit(place - 1)[0] < physical
+    if claimed < last and queue.unit(claimed)[0] <= physical:
+        return False
+    if queue.state.min_logic == 0:
+        first, size, _ = queue.unit(0)
+        return first < log.min_offset or log.message(first).offset_in(queue.topic_text, queue.queue_id) in (0, -1)
+    return True
+
+
 cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
     """Read up to max_count messages from a queue offset on. tags: tuple of (hash, UTF-8 bytes), or None for all."""
     cdef int64_t end = mq_load64(&queue.state.end)
     cdef int64_t limit = readable(&log.state, log.hide_unflushed)
     cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
-    cdef int64_t at, physical, segment_end, log_start, available, record_end
+    cdef int64_t at, physical, segment_end, available, claimed
     cdef int32_t size, hash_
     cdef int32_t hashes[64]
     cdef int tag_count = 0, k, wanted
@@ -216,8 +240,13 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
             unit = segment_lease.base + (at - segment.start_offset)
             physical = mq_get64(unit)
             size = mq_get32(unit + 8)
-            if physical + size > limit and not (physical == 0 and size == FILLER_SIZE):
-                last = 0            # not yet shown to readers
+            if physical == 0 and size == FILLER_SIZE:
+                at += UNIT_BYTES
+                continue
+            if physical < 0 or physical > limit - size:
+                if g.count == 0 and (physical < 0 or physical > mq_load64(&log.state.written) - size):
+                    raise misplaced(queue, at, log.path, physical, size, "one beyond the log")
+                last = 0            # not yet shown to readers, or damaged and shown first when the next get comes to it
                 break
             if g.count and g.total_bytes + size > max_bytes:
                 last = 0
@@ -243,20 +272,26 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
                 g.leases.append(held)
             p = held.base + (physical - file.start_offset)
             available = min(limit, file.start_offset + file.file_bytes) - physical
-            # size and offset of the unit must agree with the record; the parts are checked when they are decoded
-            if (size < 91 or size > available or mq_get32(p) != size or mq_get64(p + 28) != physical
-                    or (mq_get32(p + 4) != MAGIC_V1 and mq_get32(p + 4) != MAGIC_V2)):
-                if physical == 0 and size == FILLER_SIZE:
-                    at += UNIT_BYTES
-                    continue
+            if parse_record(p, available, &r) != REC_OK or r.total != size or r.physical_offset != physical:
+                if g.count:
+                    last = 0
+                    break
                 file.check_damage()
                 segment.check_damage()
-                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {at // UNIT_BYTES} does not point at its record",
-                                  path=file.path, offset=physical, expected=f"a record of {size} bytes",
-                                  found=f"size {mq_get32(p) if available >= 4 else 'none'}")
+                raise misplaced(queue, at, file.path, physical, size, f"size {r.total}" if available >= 8 else "none")
+            claimed = r.queue_offset
+            if (claimed != at // UNIT_BYTES or r.queue_id != queue.state.queue_id or r.topic_bytes != queue.state.topic_bytes
+                    or memcmp(r.topic, queue.state.topic, r.topic_bytes) != 0):
+                claimed = offset_in_queue(&r, queue.state.topic, queue.state.topic_bytes, queue.state.queue_id)
+                if claimed == NOT_IN_QUEUE or not may_stand(log, queue, at // UNIT_BYTES, claimed, physical):
+                    if g.count:
+                        last = 0
+                        break
+                    file.check_damage()
+                    segment.check_damage()
+                    raise misplaced(queue, at, file.path, physical, size, "one of another place: "
+                                    + ("of another queue" if claimed == NOT_IN_QUEUE else f"queue offset {claimed}"))
             if tag_count:
-                if parse_record(p, available, &r) != REC_OK:
-                    raise CorruptFile("not a whole record", path=file.path, offset=physical)
                 find_properties(r.properties, r.properties_bytes, &f)
                 wanted = 0
                 if f.tags != NULL:
@@ -338,7 +373,14 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
         return g
     while offset < last and messages < max_count:
         unit = queue.find(offset)
+        if unit is not None and unit.base_offset + unit.batch_size <= offset:
+            unit = queue.find_after(offset)         # a hole: go on behind it
+            if unit is None:
+                offset = last
         if unit is None or unit.physical_offset + unit.size > limit:
+            if unit is not None and g.count == 0 and unit.physical_offset + unit.size > mq_load64(&log.state.written):
+                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {offset} does not point at its record", path=log.path,
+                                  offset=unit.physical_offset, expected=f"a record of {unit.size} bytes", found="one beyond the log")
             break
         if g.count and (messages + unit.batch_size > max_count or g.total_bytes + unit.size > max_bytes):
             break
@@ -349,7 +391,14 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
         if file is None:
             continue
         held = lease(file)
-        message = log.message(unit.physical_offset)
+        try:
+            message = log.message(unit.physical_offset)
+            check_unit(unit, message, queue.topic, queue.queue_id)
+        except (CorruptFile, OffsetError):
+            if g.count:
+                offset = unit.base_offset
+                break
+            raise
         if tags is not None and message.tags not in [tag[1].decode() for tag in tags]:
             continue
         g.leases.append(held)

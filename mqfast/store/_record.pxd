@@ -13,6 +13,8 @@ cdef enum:
     TRANSACTION_PREPARED = 0x04
     TRANSACTION_ROLLBACK = 0x0C
     CRC_PROPERTY_BYTES = 20
+    NOT_IN_QUEUE = -2147483648  # offset_in_queue: the record does not belong there
+    ANYWHERE = -2147483647      # it does, and does not say where
     HEADER_BYTES = 88           # up to the body, both hosts IPv4
 
 cdef enum Check:
@@ -90,6 +92,7 @@ cdef struct Draft:
 cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept nogil
 cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogil
 cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil
+cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil
 cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept nogil
 cdef int64_t draft_bytes(const Draft *d) noexcept nogil

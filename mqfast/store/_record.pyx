@@ -182,6 +182,40 @@ cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept 
     return -value if negative else value
 
 
+cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
+    """The queue offset that the record itself claims in a queue: its own, or one that INNER_MULTI_DISPATCH names."""
+    cdef Found f
+    cdef const uint8_t *name
+    cdef const uint8_t *names_end
+    cdef const uint8_t *stop
+    cdef const uint8_t *offset
+    cdef const uint8_t *offsets_end
+    cdef const uint8_t *offset_stop
+    if r.queue_id == queue_id and r.topic_bytes == n and memcmp(r.topic, topic, n) == 0:
+        return r.queue_offset
+    find_properties(r.properties, r.properties_bytes, &f)
+    if f.multi_dispatch == NULL:
+        return NOT_IN_QUEUE
+    name = f.multi_dispatch
+    names_end = name + f.multi_dispatch_bytes
+    offset = f.multi_offset
+    offsets_end = offset + f.multi_offset_bytes if offset != NULL else NULL
+    while name < names_end:
+        stop = <const uint8_t *> memchr(name, c',', names_end - name)
+        if stop == NULL:
+            stop = names_end
+        offset_stop = NULL
+        if offset != NULL and offset < offsets_end:
+            offset_stop = <const uint8_t *> memchr(offset, c',', offsets_end - offset)
+            if offset_stop == NULL:
+                offset_stop = offsets_end
+        if stop - name == n and memcmp(name, topic, n) == 0:
+            return ANYWHERE if offset_stop == NULL else parse_int(offset, <int32_t> (offset_stop - offset), ANYWHERE)
+        name = stop + 1
+        offset = offset_stop + 1 if offset_stop != NULL else NULL
+    return NOT_IN_QUEUE
+
+
 cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil:
     """Java's String.hashCode of UTF-8 text, continued from `seed`; ill-formed bytes hash as Java's decoder reads them, U+FFFD."""
     cdef uint32_t h = <uint32_t> seed, c, low
@@ -474,6 +508,13 @@ cdef class StoredMessage:
         """Offset id: store host and physical offset in hex. Source: MessageDecoder.createMessageId."""
         self.fields()
         return encode_message_id((<const char *> self.record.store_host)[:self.record.store_host_bytes], self.physical_offset)
+
+    def offset_in(self, bytes topic not None, int32_t queue_id) -> int | None:
+        """The queue offset that the record claims in a queue, -1 when it belongs there and does not say; None: not its queue."""
+        self.fields()
+        cdef int64_t at = offset_in_queue(&self.record, <const uint8_t *> PyBytes_AS_STRING(topic), <int32_t> PyBytes_GET_SIZE(topic),
+                                          queue_id)
+        return None if at == NOT_IN_QUEUE else -1 if at == ANYWHERE else at
 
     def check_crc(self) -> bool:
         """Does the stored body agree with its CRC?"""

@@ -657,7 +657,7 @@ cdef class LogTally:
                     name = stop + 1
                     offsets = offset_stop + 1
         if transaction != TRANSACTION_ROLLBACK and (f.uniq_key != NULL or f.keys != NULL):
-            topic_hash = jhash(r.topic, r.topic_bytes, 0) * 31 + 35      # '#'
+            topic_hash = <int32_t> (<uint32_t> jhash(r.topic, r.topic_bytes, 0) * 31 + 35)      # '#'
             if f.uniq_key != NULL:
                 self.keys += 1
                 self.key_digest += mix(key_slot_hash(jhash(f.uniq_key, f.uniq_key_bytes, topic_hash)), r.physical_offset, 0, 0)

@@ -19,8 +19,9 @@ from mqfast.store.results import BoundaryType
 
 if TYPE_CHECKING:
     from mqfast.store._os import OsDoor
+    from mqfast.store._record import StoredMessage
 
-__all__ = ["BatchConsumeQueue", "BatchUnit"]
+__all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places"]
 
 _EVERYTHING: Final = 2**63 - 1
 _STORE_TIMESTAMP: Final = 3
@@ -47,6 +48,31 @@ class BatchUnit(NamedTuple):
         return self.base_offset + self.batch_size
 
 
+def claimed_places(message: StoredMessage) -> tuple[int, int]:
+    """What a record says of itself: the queue offset of its first message, and how many it holds."""
+    properties = message.properties
+    base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
+    try:
+        first = message.record_queue_offset if base is None else int(base)
+        messages = 1 if count is None else int(count)
+    except ValueError:
+        return message.record_queue_offset, 1
+    return first, max(1, min(messages, 32767))
+
+
+def check_unit(unit: BatchUnit, message: StoredMessage, topic: str, queue_id: int) -> None:
+    """Does the record that a unit points at belong there? Raises: CorruptFile."""
+    found = (message.topic, message.queue_id, message.size, *claimed_places(message))
+    expected = (topic, queue_id, unit.size, unit.base_offset, unit.batch_size)
+    if found != expected:
+        raise CorruptFile(
+            f"queue {topic}/{queue_id} offset {unit.base_offset} does not point at its record",
+            offset=unit.physical_offset,
+            expected=f"topic, queue, size, queue offset and messages {expected}",
+            found=found,
+        )
+
+
 class BatchConsumeQueue:
     """One queue: its files, its bounds, its units.
 
@@ -69,6 +95,8 @@ class BatchConsumeQueue:
         self.max_physical = -1
         """Start of the last record that has a unit, -1 when there is none (a ConsumeQueue keeps the end)."""
         self.deleted = False
+        self.was_cut = False
+        """Was anything behind its end cleared since this was last set?"""
         self._per_file: Final = file_bytes // BATCH_UNIT_BYTES
         self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
         self._end = 0  # number behind the last unit
@@ -185,6 +213,16 @@ class BatchConsumeQueue:
         # RocketMQ removes a file that it empties so, the only one as well, but keeps an empty one that recovery finds.
         self._cut(end, end)
 
+    def last_unit(self) -> BatchUnit | None:
+        """The newest unit; None when there is none."""
+        return self._unit(self._end - 1) if self._end > self._first else None
+
+    def drop_last(self) -> None:
+        """Drop the newest unit; recovery puts it again from the log."""
+        self.max_physical = -1
+        self._cut(self._end - 1, self._end)
+        self.was_cut = True
+
     def _cut(self, end: int, remove_from: int) -> None:
         gone = [file for file in self._files if self._number(file) >= remove_from]
         self._end = end
@@ -193,6 +231,7 @@ class BatchConsumeQueue:
         for file in gone:
             file.destroy()
         if gone:
+            self.was_cut = True
             self.door.fsync_dir(self.path)
         if not self._files:
             self._end = self._flushed = 0
@@ -201,6 +240,7 @@ class BatchConsumeQueue:
             position = (end - self._number(file)) * BATCH_UNIT_BYTES
             # A unit that came back after a power cut would point at whatever record stands there then.
             if file.zero_tail(position):
+                self.was_cut = True
                 sync(file, position, self.file_bytes)
         self._revise()
 
@@ -280,6 +320,11 @@ class BatchConsumeQueue:
             return None
         number = self._search(_BASE_OFFSET, queue_offset) - 1
         return self._unit(number) if number >= self._first else None
+
+    def find_after(self, queue_offset: int) -> BatchUnit | None:
+        """The first unit whose first message lies behind this queue offset; None when there is none."""
+        number = self._search(_BASE_OFFSET, queue_offset)
+        return self._unit(number) if self._first <= number < self._end else None
 
     def iterate(self, queue_offset: int) -> Iterator[BatchUnit]:
         """The units from the one of this queue offset on, up to the end as it is now; nothing when there is none."""

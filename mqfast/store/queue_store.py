@@ -12,11 +12,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import MessageIllegal, MqfastError
+from mqfast.errors import CorruptFile, MessageIllegal, MqfastError, OffsetError
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable
-from mqfast.store.batch_queue import BatchConsumeQueue
+from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _log = logging.getLogger("mqfast.store")
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 
 _FILLER_SIZE: Final = 0x7FFFFFFF
+# Its byte in a queue of 20-byte units still fits 63 bits.
+_MAX_QUEUE_OFFSET: Final = 2**62 // 20
 
 
 class QueueStore:
@@ -134,8 +136,16 @@ class QueueStore:
         try:
             if check_topic(topic) != message.topic_bytes:
                 raise MessageIllegal("topic is not UTF-8")
+            base, count = claimed_places(message)
+            for name, value, most in (
+                ("queue id", message.queue_id, 2**31 - 1),
+                ("queue offset", message.record_queue_offset, _MAX_QUEUE_OFFSET),
+                ("first queue offset", base, _MAX_QUEUE_OFFSET),
+            ):
+                if not 0 <= value <= most:
+                    raise MessageIllegal(f"{name}: expected 0 to {most}, found {value}")
         except MqfastError as error:
-            # Such a name cannot be a directory; the message stays in the log and can be found by offset and key.
+            # Such a name cannot be a directory, such a number no place; the message stays in the log and can be found by offset and key.
             self.skipped += 1
             if self.skipped == 1:
                 self._warn(f"record at physical offset {message.physical_offset} gets no queue: {error}")
@@ -145,15 +155,7 @@ class QueueStore:
                 self.head(topic, message.queue_id)
                 return False
             queue = self._batch_queue(topic, message.queue_id)
-        properties = message.properties
-        try:
-            base = int(properties.get("INNER_BASE", message.record_queue_offset))
-            count = int(properties.get("INNER_NUM", 1))
-        except ValueError:
-            base, count = message.record_queue_offset, 1
-        queue.put(
-            message.physical_offset, message.size, tags_code, message.store_timestamp, base, max(1, min(count, 32767))
-        )
+        queue.put(message.physical_offset, message.size, tags_code, message.store_timestamp, base, count)
         return True
 
     def put_multi(self, message: StoredMessage, tags_code: int) -> None:
@@ -173,9 +175,8 @@ class QueueStore:
                 continue
             queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
             queue = self.head(name, queue_id)
-            queue.put(
-                message.physical_offset, message.size, tags_code, int(text) if text.isdigit() else queue.max_offset
-            )
+            known = text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= _MAX_QUEUE_OFFSET
+            queue.put(message.physical_offset, message.size, tags_code, int(text) if known else queue.max_offset)
 
     def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
         """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
@@ -203,11 +204,15 @@ class QueueStore:
             for queue_id in ids:
                 self._batch_queue(topic, queue_id).load()
 
-    def recover(self) -> int:
-        """Let every queue find its end; returns the largest end of a record that has a unit, -1 when there is none."""
-        largest = -1
+    def recover(self) -> None:
+        """Let every queue find its end."""
         for queue in self.all():
             queue.recover()
+
+    def largest_end(self) -> int:
+        """The largest end of a record that has a unit, -1 when there is none."""
+        largest = -1
+        for queue in self.all():
             end = queue.max_physical
             if isinstance(queue, BatchConsumeQueue):
                 # It keeps where its last record starts; taken for an end, that record is indexed again at each open.
@@ -215,6 +220,46 @@ class QueueStore:
                 end = -1 if last is None else last.physical_offset + last.size
             largest = max(largest, end)
         return largest
+
+    def check_ends(self, log: CommitLog) -> None:
+        """Drop units at the end of a queue that do not point at a record of that queue: they are damaged, and a wrong
+        end would keep out, or put in the wrong place, everything that comes after.
+        """
+        least = log.min_offset
+        for queue in self.all():
+            if isinstance(queue, ConsumeQueue):
+                topic = os.fsencode(queue.topic)
+                end = at = queue.max_offset
+                while at > queue.min_offset:
+                    unit = queue.unit(at - 1)
+                    # Once a unit was found damaged, those before it count only if they are exact.
+                    if _is_sound(log, least, topic, queue.queue_id, at - 1, unit, exact=at < end):
+                        break
+                    at -= 1
+                if at < end:
+                    self._warn(f"queue {queue.topic}/{queue.queue_id}: {end - at} damaged units from {at} on")
+                    queue.cut_to(at)
+                continue
+            while (unit := queue.last_unit()) is not None and unit.physical_offset >= least:
+                try:
+                    check_unit(unit, log.message(unit.physical_offset), queue.topic, queue.queue_id)
+                    break
+                except (CorruptFile, OffsetError) as error:
+                    self._warn(str(error))
+                    queue.drop_last()
+
+    def cut_gaps(self) -> None:
+        """Cut queues before the first unit that had to be put too low: what should stand there may be in the log."""
+        for queue in self.table.all():
+            if queue.misplaced:
+                queue.cut_to(queue.misplaced_from)
+
+    def missing_from(self) -> int | None:
+        """Physical offset from which records may lack units since queues were cut; None when none was. Asks once."""
+        cut = [queue for queue in self.all() if queue.was_cut]
+        for queue in cut:
+            queue.was_cut = False
+        return min((max(0, queue.max_physical) for queue in cut), default=None)
 
     def truncate(self, physical_offset: int, *, doubtful: bool = False) -> None:
         """Drop units of records at or behind this offset, in every queue that reaches it.
@@ -321,3 +366,19 @@ class QueueStore:
             queue.close()
         for head in self._batch_heads.values():
             head.close()
+
+
+def _is_sound(
+    log: CommitLog, least: int, topic: bytes, queue_id: int, place: int, unit: tuple[int, int, int], *, exact: bool
+) -> bool:
+    """Does a unit point at a record of this place, or one that the log no longer has?"""
+    physical, size, _ = unit
+    if (physical == 0 and size == _FILLER_SIZE) or physical < least:
+        return True
+    try:
+        message = log.message(physical)
+        claimed = message.offset_in(topic, queue_id) if message.size == size else None
+    except (CorruptFile, OffsetError):
+        return False
+    # A queue that once lost units stands lower than its records say; RocketMQ takes queue offset 0 anywhere.
+    return claimed == place or (not exact and claimed is not None and (claimed > place or claimed in (-1, 0)))

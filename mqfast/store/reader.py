@@ -35,6 +35,7 @@ from mqfast.store._index_file import IndexFile, search
 from mqfast.store._os import REAL, OsDoor
 from mqfast.store._record import StoredMessage
 from mqfast.store._scan import ExtFiles, LogWalk, PreadFile
+from mqfast.store.batch_queue import claimed_places
 from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.offsets import ConsumerOffsets
@@ -187,8 +188,14 @@ class _Stream:
 class _Queue:
     """The units of one queue, read by position: a byte of the queue's stream."""
 
-    def __init__(self, door: OsDoor, directory: str, ext_directory: str | None, batch: bool, files: _OpenFiles) -> None:
+    def __init__(
+        self, door: OsDoor, base: str, topic: str, queue_id: int, ext_base: str | None, batch: bool, files: _OpenFiles
+    ) -> None:
+        directory = queue_dir(base, topic, queue_id)
+        ext_directory = queue_dir(ext_base, topic, queue_id) if ext_base is not None else None
         self.directory = directory
+        self.topic = os.fsencode(topic)
+        self.queue_id = queue_id
         self.unit_bytes = BATCH_UNIT_BYTES if batch else UNIT_BYTES
         self.is_batch = batch
         self.stream = _Stream(door, (directory,), files)
@@ -419,8 +426,10 @@ class StoreReader:
                     has_ext = not batch and queue_id in ext.get(topic, ())
                     found[topic, queue_id] = _Queue(
                         self._door,
-                        queue_dir(base, topic, queue_id),
-                        queue_dir(paths.consume_queue_ext, topic, queue_id) if has_ext else None,
+                        base,
+                        topic,
+                        queue_id,
+                        paths.consume_queue_ext if has_ext else None,
                         batch,
                         self._files,
                     )
@@ -684,6 +693,12 @@ class StoreReader:
                 return ReadResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, last, first, last)
             position = self._position(queue, offset, begin, end)
             result = ReadResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, first, last)
+            if queue.is_batch:
+                unit = queue.unit(position)
+                if unit.queue_offset + unit.messages <= offset:
+                    position += queue.unit_bytes  # a hole: go on behind it
+                    if position >= end:
+                        result.next_offset = last
             self._collect(queue, position, end, result, max_count, max_bytes, wanted)
             return result
 
@@ -704,7 +719,11 @@ class StoreReader:
             units = queue.units(position, end, limit)
             if not units:
                 if count == 0:
+                    # As RocketMQ: go on in the next file, which may not be there yet.
                     result.status = GetMessageStatus.OFFSET_FOUND_NULL
+                    starts = queue.stream.starts
+                    i = bisect_right(starts, position)
+                    result.next_offset = -(-starts[i] // UNIT_BYTES) if i < len(starts) else result.max_offset
                 break
             for unit in units:
                 if count and (count + unit.messages > max_count or result.total_bytes + unit.size > max_bytes):
@@ -744,15 +763,52 @@ class StoreReader:
         found: StoredMessage | str = "no such file in the log"
         if file is not None:
             found = file.record(unit.physical_offset, unit.size, unit.queue_offset)
-        if isinstance(found, str):
-            raise CorruptFile(
-                f"unit {unit.queue_offset} of queue {queue.directory} does not point at its record",
-                path=file.path if file is not None else self.paths.commit_logs[0],
-                offset=unit.physical_offset,
-                expected=f"a record of {unit.size} bytes",
-                found=found,
-            )
-        return found
+        if not isinstance(found, str):
+            why = self._misplaced(queue, unit, found)
+            if why is None:
+                return found
+            found = why
+        raise CorruptFile(
+            f"unit {unit.queue_offset} of queue {queue.directory} does not point at its record",
+            path=file.path if file is not None else self.paths.commit_logs[0],
+            offset=unit.physical_offset,
+            expected=f"a record of {unit.size} bytes",
+            found=found,
+        )
+
+    def _misplaced(self, queue: _Queue, unit: Unit, message: StoredMessage) -> str | None:
+        """Why the record that a unit points at does not belong there; None: it does."""
+        place = unit.queue_offset
+        if queue.is_batch:
+            base, count = claimed_places(message)
+            same = (message.topic_bytes, message.queue_id) == (queue.topic, queue.queue_id)
+            if same and (base, count) == (place, unit.messages):
+                return None
+            return f"one of {message.topic}/{message.queue_id}, queue offset {base}, {count} messages"
+        claimed = message.offset_in(queue.topic, queue.queue_id)
+        if claimed is None:
+            return f"one of {message.topic}/{message.queue_id}"
+        if claimed in (place, -1):
+            return None
+        # A queue that once lost units has all later ones too low, in the order of the log, but never its first one;
+        # where the unit of the claimed place is not later in the log, one of the two is damaged. RocketMQ takes a record of queue offset 0
+        # wherever the queue ends.
+        if claimed < place:
+            first = queue.stream.begin // UNIT_BYTES
+            if claimed == 0 and place > first:
+                if queue.unit((place - 1) * UNIT_BYTES).physical_offset < unit.physical_offset:
+                    return None
+        elif claimed >= queue.end() // UNIT_BYTES or (
+            queue.unit(claimed * UNIT_BYTES).physical_offset > unit.physical_offset
+        ):
+            first = queue.unit(queue.stream.begin)
+            if first.queue_offset > 0 or first.is_filler or first.physical_offset < self._log.begin:
+                return None
+            file = self._log_file(first.physical_offset)
+            found = "" if file is None else file.record(first.physical_offset, first.size)
+            if not isinstance(found, str) and found.offset_in(queue.topic, queue.queue_id) in (0, -1):
+                return None
+        return f"one that claims queue offset {claimed}"
 
     def messages(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Every message of one queue, oldest first, up to where it ended at the first call.

@@ -81,7 +81,7 @@ def recover(
     report = RecoveryReport(clean=clean)
     if index is not None:
         report.removed_index_files = index.load(last_exit_ok=clean).destroyed
-    largest = queues.recover()
+    queues.recover()
     if not log.files:
         queues.destroy_all()
         if index is not None:
@@ -90,12 +90,21 @@ def recover(
         queues.settle(0)
         report.seconds = time.perf_counter() - began
         return report
+    queues.check_ends(log)
+    missing = queues.missing_from()
+    largest = queues.largest_end()
     end_of_files = log.written
     start = _start_file(log, checkpoint, config, clean=clean, largest=largest)
     keys_from = _keys_from(log, index, clean=clean)
+    if not clean and largest < start:
+        # No queue reaches the start file: queues were lost whole.
+        missing = max(0, largest) if missing is None else min(missing, max(0, largest))
     if not clean:
         # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
         queues.truncate(start, doubtful=True)
+        queues.missing_from()
+    if missing is not None:
+        report.records += _put_units_again(log, dispatcher, missing, largest if clean else start)
 
     def report_progress(at: int) -> None:
         if progress is not None:
@@ -132,6 +141,10 @@ def recover(
     if last_start < 0 or torn:
         last_timestamp = max(checkpoint.physic_msg_timestamp, 0)
     queues.truncate(end)
+    queues.cut_gaps()
+    missing = queues.missing_from()
+    if missing is not None:
+        report.records += _put_units_again(log, dispatcher, missing, end)
     report.removed_log_files = log.truncate(end, last_timestamp, -1 if clean else start)
     if index is not None and index.files and index.end_offset >= end:
         again = index.truncate(end)
@@ -165,6 +178,19 @@ def sync_names(door: OsDoor, paths: StorePaths) -> None:
             door.fsync_dir(os.path.join(base, topic))
             for queue_id in ids:
                 door.fsync_dir(queue_dir(base, topic, queue_id))
+
+
+def _put_units_again(log: CommitLog, dispatcher: Dispatcher, missing: int, end: int) -> int:
+    """Walk over records from ``missing`` to ``end`` for the units that damaged queues lost; returns the records. Reads no
+    bodies, and leaves the index alone: it would take its last record twice.
+    """
+    if missing >= end:
+        return 0
+    walked = log.file_start_of(max(missing, log.min_offset))
+    _, _, _, records, _ = dispatcher.recover(
+        walked, end, checked=False, property_crc=False, dispatch_from=missing, keys=False, progress=None
+    )
+    return records
 
 
 def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:
