@@ -145,7 +145,8 @@ class QueueStore:
                 if not 0 <= value <= most:
                     raise MessageIllegal(f"{name}: expected 0 to {most}, found {value}")
         except MqfastError as error:
-            # Such a name cannot be a directory, such a number no place; the message stays in the log and can be found by offset and key.
+            # Such a name cannot be a directory, such a number no place; the message stays in the log and can be found by
+            # offset and key.
             self.skipped += 1
             if self.skipped == 1:
                 self._warn(f"record at physical offset {message.physical_offset} gets no queue: {error}")
@@ -231,9 +232,9 @@ class QueueStore:
                 topic = os.fsencode(queue.topic)
                 end = at = queue.max_offset
                 while at > queue.min_offset:
-                    unit = queue.unit(at - 1)
+                    plain = queue.unit(at - 1)
                     # Once a unit was found damaged, those before it count only if they are exact.
-                    if _is_sound(log, least, topic, queue.queue_id, at - 1, unit, exact=at < end):
+                    if _is_sound(log, least, topic, queue.queue_id, at - 1, plain, exact=at < end):
                         break
                     at -= 1
                 if at < end:

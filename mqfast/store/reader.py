@@ -791,21 +791,21 @@ class StoreReader:
         if claimed in (place, -1):
             return None
         # A queue that once lost units has all later ones too low, in the order of the log, but never its first one;
-        # where the unit of the claimed place is not later in the log, one of the two is damaged. RocketMQ takes a record of queue offset 0
-        # wherever the queue ends.
+        # where the unit of the claimed place is not later in the log, one of the two is damaged. RocketMQ takes a
+        # record of queue offset 0 wherever the queue ends.
         if claimed < place:
-            first = queue.stream.begin // UNIT_BYTES
-            if claimed == 0 and place > first:
-                if queue.unit((place - 1) * UNIT_BYTES).physical_offset < unit.physical_offset:
+            if claimed == 0 and place * UNIT_BYTES > queue.stream.begin:
+                before = queue.unit((place - 1) * UNIT_BYTES)
+                if before.physical_offset < unit.physical_offset:
                     return None
         elif claimed >= queue.end() // UNIT_BYTES or (
             queue.unit(claimed * UNIT_BYTES).physical_offset > unit.physical_offset
         ):
-            first = queue.unit(queue.stream.begin)
-            if first.queue_offset > 0 or first.is_filler or first.physical_offset < self._log.begin:
+            oldest = queue.unit(queue.stream.begin)
+            if oldest.queue_offset > 0 or oldest.is_filler or oldest.physical_offset < self._log.begin:
                 return None
-            file = self._log_file(first.physical_offset)
-            found = "" if file is None else file.record(first.physical_offset, first.size)
+            file = self._log_file(oldest.physical_offset)
+            found = "" if file is None else file.record(oldest.physical_offset, oldest.size)
             if not isinstance(found, str) and found.offset_in(queue.topic, queue.queue_id) in (0, -1):
                 return None
         return f"one that claims queue offset {claimed}"

@@ -181,8 +181,8 @@ def sync_names(door: OsDoor, paths: StorePaths) -> None:
 
 
 def _put_units_again(log: CommitLog, dispatcher: Dispatcher, missing: int, end: int) -> int:
-    """Walk over records from ``missing`` to ``end`` for the units that damaged queues lost; returns the records. Reads no
-    bodies, and leaves the index alone: it would take its last record twice.
+    """Walk over records from ``missing`` to ``end`` for the units that damaged queues lost; returns the records. Reads
+    no bodies, and leaves the index alone: it would take its last record twice.
     """
     if missing >= end:
         return 0

@@ -1,5 +1,5 @@
-"""Damaged queue units and record headers that ``python -m tests.damage`` met: a wrong message was handed out, a reader was
-left without message and without error for ever, new messages were kept out of their queue, or the process died.
+"""Damaged queue units and record headers that ``python -m tests.damage`` met: a wrong message was handed out, a reader
+was left without message and without error for ever, new messages were kept out of their queue, or the process died.
 """
 
 from __future__ import annotations
