@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_SECONDS ?= 600
 CRASH_ARGS ?=
 
 EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildcard csrc/*.c csrc/*.h)
@@ -15,12 +16,13 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash lint lint-style lint-types lint-c bench wheel clean distclean build help
+.PHONY: demo test crash fuzz damage lint lint-style lint-types lint-c bench wheel clean distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
 	@echo "make test    install and run the whole test suite"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
+	@echo "make fuzz    damaged stores for FUZZ_SECONDS, then every decoder with sanitizers for as long"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
@@ -31,6 +33,13 @@ demo: build
 
 test: build
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Damaged stores first, on the usual build; then every decoder on a build with sanitizers.
+fuzz: damage
+	tests/fuzz/run.sh $(BIN)/python $(FUZZ_SECONDS) $(FUZZ_ARGS)
+
+damage: build
+	$(BIN)/python -m tests.damage --seconds $(FUZZ_SECONDS) --count 100000000 $(DAMAGE_ARGS)
 
 crash: build
 	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)

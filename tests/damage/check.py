@@ -1,0 +1,353 @@
+"""The rule that damage is held to, checked on one damaged store.
+
+Whatever the damage: every call ends, with a result or with an error of ``mqfast.errors``; and
+
+* a message that a reader hands out is one that was put, in its queue and at its offset. Only what no checksum of the
+  format covers may differ in it (everything but the body, unless the store carries the checksum property);
+* ``StoreReader`` checks bodies. So does recovery in what it walks, and ``look``; ``get`` of the writing store trusts
+  what recovery did not walk, and verify finds damage there;
+* when a reader does not hand out everything, something said so: an error, or a finding of verify;
+* after an open the store takes new messages, hands them out, and a second open changes nothing.
+
+Room: tests. It must never repair what it checks. What a promise means: ``docs/durability.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import mqfast
+from mqfast.errors import InternalError, MqfastError, StorageError
+from mqfast.store.verify import verify
+
+from .mutations import Damage, mutate
+from .stores import Base, Place
+
+_MOST = 500  # calls of one loop: far above what any of the stores holds
+
+
+class Wrong(Exception):
+    """The rule does not hold."""
+
+
+class Workplace:
+    """One directory that holds the damaged store of the moment, put right again for the next one."""
+
+    def __init__(self, root: str, bases: list[Base]) -> None:
+        self.root = root
+        self.bases = bases
+        self._base: Base | None = None
+        self.counts: Counter[str] = Counter()
+
+    def run(self, seed: int) -> None:
+        """Check one seed. Raises: Wrong."""
+        damage = mutate(self.bases, seed)
+        self._set_up(damage)
+        _Check(self.root, damage, self.counts).run()
+        self.counts["mutations"] += 1
+
+    def _set_up(self, damage: Damage) -> None:
+        wanted = {**damage.base.files, **damage.changed}
+        present = set()
+        for directory, _, names in os.walk(self.root):
+            for name in names:
+                present.add(os.path.relpath(os.path.join(directory, name), self.root))
+        for name in present - {name for name, data in wanted.items() if data is not None}:
+            os.unlink(os.path.join(self.root, name))
+        for directory, folders, names in os.walk(self.root, topdown=False):
+            if (not folders and not names) or not os.listdir(directory):
+                os.rmdir(directory)
+        for name, data in wanted.items():
+            path = os.path.join(self.root, name)
+            if data is None:
+                continue
+            try:
+                with open(path, "rb+") as file:
+                    if file.read() != data:
+                        file.seek(0)
+                        file.truncate()
+                        file.write(data)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(data)
+        for name in damage.directories:
+            if damage.changed.get(name) is None:
+                os.makedirs(os.path.join(self.root, name), exist_ok=True)
+
+
+class _Check:
+    def __init__(self, root: str, damage: Damage, counts: Counter[str]) -> None:
+        self.root = root
+        self.damage = damage
+        self.base = damage.base
+        self.counts = counts
+        self.errors = 0
+        self.added: dict[int, bytes] = {}
+        self.added_places: dict[Place, int] = {}
+        self.log_changed = any(name.startswith("commitlog/") for name in damage.changed)
+
+    # --- calls ---
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """The result, or None after an error of ours."""
+        try:
+            return call()
+        except InternalError as error:
+            raise Wrong(f"one of our own rules does not hold: {error!r}") from error
+        except MqfastError as error:
+            if not str(error):
+                raise Wrong(f"an error without words: {error!r}") from error
+            self.errors += 1
+            return None
+
+    # --- messages ---
+
+    def judge(self, message: Any, where: str, place: Place | None, *, body_checked: bool, walked: bool = False) -> None:
+        """Is it a message that was put? Raises: Wrong."""
+        physical = message.physical_offset
+        raw = message.to_bytes()
+        body = bytes(message.body)
+        known = self.added.get(physical)
+        if known is None or known != raw:
+            known = self.base.records.get(physical, known)
+        if known is None:
+            raise Wrong(f"{where}: a message at {physical} that was never put: {raw[:120]!r}")
+        if raw == known:
+            if place is not None:
+                self.judge_place(message, where, place)
+            return
+        self.counts["altered"] += 1
+        if not self.log_changed:
+            raise Wrong(f"{where}: the message at {physical} differs although the log was not touched")
+        if not body_checked:
+            self.counts["unchecked"] += 1
+            return
+        if self.base.property_crc and walked:
+            raise Wrong(f"{where}: the message at {physical} differs although the whole record is checked")
+        if body != _body_of(known):
+            raise Wrong(f"{where}: the message at {physical} has another body: {body[:80]!r}")
+
+    def judge_place(self, message: Any, where: str, place: Place) -> None:
+        """Is a message whose bytes are whole where it was put? Raises: Wrong."""
+        physical = message.physical_offset
+        if physical in (self.added_places.get(place), self.base.places.get(place)):
+            return
+        topic, queue_id, offset = place
+        claimed = message.offset_in(topic.encode(), queue_id)
+        # The header of a record before it says another queue, so the queue made anew has one unit less from there on.
+        if self.log_changed and claimed is not None and claimed > offset:
+            self.counts["moved down"] += 1
+            return
+        raise Wrong(f"{where}: {place} is the message at {self.base.places.get(place)}, got the one at {physical}")
+
+    def read_queue(self, get: Callable[[int], Any], low: int, high: int, judge: Callable[[Any, int], None]) -> set[int]:
+        """Get from ``low`` on until the end; go on behind what is damaged. Returns: the physical offsets got."""
+        got: set[int] = set()
+        at, calls = low, 0
+        while at < high:
+            calls += 1
+            if calls > _MOST:
+                break  # a damaged bound: nobody walks a billion places; each call moved on
+            result = self.attempt(lambda at=at: get(at))
+            if result is None:
+                at += 1
+                continue
+            for message in result:
+                judge(message, message.queue_offset)
+                got.add(message.physical_offset)
+            if result.next_offset <= at:
+                # Nothing more to come, and no error: a consumer would ask for ever.
+                if result.status.name not in ("NO_MATCHED_LOGIC_QUEUE", "NO_MESSAGE_IN_QUEUE", "OFFSET_TOO_SMALL"):
+                    raise Wrong(f"get at {at} of {low} to {high} says {result.status.name} and does not move on")
+                break
+            at = result.next_offset
+        return got
+
+    # --- the reader ---
+
+    def reader(self) -> set[int] | None:
+        """Everything a reader can say. Returns: what it handed out through queues, None when it cannot be opened."""
+        reader = self.attempt(lambda: mqfast.StoreReader(self.root))
+        if reader is None:
+            return None
+        got: set[int] = set()
+        with reader:
+            self.attempt(lambda: reader.log_range())
+            rows = {(row.topic, row.queue_id): row[2:] for row in self.attempt(reader.queues) or ()}
+            for topic, queue_id in {**rows, **self.base.queues}:
+                span = rows.get((topic, queue_id)) or self.base.queues.get((topic, queue_id), (0, 0))
+                got |= self.read_queue(
+                    lambda at, t=topic, q=queue_id: reader.get(t, q, at, 16),
+                    *span,
+                    lambda m, at, t=topic, q=queue_id: self.judge(m, "reader.get", (t, q, at), body_checked=True),
+                )
+                self.attempt(lambda t=topic, q=queue_id: reader.offset_by_time(t, q, 1_700_000_010_000))
+
+            def scan() -> None:
+                for count, message in enumerate(reader.scan()):
+                    self.judge(message, "reader.scan", None, body_checked=True)
+                    if count > _MOST:
+                        raise Wrong("a scan does not end")
+
+            self.attempt(scan)
+            for physical in self.base.records:
+                message = self.attempt(lambda p=physical: reader.look(p))
+                if message is not None:
+                    self.judge(message, "reader.look", None, body_checked=True)
+            for topic, key, _ in self.base.keys:
+                for message in self.attempt(lambda t=topic, k=key: reader.query(t, k)) or ():
+                    self.judge(message, "reader.query", None, body_checked=True)
+                    if not self.log_changed and (message.topic != topic or key not in _keys(message)):
+                        raise Wrong(f"reader.query({topic}, {key}) gave {message!r}")
+            self.attempt(lambda: reader.checkpoint)
+            self.attempt(lambda: reader.consumer_offsets("readers"))
+        return got
+
+    # --- the store ---
+
+    def opened(self) -> mqfast.MessageStore | None:
+        store: mqfast.MessageStore | None = self.attempt(
+            lambda: mqfast.open(self.root, _start_services=False, **self.base.settings)
+        )
+        return store
+
+    def read_store(self, store: mqfast.MessageStore) -> dict[tuple[str, int], set[int]]:
+        """Everything the store can say. Returns: queue -> the physical offsets it handed out."""
+        got: dict[tuple[str, int], set[int]] = {}
+        walked = store.recovery.start
+        checked = store.config.check_crc_on_recover
+
+        def judge(message: Any, at: int, topic: str, queue_id: int) -> None:
+            inside = checked and message.physical_offset >= walked
+            self.judge(message, "get", (topic, queue_id, at), body_checked=inside, walked=inside)
+
+        for topic, queue_id, low, high in self.attempt(store.queues) or ():
+            got[topic, queue_id] = self.read_queue(
+                lambda at, t=topic, q=queue_id: _read(store.get(t, q, at, 16)),
+                low,
+                high,
+                lambda m, at, t=topic, q=queue_id: judge(m, at, t, q),
+            )
+            self.attempt(lambda t=topic, q=queue_id: store.offset_by_time(t, q, 1_700_000_010_000))
+            self.attempt(lambda t=topic, q=queue_id, low=low: store.get(t, q, low, 4, tags="red || PA"))
+        for physical in self.base.records:
+            message = self.attempt(lambda p=physical: store.look(p))
+            if message is not None:
+                self.judge(message, "look", None, body_checked=True)
+        for topic, key, _ in self.base.keys:
+            for message in self.attempt(lambda t=topic, k=key: store.query(t, k)) or ():
+                self.judge(message, "query", None, body_checked=False)
+                if not self.log_changed and (message.topic != topic or key not in _keys(message)):
+                    raise Wrong(f"query({topic}, {key}) gave {message!r}")
+        self.attempt(lambda: store.consumer("readers", "orders").poll())
+        return got
+
+    def put(self, store: mqfast.MessageStore) -> None:
+        """The store takes a message in every queue and hands it out."""
+        for topic, queue_id in [*list(self.base.queues)[:2], ("new topic".replace(" ", "-"), 0)]:
+            if topic.startswith("%LMQ%") or store._queues.is_batch(topic):
+                continue
+            body = f"new {topic} {queue_id}".encode()
+            result = self.attempt(lambda t=topic, q=queue_id, b=body: store.put(t, b, q, keys="new"))
+            if result is None:
+                continue
+            try:
+                message = store.look(result.physical_offset)
+            except StorageError:
+                continue  # the queue cannot be written, and says so
+            if bytes(message.body) != body:
+                raise Wrong(f"put to {topic}/{queue_id} at {result.physical_offset} cannot be looked up")
+            self.added[result.physical_offset] = message.to_bytes()
+            self.added_places[topic, queue_id, result.queue_offset] = result.physical_offset
+            found = self.attempt(lambda t=topic, q=queue_id, o=result.queue_offset: store.get(t, q, o, 1))
+            if found is not None and [bytes(m.body) for m in found] != [body]:
+                raise Wrong(
+                    f"put to {topic}/{queue_id} gave queue offset {result.queue_offset}; get there says {found!r}"
+                )
+        self.attempt(store.stats)
+
+    # --- all of it ---
+
+    def run(self) -> None:
+        """Raises: Wrong."""
+        rng_abort = self.damage.seed % 3
+        mark = os.path.join(self.root, "abort")
+        if "abort" not in self.damage.changed:
+            if rng_abort == 1 and os.path.isfile(mark):
+                os.unlink(mark)
+            elif rng_abort == 2 and not os.path.exists(mark):
+                with open(mark, "wb") as file:
+                    file.write(b"1")
+        got = self.reader()
+        report = self.attempt(lambda: verify(self.root, threads=1))
+        everything = set(self.base.places.values())
+        silent = self.errors == 0 and report is not None and not report.damages
+        if silent and got is not None and got != everything:
+            raise Wrong(f"the reader lacks {sorted(everything - got)[:5]} and nobody says so")
+        self.counts["harmless" if silent else "detected"] += 1
+        self._store(got, everything)
+
+    def _store(self, got: set[int] | None, everything: set[int]) -> None:
+        store = self.opened()
+        if store is None:
+            self.counts["not opened"] += 1
+            return
+        self.counts["opened"] += 1
+        try:
+            before = self.errors
+            first = self.read_store(store)
+            whole = self.errors == before
+            self.put(store)
+        finally:
+            self.attempt(store.close)
+        if os.path.exists(os.path.join(self.root, "abort")):
+            self.counts["closed with abort"] += 1
+        handed = set().union(*first.values()) if first else set()
+        if not self.log_changed and not everything <= handed:
+            self.counts["units lost"] += 1
+            if whole:
+                report = self.attempt(lambda: verify(self.root, threads=1))
+                if report is not None and not report.damages:
+                    raise Wrong(f"after the open {sorted(everything - handed)[:5]} are gone and nobody says so")
+        again = self.opened()
+        if again is None:
+            if self.damage.directories:
+                return  # a directory stands where a file has to be made: each open says so
+            raise Wrong("the second open fails")
+        try:
+            second = self.read_store(again)
+        finally:
+            self.attempt(again.close)
+        for queue, offsets in first.items():
+            lost = offsets - second.get(queue, set())
+            if lost:
+                raise Wrong(f"a second open lost {sorted(lost)[:5]} of {queue}")
+        for (topic, queue_id, _), physical in self.added_places.items():
+            if physical not in second.get((topic, queue_id), set()):
+                raise Wrong(f"a second open lost the new message at {physical} of {topic}/{queue_id}")
+
+
+def _read(result: Any) -> Any:
+    result.bodies()
+    return result
+
+
+def _keys(message: Any) -> list[str]:
+    unique = message.properties.get("UNIQ_KEY")
+    return [*message.keys, *([unique] if unique else [])]
+
+
+def _body_of(record: bytes) -> bytes:
+    sys_flag = int.from_bytes(record[36:40], "big")
+    at = 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+    return record[at : at + int.from_bytes(record[at - 4 : at], "big")]
+
+
+def clear(root: str) -> None:
+    """Remove a workplace."""
+    shutil.rmtree(root, ignore_errors=True)

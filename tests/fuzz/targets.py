@@ -1,0 +1,172 @@
+"""What is fuzzed: each target takes bytes, gives them to one part of the engine, and lets only our own errors out.
+
+Room: tests. It must never depend on how the inputs are made: ``fuzz.py`` makes them, ``test_corpus.py`` repeats them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Final
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import InternalError, MqfastError
+from mqfast.store import fastjson
+from mqfast.store._os import OsDoor
+from mqfast.store._record import decode_record
+from mqfast.store.batch_queue import BatchConsumeQueue
+from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.metadata import TopicTable
+from mqfast.store.offsets import ConsumerOffsets
+from mqfast.store.queue_ext import QueueExt
+from mqfast.store.verify import verify
+
+_DOOR: Final = OsDoor()
+_NAME: Final = f"{0:020d}"
+_INDEX: Final = "20231114221332600"
+
+
+def _put(root: str, files: dict[str, bytes]) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    os.makedirs(os.path.join(root, "commitlog"))
+    for name, data in files.items():
+        path = os.path.join(root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+
+def _record(data: bytes, root: str) -> None:
+    message = decode_record(data)
+    repr((message.topic, message.keys, message.tags, message.properties, message.born_host, message.message_id))
+    bytes(message.body)
+
+
+def _read(root: str) -> None:
+    with mqfast.StoreReader(root, max_hash_slot_num=8, max_index_num=20) as reader:
+        for message in reader.scan():
+            repr(message.properties)
+        for row in reader.queues():
+            reader.get(row.topic, row.queue_id, row.min_offset).bodies()
+            reader.offset_by_time(row.topic, row.queue_id, 1_700_000_000_000)
+        reader.query("orders", "k1")
+
+
+def _log(data: bytes, root: str) -> None:
+    _put(root, {f"commitlog/{_NAME}": data})
+    _read(root)
+
+
+def _recovery(data: bytes, root: str) -> None:
+    # One byte says how the writer stopped, two how much of the rest is log; then queue, index and checkpoint.
+    clean, size = data[:1] < b"\x80", int.from_bytes(data[1:3], "big")
+    rest = data[3:]
+    queue = rest[size : size + 200]
+    index = rest[size + 200 : size + 672]
+    files = {f"commitlog/{_NAME}": rest[:size].ljust(4096, b"\0")[:4096]}
+    if queue:
+        files[f"consumequeue/orders/0/{_NAME}"] = queue.ljust(200, b"\0")
+    if index:
+        files[f"index/{_INDEX}"] = index.ljust(472, b"\0")
+    if rest[size + 672 :]:
+        files["checkpoint"] = rest[size + 672 : size + 712].ljust(4096, b"\0")
+    if not clean:
+        files["abort"] = b""
+    _put(root, files)
+    verify(root, threads=1)
+    settings = {"max_hash_slot_num": 8, "max_index_num": 20, "prefault_window_bytes": 0, "preallocate_files": 0}
+    with mqfast.open(root, _start_services=False, mapped_file_bytes_consume_queue=200, **settings) as store:
+        for topic, queue_id, low, _ in store.queues():
+            try:
+                store.get(topic, queue_id, low).bodies()
+            except MqfastError:
+                pass
+        store.query("orders", "k1")
+        store.put("orders", b"new", keys="k1")
+
+
+def _index(data: bytes, root: str) -> None:
+    _put(root, {f"index/{_INDEX}": data, f"commitlog/{_NAME}": bytes(4096)})
+    verify(root, threads=1)
+    _read(root)
+
+
+def _queue(data: bytes, root: str) -> None:
+    _put(root, {f"consumequeue/T/0/{_NAME}": data, f"commitlog/{_NAME}": bytes(4096)})
+    verify(root, threads=1)
+    _read(root)
+
+
+def _batch(data: bytes, root: str) -> None:
+    _put(root, {f"batchconsumequeue/T/0/{_NAME}": data, f"commitlog/{_NAME}": bytes(4096)})
+    _read(root)
+    queue = BatchConsumeQueue(_DOOR, os.path.join(root, "batchconsumequeue"), "T", 0, max(46, len(data)))
+    try:
+        queue.load()
+        queue.recover()
+        queue.find(queue.min_offset)
+        list(zip(queue.iterate(queue.min_offset), range(50), strict=False))
+        queue.offset_by_time(1_700_000_000_000)
+        queue.truncate(1000)
+    finally:
+        queue.close()
+
+
+def _ext(data: bytes, root: str) -> None:
+    _put(root, {f"consumequeue_ext/T/0/{_NAME}": data})
+    ext = QueueExt(_DOOR, os.path.join(root, "consumequeue_ext"), "T", 0, max(24, len(data)))
+    try:
+        ext.load()
+        ext.recover()
+        for address, _ in ext.units():
+            ext.get(address)
+    finally:
+        ext.close()
+
+
+def _checkpoint(data: bytes, root: str) -> None:
+    _put(root, {"checkpoint": data})
+    StoreCheckpoint.load(_DOOR, os.path.join(root, "checkpoint"))
+
+
+def _json(data: bytes, root: str) -> None:
+    fastjson.dumps(fastjson.loads(data, "x.json"))
+
+
+def _tables(data: bytes, root: str) -> None:
+    _put(root, {"config/topics.json": data, "config/consumerOffset.json": data})
+    TopicTable.load(_DOOR, os.path.join(root, "config/topics.json"))
+    ConsumerOffsets.load(_DOOR, os.path.join(root, "config/consumerOffset.json"))
+
+
+def _conf(data: bytes, root: str) -> None:
+    _put(root, {"broker.conf": data})
+    StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), door=_DOOR)
+
+
+TARGETS: Final[dict[str, Callable[[bytes, str], None]]] = {
+    "record": _record,
+    "log": _log,
+    "queue": _queue,
+    "batch_queue": _batch,
+    "queue_ext": _ext,
+    "index": _index,
+    "checkpoint": _checkpoint,
+    "json": _json,
+    "tables": _tables,
+    "conf": _conf,
+    "recovery": _recovery,
+}
+
+
+def run(target: str, data: bytes, root: str) -> str:
+    """Give one input to a target. Returns: ``""`` or the kind of error it met; anything but our errors goes up."""
+    try:
+        TARGETS[target](data, root)
+    except InternalError:
+        raise
+    except MqfastError as error:
+        return type(error).__name__
+    return ""
