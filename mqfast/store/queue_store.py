@@ -65,6 +65,8 @@ class QueueStore:
         self._batch_heads: dict[tuple[str, int], ConsumeQueue] = {}
         self.light = config.enable_lmq and config.enable_multi_dispatch
         self.skipped = 0
+        # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
+        self.only_known_topics = False
         self.warnings: list[str] = []
 
     # --- making and finding ---
@@ -151,6 +153,8 @@ class QueueStore:
             if self.skipped == 1:
                 self._warn(f"record at physical offset {message.physical_offset} gets no queue: {error}")
             return True
+        if self.only_known_topics and self._is_deleted(topic):
+            return True
         with self._lock:
             if not self.is_batch(topic):
                 self.head(topic, message.queue_id)
@@ -158,6 +162,10 @@ class QueueStore:
             queue = self._batch_queue(topic, message.queue_id)
         queue.put(message.physical_offset, message.size, tags_code, message.store_timestamp, base, count)
         return True
+
+    def _is_deleted(self, topic: str) -> bool:
+        """Does topics.json know other topics and not this one? Light queues and system topics are never listed."""
+        return len(self._topics) > 0 and topic not in self._topics and not topic.startswith((LMQ_PREFIX, "rmq_sys_"))
 
     def put_multi(self, message: StoredMessage, tags_code: int) -> None:
         """Units of the record's own queue and of every queue that INNER_MULTI_DISPATCH names."""

@@ -123,18 +123,22 @@ def recover(
     if clean and index is not None and index.files and index.files[-1].end_timestamp > 0:
         # The index takes a record at its end offset once more, for keys it may lack; after a clean stop it has them.
         index_from = index.end_offset + 1
-    end, last_start, last_timestamp, records, reason = dispatcher.recover(
-        start,
-        end_of_files,
-        checked=config.check_crc_on_recover,
-        property_crc=config.force_verify_prop_crc,
-        dispatch_from=dispatch_from,
-        index_from=index_from,
-        progress=report_progress,
-    )
-    torn = not clean and last_start >= 0 and _is_torn(log, last_start)
-    if torn:
-        end, reason = last_start, "torn properties"
+    queues.only_known_topics = clean
+    try:
+        end, last_start, last_timestamp, records, reason = dispatcher.recover(
+            start,
+            end_of_files,
+            checked=config.check_crc_on_recover,
+            property_crc=config.force_verify_prop_crc,
+            dispatch_from=dispatch_from,
+            index_from=index_from,
+            progress=report_progress,
+        )
+        torn = not clean and last_start >= 0 and _is_torn(log, last_start)
+        if torn:
+            end, reason = last_start, "torn properties"
+    finally:
+        queues.only_known_topics = False
     report.start, report.end, report.last_start, report.reason = start, end, last_start, reason
     report.records += records
     report.bytes += end - start
