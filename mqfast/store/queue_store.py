@@ -147,7 +147,7 @@ class QueueStore:
                 if not 0 <= value <= most:
                     raise MessageIllegal(f"{name}: expected 0 to {most}, found {value}")
         except MqfastError as error:
-            # Such a name cannot be a directory, such a number no place; the message stays in the log and can be found by
+            # Such a name is no directory, such a number no place; the message stays in the log and can be found by
             # offset and key.
             self.skipped += 1
             if self.skipped == 1:
