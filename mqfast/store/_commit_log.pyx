@@ -431,7 +431,7 @@ cdef class CommitLog:
         """End the log at physical offset ``end``: files above are removed, the rest of its file is cleared; returns the removed names.
 
         Only at open. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut; with ``sync_from``,
-        everything from the file of that offset on, since a killed writer may have left it in the page cache only.
+        everything from there on, since a killed writer may have left it in the page cache only.
         """
         cdef MappedFile file
         cdef mq_os *os = self.door.os
@@ -470,19 +470,25 @@ cdef class CommitLog:
         return removed
 
     cdef int _sync_range(self, int64_t first, int64_t end) except -1:
-        """Sync the files from the one of physical offset first up to end."""
+        """Sync everything from physical offset first up to end.
+
+        The pages are made dirty before: after a sync that failed the kernel takes them for clean, and would not write them.
+        """
         cdef MappedFile file
         cdef mq_os *os = self.door.os
-        cdef int64_t n
+        cdef int64_t n, at
         cdef int rc
         for file in self.files:
             n = min(end, file.start_offset + self.file_bytes) - file.start_offset
             if file.start_offset + self.file_bytes <= first or n <= 0:
                 continue
+            at = max(first - file.start_offset, 0) & ~(PAGE - 1)
             file.hold()
             try:
                 with nogil:
-                    rc = os.msync(os, file.base, n)
+                    rc = populate(os, file.base + at, n - at)
+                    if rc >= 0:
+                        rc = os.msync(os, file.base + at, n - at)
             finally:
                 file.release()
             check(rc, "msync", file.path)

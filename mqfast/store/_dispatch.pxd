@@ -27,6 +27,8 @@ cdef struct Walk:
     int64_t records
     int64_t last_start      # start of the last good record; -1
     int64_t last_timestamp
+    int64_t flushed_time    # records stored before are known durable
+    int64_t unflushed_from  # the first record that is not; -1: none seen
     # out
     Record record
     Found found

@@ -31,7 +31,8 @@ class Dispatcher:
         property_crc: bool,
         dispatch_from: int,
         index_from: int = 0,
+        flushed_time: int = 0,
         keys: bool = True,
         progress: Callable[[int], None] | None = None,
-    ) -> tuple[int, int, int, int, str]: ...
+    ) -> tuple[int, int, int, int, str, int]: ...
     def locked(self) -> AbstractContextManager[Any]: ...

@@ -158,6 +158,8 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
         w.records += 1
         w.last_start = w.at
         w.last_timestamp = r.store_timestamp
+        if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:
+            w.unflushed_from = w.at
         w.at += r.total
         if w.published != NULL:
             mq_store64(w.published, w.at)
@@ -221,6 +223,7 @@ cdef class Dispatcher:
             w.key_done = self.key_done
             w.last_start = -1
             w.last_timestamp = 0
+            w.flushed_time = w.unflushed_from = 0
             if w.at < log.min_offset:
                 w.at = log.min_offset
             try:
@@ -237,13 +240,14 @@ cdef class Dispatcher:
             return w.records
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
-                bint keys=True, progress=None) -> tuple:
+                bint keys=True, int64_t flushed_time=0, progress=None) -> tuple:
         """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found;
         without ``keys`` to the queues only.
 
-        Args: index_from: records below it are not indexed again.
+        Args: index_from: records below it are not indexed again; flushed_time: records stored before that time (ms) are known durable.
 
-        Returns: (end of the last good record, its start or -1, its store time, records, reason in words). Only at open.
+        Returns: (end of the last good record, its start or -1, its store time, records, reason in words, the first record that is not
+        known durable or -1). Only at open.
         """
         cdef Walk w
         cdef int stop = AT_LIMIT
@@ -254,6 +258,8 @@ cdef class Dispatcher:
         w.dispatch = True
         w.dispatch_from = dispatch_from
         w.index_from = index_from
+        w.flushed_time = flushed_time
+        w.unflushed_from = -1
         w.published = NULL
         w.records = 0
         w.key_done = 0
@@ -269,7 +275,7 @@ cdef class Dispatcher:
                 self.index = index
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
                   AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere"}[stop]
-        return w.at, w.last_start, w.last_timestamp, w.records, reason
+        return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from
 
     cdef int _run(self, Walk *w, progress) except -1:
         """Walk file after file; come back for what needs the GIL."""
@@ -362,6 +368,8 @@ cdef class Dispatcher:
         w.records += 1
         w.last_start = w.at
         w.last_timestamp = r.store_timestamp
+        if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:
+            w.unflushed_from = w.at
         w.at += r.total
         if w.published != NULL:
             mq_store64(w.published, w.at)

@@ -113,7 +113,7 @@ def recover(
     if keys_from is not None and keys_from < start:
         # Only keys are missing there: the walk skips records that queues have, and reads no bodies.
         walked = log.file_start_of(keys_from)
-        end, _, _, records, _ = dispatcher.recover(
+        end, _, _, records, _, _ = dispatcher.recover(
             walked, start, checked=False, property_crc=False, dispatch_from=keys_from, progress=report_progress
         )
         report.records += records
@@ -125,13 +125,14 @@ def recover(
         index_from = index.end_offset + 1
     queues.only_known_topics = clean
     try:
-        end, last_start, last_timestamp, records, reason = dispatcher.recover(
+        end, last_start, last_timestamp, records, reason, unflushed_from = dispatcher.recover(
             start,
             end_of_files,
             checked=config.check_crc_on_recover,
             property_crc=config.force_verify_prop_crc,
             dispatch_from=dispatch_from,
             index_from=index_from,
+            flushed_time=max(checkpoint.physic_msg_timestamp, 0),
             progress=report_progress,
         )
         torn = not clean and last_start >= 0 and _is_torn(log, last_start)
@@ -149,7 +150,7 @@ def recover(
     missing = queues.missing_from()
     if missing is not None:
         report.records += _put_units_again(log, dispatcher, missing, end)
-    report.removed_log_files = log.truncate(end, last_timestamp, -1 if clean else start)
+    report.removed_log_files = log.truncate(end, last_timestamp, -1 if clean else unflushed_from)
     if index is not None and index.files and index.end_offset >= end:
         again = index.truncate(end)
         if again < end:
@@ -191,7 +192,7 @@ def _put_units_again(log: CommitLog, dispatcher: Dispatcher, missing: int, end: 
     if missing >= end:
         return 0
     walked = log.file_start_of(max(missing, log.min_offset))
-    _, _, _, records, _ = dispatcher.recover(
+    _, _, _, records, _, _ = dispatcher.recover(
         walked, end, checked=False, property_crc=False, dispatch_from=missing, keys=False, progress=None
     )
     return records

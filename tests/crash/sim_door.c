@@ -511,6 +511,11 @@ static int sim_munmap(mq_os *os, void *address, int64_t bytes) {
 
 static int sim_madvise(mq_os *os, void *address, int64_t bytes, int advice) {
     ENTER(K_MADVISE);
+    mapping *m = mapping_at(s, address);
+    if (advice == MQ_ADVISE_POPULATE_WRITE && m != NULL && m->file != NULL) { /* dirty from now on */
+        int64_t from = ((uint8_t *)address - m->address + m->offset) / PAGE, to = from + (bytes + PAGE - 1) / PAGE;
+        for (int64_t p = from; p < to && p < m->file->capacity / PAGE; p++) m->file->lost_map[p] = 0;
+    }
     return leave(s, s->real->madvise(s->real, address, bytes, advice));
 }
 

@@ -151,3 +151,18 @@ def test_a_topic_whose_deletion_failed_halfway_takes_messages_again(run: Run) ->
     run.put()
     run.reput()
     assert [m.queue_offset for m in run.store.get("t", 0, 0)] == [0]
+
+
+def test_pages_of_a_failed_flush_are_written_by_the_next_open(run: Run) -> None:
+    run.put()
+    run.flush()
+    for _ in range(20):
+        run.put(size=300)
+    run.sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(StorageError):
+        run.flush()
+    run.sim.heal()
+    run.store.close()
+    run.open()
+    run.flush()
+    assert survivors(run, STRICT)[1] == list(range(21))
