@@ -394,6 +394,19 @@ cdef class ConsumeQueue:
         finally:
             file.release()
 
+    def readable_offset(self, int64_t limit) -> int:
+        """Queue offset behind the last unit whose record ends at or before physical offset ``limit``.
+
+        A unit that was put with its record stands there before the record may be seen.
+        """
+        cdef int64_t at = mq_load64(&self.state.end) // UNIT_BYTES
+        while at * UNIT_BYTES > self.state.min_logic:
+            physical, size, _ = self.unit(at - 1)
+            if physical + size <= limit or (physical == 0 and size == FILLER_SIZE):
+                break
+            at -= 1
+        return at
+
     def segment_bytes(self, MappedFile file) -> bytes:
         """The written part of one file, copied (verify, dump)."""
         cdef int64_t n = min(self.file_bytes, self.state.end - file.start_offset)

@@ -35,6 +35,7 @@ from mqfast.message import decode_message_id
 from mqfast.store import lock as _lock
 from mqfast.store import paths as _paths
 from mqfast.store._commit_log import CommitLog
+from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._dispatch import Dispatcher
 from mqfast.store._mapped_file import locked_byte_count, mapping_count
 from mqfast.store._os import OsDoor
@@ -47,7 +48,7 @@ from mqfast.store.flush import CommitService, FlushService
 from mqfast.store.index_service import IndexService, infer_index_sizes
 from mqfast.store.metadata import TopicTable
 from mqfast.store.offsets import ConsumerOffsets
-from mqfast.store.queue_store import QueueStore
+from mqfast.store.queue_store import AnyQueue, QueueStore
 from mqfast.store.recovery import RecoveryReport, recover, sync_names
 from mqfast.store.reput import PrefaultService, ReputMessageService
 from mqfast.store.results import BoundaryType, StoreState
@@ -301,7 +302,10 @@ class MessageStore(PutPath):
         self._check_open()
         self._catch_up()
         queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
+        return 0 if queue is None else self._end_of(queue)
+
+    def _end_of(self, queue: AnyQueue) -> int:
+        return queue.readable_offset(self.log.readable) if isinstance(queue, ConsumeQueue) else queue.max_offset
 
     @property
     def min_physical_offset(self) -> int:
@@ -327,16 +331,14 @@ class MessageStore(PutPath):
         """Queues of a topic that have or had messages."""
         self._check_open()
         self._catch_up()
-        return sorted(queue.queue_id for queue in self._queues.all() if queue.topic == topic and queue.max_offset > 0)
+        return sorted(q.queue_id for q in self._queues.all() if q.topic == topic and self._end_of(q) > 0)
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, min offset, max offset) of every queue."""
         self._check_open()
         self._catch_up()
-        rows = [
-            (q.topic, q.queue_id, max(0, q.min_offset), q.max_offset) for q in self._queues.all() if q.max_offset > 0
-        ]
-        return sorted(rows)
+        rows = [(q.topic, q.queue_id, max(0, q.min_offset), self._end_of(q)) for q in self._queues.all()]
+        return sorted(row for row in rows if row[3] > 0)
 
     def consumer(
         self, group: str, topic: str, *, tags: str | None = None, from_first: bool = True, batch: int = 32
