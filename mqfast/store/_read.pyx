@@ -319,11 +319,22 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     return g
 
 
+cdef bint uncommitted(CommitLog log, ConsumeQueue queue, int64_t offset) except -1:
+    """Is the record of this unit still in a pool buffer? Its unit may have been put with it."""
+    if offset * UNIT_BYTES < queue.state.min_logic or mq_load64(&log.state.committed) >= mq_load64(&log.state.written):
+        return False
+    try:
+        physical, size, _ = queue.unit(offset)
+    except OffsetError:
+        return False            # retention took it
+    return physical + size > mq_load64(&log.state.committed)
+
+
 def read(PutPath store, topic, queue_id, offset_, max_count_, max_bytes_, tags):
     """MessageStore.get; the store is open."""
     cdef ConsumeQueue queue
     cdef QueueState *q
-    cdef int64_t offset, max_count, max_bytes
+    cdef int64_t offset, max_count, max_bytes, last
     try:
         queue_id = integer(queue_id, "queue_id", 0, 0x7FFFFFFF)
         offset = integer(offset_, "offset", -MAX_OFFSET, MAX_OFFSET)
@@ -345,9 +356,13 @@ def read(PutPath store, topic, queue_id, offset_, max_count_, max_bytes_, tags):
                 return nothing(NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
             return read_batch_queue(store.log, batch, offset, max_count, max_bytes, wanted)
     q = &queue.state
-    # the last units may still have to be put: only then does a get wait for dispatch
-    if store.read_your_writes and (offset + max_count) * UNIT_BYTES > mq_load64(&q.end) and q.next_offset * UNIT_BYTES > mq_load64(&q.end):
-        store.dispatcher.catch_up()
+    # the last units may still have to be put, or their records to be committed: only then does a get wait for dispatch
+    if store.read_your_writes:
+        last = mq_load64(&q.end) // UNIT_BYTES
+        if offset + max_count > last and q.next_offset > last:
+            store.dispatcher.catch_up()
+        elif store.log.state.pooled and uncommitted(store.log, queue, min(offset + max_count, last) - 1):
+            store.dispatcher.catch_up()
     return read_queue(store.log, queue, offset, max_count, max_bytes, wanted)
 
 
