@@ -184,8 +184,13 @@ cdef bint may_stand(CommitLog log, ConsumeQueue queue, int64_t place, int64_t cl
     if claimed < place:
         # RocketMQ takes a record of queue offset 0 wherever the queue ends
         return claimed == 0 and place * UNIT_BYTES > queue.state.min_logic and queue.unit(place - 1)[0] < physical
-    if claimed < last and queue.unit(claimed)[0] <= physical:
-        return False
+    if claimed < last:
+        later = queue.unit(claimed)[0]
+        if later <= physical:
+            return False
+        further = log.message(later).offset_in(queue.topic_text, queue.queue_id)
+        if further is None or -1 < further <= claimed:
+            return False
     if queue.state.min_logic == 0:
         first, size, _ = queue.unit(0)
         return first < log.min_offset or log.message(first).offset_in(queue.topic_text, queue.queue_id) in (0, -1)

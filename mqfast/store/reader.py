@@ -798,9 +798,7 @@ class StoreReader:
                 before = queue.unit((place - 1) * UNIT_BYTES)
                 if before.physical_offset < unit.physical_offset:
                     return None
-        elif claimed >= queue.end() // UNIT_BYTES or (
-            queue.unit(claimed * UNIT_BYTES).physical_offset > unit.physical_offset
-        ):
+        elif self._goes_on(queue, claimed, unit.physical_offset):
             oldest = queue.unit(queue.stream.begin)
             if oldest.queue_offset > 0 or oldest.is_filler or oldest.physical_offset < self._log.begin:
                 return None
@@ -809,6 +807,20 @@ class StoreReader:
             if not isinstance(found, str) and found.offset_in(queue.topic, queue.queue_id) in (0, -1):
                 return None
         return f"one that claims queue offset {claimed}"
+
+    def _goes_on(self, queue: _Queue, place: int, physical: int) -> bool:
+        """Is what stands at a place, if anything does, a later record of the queue that claims a higher place?"""
+        if place >= queue.end() // UNIT_BYTES:
+            return True
+        later = queue.unit(place * UNIT_BYTES)
+        file = self._log_file(later.physical_offset)
+        if later.physical_offset <= physical or file is None:
+            return False
+        found = file.record(later.physical_offset, later.size)
+        if isinstance(found, str):
+            return False
+        claimed = found.offset_in(queue.topic, queue.queue_id)
+        return claimed is not None and (claimed > place or claimed == -1)
 
     def messages(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Every message of one queue, oldest first, up to where it ended at the first call.

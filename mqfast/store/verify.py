@@ -354,6 +354,9 @@ class _Verifier:
             if previous_end not in (-1, file.start_offset):
                 self.add("queue.gap", file.path, None, f"a file that starts at {previous_end}", file.start_offset,
                          Severity.DAMAGE)  # fmt: skip
+            if not batch and file.start_offset % size:
+                self.add("queue.gap", file.path, None, f"a file that starts at a multiple of {size}", file.start_offset,
+                         Severity.DAMAGE)  # fmt: skip
             previous_end = opened.end
             if opened.bytes % size and not batch:
                 self.add("queue.size", file.path, None, f"a multiple of {size} bytes", opened.bytes, Severity.DAMAGE)

@@ -29,6 +29,7 @@ from .targets import TARGETS, run
 
 CORPUS: Final = Path(__file__).resolve().parent / "corpus"
 _MAP: Final = 65536
+_CLASSES: Final = bytes(1 << n.bit_length() - 1 if n else 0 for n in range(256))
 _MOST_BYTES: Final = 8192
 _INTERESTING: Final = (0, 1, -1, 20, 91, 127, 255, 32767, -32768, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63))
 
@@ -73,7 +74,8 @@ def _child(target: str, seconds: float, seed: int, shared: mmap.mmap, keep: Path
     rng = random.Random(seed)
     hits = _hits()
     pool = [path.read_bytes() for path in sorted((CORPUS / target).glob("*"))] or [b""]
-    seen: set[int | str] = set()
+    kinds: set[str] = set()
+    seen = 0
     root = tempfile.mkdtemp(prefix="mqfast-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
     until = time.monotonic() + seconds
     count, first = 0, list(pool)
@@ -85,13 +87,13 @@ def _child(target: str, seconds: float, seed: int, shared: mmap.mmap, keep: Path
             ctypes.memset(hits, 0, _MAP)
         kind = run(target, data, root)
         count += 1
-        new: set[int | str] = {kind}
+        edges = 0
         if hits is not None:
-            raw = bytes(hits)
-            # How often an edge ran counts in powers of two.
-            new.update(i << 4 | n.bit_length() for i, n in enumerate(raw) if n)
-        if not new <= seen:
-            seen |= new
+            # How often an edge ran counts in powers of two: one bit of its cell each.
+            edges = int.from_bytes(bytes(hits).translate(_CLASSES), "little")
+        if kind not in kinds or edges & ~seen:
+            kinds.add(kind)
+            seen |= edges
             pool.append(data)
             if len(data) <= 1024 or target == "recovery":
                 (keep / hashlib.sha1(data).hexdigest()[:16]).write_bytes(data)

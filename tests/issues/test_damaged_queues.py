@@ -12,6 +12,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import CorruptFile
+from mqfast.store.verify import verify
 
 SETTINGS = {"mapped_file_bytes_commit_log": 16384, "mapped_file_bytes_consume_queue": 2000}
 UNIT = struct.Struct(">qiq")
@@ -125,3 +126,11 @@ def test_a_record_that_stands_elsewhere_ends_recovery(tmp_path: Path) -> None:
     with mqfast.open(tmp_path, **SETTINGS) as store:
         assert store.recovery.end == second
         assert store.recovery.reason == "a record that belongs elsewhere"
+
+
+def test_verify_sees_a_queue_file_that_is_named_between_two_units(tmp_path: Path) -> None:
+    fill(tmp_path)
+    file = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    file.rename(file.with_name(f"{1:020d}"))
+    report = verify(tmp_path)
+    assert [damage.kind for damage in report.damages if damage.path.endswith("1")] == ["queue.gap"]
