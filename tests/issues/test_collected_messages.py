@@ -1,5 +1,6 @@
 """A message that the garbage collector finds in a cycle, for instance in the traceback of an exception, took the
-process down: its hold on the log file was cleared before it was given back. Found by ``python -m tests.damage`` (seed 1080).
+process down: its hold on the log file was cleared before it was given back.
+Found by ``python -m tests.damage`` (seed 1080).
 """
 
 from __future__ import annotations

@@ -449,7 +449,8 @@ def main() -> None:
     print(details)
     print(
         f"crash-kill: {counts['kills']} kills of {counts['stores']} stores,"
-        f" {counts['acknowledged']} acknowledged messages, {counts['messages']} found, {counts['keys']} keys asked, nothing lost that was promised"
+        f" {counts['acknowledged']} acknowledged messages, {counts['messages']} found,"
+        f" {counts['keys']} keys asked, nothing lost that was promised"
         f" ({counts['lost uncommitted']} uncommitted with the pool), {time.monotonic() - began:.0f} s"
     )
 
