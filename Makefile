@@ -16,7 +16,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash fuzz damage lint lint-style lint-types lint-c bench wheel clean distclean build help
+.PHONY: demo test crash crash-kill crash-block fuzz damage lint lint-style lint-types lint-c bench wheel clean distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
@@ -43,6 +43,16 @@ damage: build
 
 crash: build
 	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)
+
+# Real processes killed at random moments, then at every system call (KILLS: how many at random).
+KILLS ?= 500
+crash-kill: build
+	$(BIN)/python tests/kill/runs.py $(KILLS)
+	$(BIN)/python tests/kill/syscalls.py
+
+# Real filesystems filled to the last block; needs root, else it says why not.
+crash-block: build
+	$(BIN)/python -m pytest tests/block
 
 bench: build
 	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --benchmark-only $(BENCH_ARGS)
