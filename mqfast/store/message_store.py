@@ -260,8 +260,13 @@ class MessageStore(PutPath):
             for offset in hits:
                 try:
                     message = self.log.message(offset)
-                except (OffsetError, CorruptFile):
-                    continue  # retention was faster than the index, or the entry is damaged
+                except OffsetError:
+                    continue  # retention was faster than the index
+                except CorruptFile as error:
+                    file = self.log.find_file(offset)
+                    if error.offset is None or (file is not None and file.is_damaged):
+                        raise  # not the entry is wrong: the log file was cut short, or cannot be read
+                    continue
                 oldest = message.store_timestamp if oldest is None else min(oldest, message.store_timestamp)
                 if offset in found or message.topic != topic or not begin_ms <= message.store_timestamp <= end_ms:
                     continue
@@ -294,6 +299,7 @@ class MessageStore(PutPath):
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset that can be read; 0 for an unknown queue."""
         self._check_open()
+        self._catch_up()
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else max(0, queue.min_offset)
 
