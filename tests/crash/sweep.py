@@ -134,6 +134,8 @@ def main() -> int:
     with multiprocessing.get_context("fork").Pool(a.jobs) as pool:
         while images < a.images and time.perf_counter() - began < a.seconds:
             for outcome in pool.imap_unordered(check_stretch, plan(a.per_call, seed, a.workload)):
+                if images // 10_000 != (images + outcome.images) // 10_000:
+                    print(f"{images + outcome.images} images, {time.perf_counter() - began:.0f} s", flush=True)
                 images += outcome.images
                 bad += len(outcome.bad)
                 calls.setdefault(outcome.stretch.workload, set()).update(
