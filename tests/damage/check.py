@@ -37,8 +37,9 @@ class Wrong(Exception):
 class Workplace:
     """One directory that holds the damaged store of the moment, put right again for the next one."""
 
-    def __init__(self, root: str, bases: list[Base]) -> None:
+    def __init__(self, root: str, bases: list[Base], *, full: bool = True) -> None:
         self.root = root
+        self.full = full
         self.bases = bases
         self._base: Base | None = None
         self.counts: Counter[str] = Counter()
@@ -47,7 +48,7 @@ class Workplace:
         """Check one seed. Raises: Wrong."""
         damage = mutate(self.bases, seed)
         self._set_up(damage)
-        _Check(self.root, damage, self.counts).run()
+        _Check(self.root, damage, self.counts).run(read=self.full or seed % 4 < 2, write=self.full or seed % 4 > 1)
         self.counts["mutations"] += 1
 
     def _set_up(self, damage: Damage) -> None:
@@ -143,7 +144,22 @@ class _Check:
         if self.log_changed and claimed is not None and (claimed > offset or claimed == 0):
             self.counts["moved down"] += 1
             return
+        # A unit that points at a later record of its queue looks like one of a queue that once lost units, unless the
+        # unit of that record is whole: with several damaged units it may pass. verify sees it.
+        if claimed is not None and claimed > offset and self.damaged_units(topic, queue_id) > 1:
+            self.counts["moved down"] += 1
+            return
         raise Wrong(f"{where}: {place} is the message at {self.base.places.get(place)}, got the one at {physical}")
+
+    def damaged_units(self, topic: str, queue_id: int) -> int:
+        """How many units of a queue the damage changed."""
+        count = 0
+        folder = f"consumequeue/{topic}/{queue_id}/"
+        for name in self.damage.changed:
+            if name.startswith(folder):
+                old, new = self.base.files.get(name, b""), self.damage.data(name)
+                count += sum(old[at : at + 20] != new[at : at + 20] for at in range(0, max(len(old), len(new)), 20))
+        return count
 
     def read_queue(self, get: Callable[[int], Any], low: int, high: int, judge: Callable[[Any, int], None]) -> set[int]:
         """Get from ``low`` on until the end; go on behind what is damaged. Returns: the physical offsets got."""
@@ -273,8 +289,8 @@ class _Check:
 
     # --- all of it ---
 
-    def run(self) -> None:
-        """Raises: Wrong."""
+    def run(self, *, read: bool, write: bool) -> None:
+        """Args: read: by StoreReader and verify; write: by opening the store. Raises: Wrong."""
         rng_abort = self.damage.seed % 3
         mark = os.path.join(self.root, "abort")
         if "abort" not in self.damage.changed:
@@ -283,6 +299,12 @@ class _Check:
             elif rng_abort == 2 and not os.path.exists(mark):
                 with open(mark, "wb") as file:
                     file.write(b"1")
+        if read:
+            self._read()
+        if write:
+            self._store(set(self.base.places.values()))
+
+    def _read(self) -> None:
         got = self.reader()
         report = self.attempt(lambda: verify(self.root, threads=1))
         everything = set(self.base.places.values())
@@ -290,9 +312,8 @@ class _Check:
         if silent and got is not None and got != everything:
             raise Wrong(f"the reader lacks {sorted(everything - got)[:5]} and nobody says so")
         self.counts["harmless" if silent else "detected"] += 1
-        self._store(got, everything)
 
-    def _store(self, got: set[int] | None, everything: set[int]) -> None:
+    def _store(self, everything: set[int]) -> None:
         store = self.opened()
         if store is None:
             self.counts["not opened"] += 1
@@ -329,7 +350,7 @@ class _Check:
             if lost and not self.log_changed:
                 raise Wrong(f"a second open lost {sorted(lost)[:5]} of {queue}")
         for (topic, queue_id, _), physical in self.added_places.items():
-            if physical not in second.get((topic, queue_id), set()):
+            if not self.log_changed and physical not in second.get((topic, queue_id), set()):
                 raise Wrong(f"a second open lost the new message at {physical} of {topic}/{queue_id}")
 
 

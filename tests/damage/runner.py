@@ -69,11 +69,11 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _child(root: str, bases: list[Base], seeds: Iterator[int], state: mmap.mmap, pipe: int) -> None:
+def _child(root: str, bases: list[Base], full: bool, seeds: Iterator[int], state: mmap.mmap, pipe: int) -> None:
     logging.disable(logging.CRITICAL)
     faulthandler.enable()
     _limit_memory()
-    place = Workplace(root, bases)
+    place = Workplace(root, bases, full=full)
     sent: Counter[str] = Counter()
 
     def tell(**what: Any) -> None:
@@ -101,8 +101,9 @@ def _child(root: str, bases: list[Base], seeds: Iterator[int], state: mmap.mmap,
 class _Worker:
     """One child after the other over one share of the seeds."""
 
-    def __init__(self, number: int, bases: list[Base], first: int, stop: int, step: int) -> None:
+    def __init__(self, bases: list[Base], full: bool, first: int, stop: int, step: int) -> None:
         self.bases = bases
+        self.full = full
         self.first, self.stop, self.step = first, stop, step
         self.root = os.path.join(scratch_dir(), "store")
         self.state = mmap.mmap(-1, mmap.PAGESIZE)
@@ -117,7 +118,7 @@ class _Worker:
             code = 1
             try:
                 os.close(read)
-                _child(self.root, self.bases, iter(range(seed, self.stop, self.step)), self.state, write)
+                _child(self.root, self.bases, self.full, iter(range(seed, self.stop, self.step)), self.state, write)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -152,15 +153,17 @@ def run(
     seconds: float | None = None,
     processes: int = 2,
     stop_after: int = 20,
+    full: bool = True,
     progress: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
     """Check ``count`` seeds from ``first`` on, or as many as ``seconds`` allow.
 
+    Args: full: each store is read and opened; otherwise two of four are read, the others opened.
     Returns: Outcome; it ends early after ``stop_after`` findings.
     """
     began = time.monotonic()
     outcome = Outcome(next_seed=first)
-    workers = [_Worker(i, bases, first + i, first + count, processes) for i in range(processes)]
+    workers = [_Worker(bases, full, first + i, first + count, processes) for i in range(processes)]
     running = list(workers)
     told = began
 
