@@ -328,7 +328,7 @@ def hammer(path: Path, seed: int) -> dict[str, Any]:
     subprocess.run([sys.executable, "-S", "-c", script], check=True)
     for thread in threads:
         thread.join()
-    report = {"which": which, "sync": sync, "ended": ended, "pages": lost_page_count()}
+    report = {"which": which, "sync": sync, "ended": ended, "files": len(store.log.files), "pages": lost_page_count()}
     report["close"] = outcome(store.close)
     report["abort"] = (path / "abort").exists()
     return report

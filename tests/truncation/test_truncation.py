@@ -138,10 +138,9 @@ def test_an_index_file_that_is_gone_is_never_called_flushed(tmp_path: Path, kind
 @pytest.mark.parametrize("kind", ["0", "4096"])
 def test_a_reader_of_an_old_log_file_that_was_cut_short_gets_an_error(tmp_path: Path, kind: str) -> None:
     report = report_of("old_log_under_reader", tmp_path, kind)
-    for call in ("get", "look", "numpy"):
+    for call in ("get", "look", "query", "numpy"):
         assert report[call][0] == "CorruptFile", call
         assert "commitlog/00000000000000000000" in report[call][1]
-    assert report["query"] in (["ok", "0"], ["ok", "1"])
     assert report["newer"] == ["ok", "9"]
     assert report["put"] == [50, "ok", ""], "the writer does not need that file"
     assert report["flush"] == ["ok", "True"]
@@ -239,6 +238,6 @@ def test_threads_outlive_a_cut_at_a_random_moment(tmp_path: Path, seed: int) -> 
     report = report_of("hammer", tmp_path, seed)
     assert set(report["ended"]) <= OURS | {"ok"}
     assert len(report["ended"]) == 3
-    if report["which"] == "log":
+    if report["which"] == "log" and report["files"] == 1:  # else nobody may need that file any more
         assert "ok" not in report["ended"], "somebody did not notice that the log file is gone"
         assert report["abort"]
