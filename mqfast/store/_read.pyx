@@ -11,7 +11,7 @@ from libc.string cimport memcmp
 from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport mq_get32, mq_get64, mq_load64
+from mqfast.store._os cimport mq_get32, mq_get64, mq_load64, unlock
 from mqfast.store._put cimport PutPath, integer
 from mqfast.store._record cimport (
     ANYWHERE,
@@ -175,6 +175,17 @@ cdef object misplaced(ConsumeQueue queue, int64_t at, path, int64_t physical, in
                        offset=physical, expected=f"a record of {size} bytes", found=found)
 
 
+cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
+    """Does a unit point behind everything written? One that is put with its record stands there a moment before `written` covers the
+    record; both happen under the put lock."""
+    cdef int64_t written = mq_load64(&log.state.written)
+    if physical > written - size:
+        log.take_put_lock()
+        written = log.state.written
+        unlock(&log.state.lock)
+    return physical > written - size
+
+
 cdef bint may_stand(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
     """May a record that claims another queue offset stand here? A queue that once lost units has all later ones too low, in the
     order of the log, but never its first one; where the unit of the claimed place is not later in the log, one of the two is damaged."""
@@ -249,7 +260,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
                 at += UNIT_BYTES
                 continue
             if physical < 0 or physical > limit - size:
-                if g.count == 0 and (physical < 0 or physical > mq_load64(&log.state.written) - size):
+                if g.count == 0 and (physical < 0 or beyond(log, physical, size)):
                     raise misplaced(queue, at, log.path, physical, size, "one beyond the log")
                 last = 0            # not yet shown to readers, or damaged and shown first when the next get comes to it
                 break
