@@ -62,6 +62,7 @@ class QueueStore:
         self._lock = threading.RLock()
         self.table = QueueTable()
         self.batch: dict[tuple[str, int], BatchConsumeQueue] = {}
+        self._batch_topics: set[str] = set()
         self._batch_heads: dict[tuple[str, int], ConsumeQueue] = {}
         self.light = config.enable_lmq and config.enable_multi_dispatch
         self.skipped = 0
@@ -72,7 +73,9 @@ class QueueStore:
     # --- making and finding ---
 
     def is_batch(self, topic: str) -> bool:
-        """Is it a topic whose queues have 46-byte units?"""
+        """Is it a topic whose queues have 46-byte units? Its files say so too, should topics.json have lost it."""
+        if topic in self._batch_topics:
+            return True
         found = self._topics.get(topic)
         return found is not None and found.is_batch_queue
 
@@ -212,6 +215,7 @@ class QueueStore:
         for topic, ids in _paths.list_queues(self._door, self._paths.batch_consume_queue).items():
             for queue_id in ids:
                 self._batch_queue(topic, queue_id).load()
+                self._batch_topics.add(topic)
 
     def recover(self) -> None:
         """Let every queue find its end."""
@@ -353,6 +357,7 @@ class QueueStore:
                 self.table.remove(topic, queue.queue_id)
             for key in [key for key in self.batch if key[0] == topic]:
                 self.batch.pop(key).destroy()
+                self._batch_topics.discard(topic)
                 self._batch_heads.pop(key, None)
             return gone
 
