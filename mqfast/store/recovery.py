@@ -46,7 +46,8 @@ class RecoveryReport:
     """What a recovery found and did.
 
     ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over; ``reason``
-    says why the walk ended.
+    says why the walk ended. ``seconds`` is the whole time, ``sync_seconds`` the part that waited for the disk: what no
+    flush is known to have covered is made durable before the store goes on.
     """
 
     clean: bool
@@ -56,6 +57,7 @@ class RecoveryReport:
     records: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    sync_seconds: float = 0.0
     reason: str = "no log"
     removed_log_files: list[str] = field(default_factory=list)
     removed_index_files: list[str] = field(default_factory=list)
@@ -150,7 +152,9 @@ def recover(
     missing = queues.missing_from()
     if missing is not None:
         report.records += _put_units_again(log, dispatcher, missing, end)
+    waited = time.perf_counter()
     report.removed_log_files = log.truncate(end, last_timestamp, -1 if clean else unflushed_from)
+    report.sync_seconds = time.perf_counter() - waited
     if index is not None and index.files and index.end_offset >= end:
         again = index.truncate(end)
         if again < end:
