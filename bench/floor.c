@@ -43,6 +43,27 @@ int64_t floor_ns(const char *path, const uint8_t *body, int64_t size, int64_t he
     return took;
 }
 
+/* ns to make fresh, allocated pages of a file writable: what the kernel takes for every new byte of the log; -1: failed */
+int64_t page_floor_ns(const char *path, int64_t bytes) {
+    int64_t took = -1;
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) return -1;
+#if defined(__linux__)
+    if (fallocate(fd, 0, 0, bytes) != 0) bytes = -1;
+#endif
+    if (bytes > 0) {
+        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (base != MAP_FAILED) {
+            int64_t start = now_ns();
+            if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) == 0) took = now_ns() - start;
+            munmap(base, (size_t)bytes);
+        }
+    }
+    close(fd);
+    unlink(path);
+    return took;
+}
+
 /* ns for count rounds of: write size bytes at the end of a file, fdatasync */
 int64_t sync_floor_ns(const char *path, const uint8_t *body, int64_t size, int64_t count) {
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);

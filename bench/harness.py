@@ -38,14 +38,21 @@ class Floor:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._copy = library.floor_ns
         self._sync = library.sync_floor_ns
-        for function in (self._copy, self._sync):
+        self._pages = library.page_floor_ns
+        for function in (self._copy, self._sync, self._pages):
             function.restype = ctypes.c_int64
         self._copy.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+        self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
         """ns a record for copy and CRC into a fresh, writable file mapping."""
         return self._copy(os.fsencode(directory / "floor"), b"x" * size, size, header, count) / count
+
+    def page_ns(self, directory: Path, size: int, megabytes: int = 128) -> float:
+        """ns that the kernel takes to make as much of a fresh file writable as a record of this size needs."""
+        took = self._pages(os.fsencode(directory / "floor"), megabytes << 20)
+        return took / (megabytes << 20) * size
 
     def sync_ns(self, directory: Path, size: int, count: int = 200) -> float:
         """ns for one append and fdatasync."""
