@@ -555,6 +555,8 @@ cdef class PutPath:
     def put_batch(self, messages) -> BatchResult:
         """Store several messages as one: all of them or none, next to each other in the log, with one store time.
 
+        None is stored when one is refused. A process killed in the middle of the append may leave the first of them, as in RocketMQ.
+
         Args: messages: Message objects; topics and queues may differ. Returns: BatchResult, in order.
         Raises: as put; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file.
         Source: CommitLog.asyncPutMessages (classic batch).
