@@ -399,10 +399,11 @@ def foreign_fault(path: Path, enabled: str) -> dict[str, Any]:
     """A SIGBUS that is none of ours: the process ends by it, and faulthandler prints once."""
     if enabled == "before":
         faulthandler.enable()
-    store = _lose_a_page(path)
     if enabled == "after":
+        # Over our handler, while no page is lost: a service thread may touch a lost one at any moment.
+        opened(path.parent / "another").put("T", BODY)
         faulthandler.enable()
-        opened(path.parent / "another")  # a new mapping: our place is taken again
+    store = _lose_a_page(path)  # a new mapping: our place is taken again
     if until_refused(lambda: store.put("T", BODY), 1)[1] != "StoreFailed":
         raise AssertionError("the put was not refused")
     _touch_a_foreign_page(path)
