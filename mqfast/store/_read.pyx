@@ -208,6 +208,22 @@ cdef bint may_stand(CommitLog log, ConsumeQueue queue, int64_t place, int64_t cl
     return True
 
 
+cdef bint outside(GetResult g, int64_t offset, int64_t first, int64_t last):
+    """Is the offset outside [first, last)? The result then says why, and where to go on."""
+    if last == 0:
+        g.status = NO_MESSAGE_IN_QUEUE
+        g.next_offset = 0
+    elif offset < first:
+        g.status = OFFSET_TOO_SMALL
+        g.next_offset = first
+    elif offset >= last:
+        g.status = OFFSET_OVERFLOW_ONE if offset == last else OFFSET_OVERFLOW_BADLY
+        g.next_offset = last
+    else:
+        return False
+    return True
+
+
 cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
     """Read up to max_count messages from a queue offset on. tags: tuple of (hash, UTF-8 bytes), or None for all."""
     cdef int64_t end = mq_load64(&queue.state.end)
@@ -226,17 +242,11 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     cdef Found f
     cdef bint removed = False
     cdef bytes text
-    if last == 0:
-        g.status = NO_MESSAGE_IN_QUEUE
-        g.next_offset = 0
-        return g
-    if offset < first:
-        g.status = OFFSET_TOO_SMALL
-        g.next_offset = first
-        return g
-    if offset >= last:
-        g.status = OFFSET_OVERFLOW_ONE if offset == last else OFFSET_OVERFLOW_BADLY
-        g.next_offset = last
+    if log.hide_unflushed or log.state.pooled:
+        # a unit may stand there before its record may be seen
+        last = queue.readable_offset(limit)
+        g.max_offset = last
+    if outside(g, offset, first, last):
         return g
     if tags is not None:
         tag_count = len(tags)
@@ -390,17 +400,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
     cdef MappedFile file
     cdef Lease held
     cdef int64_t messages = 0
-    if last == 0:
-        g.status = NO_MESSAGE_IN_QUEUE
-        g.next_offset = 0
-        return g
-    if offset < first:
-        g.status = OFFSET_TOO_SMALL
-        g.next_offset = first
-        return g
-    if offset >= last:
-        g.status = OFFSET_OVERFLOW_ONE if offset == last else OFFSET_OVERFLOW_BADLY
-        g.next_offset = last
+    if outside(g, offset, first, last):
         return g
     while offset < last and messages < max_count:
         unit = queue.find(offset)

@@ -40,7 +40,9 @@ def test_a_message_that_waits_for_its_flush_is_not_counted(tmp_path: Path) -> No
         try:
             assert entered.wait(30)
             assert store.log.written > store.log.flushed
-            assert len(store.get("T", 0, 0)) == 1
+            found = store.get("T", 0, 0)
+            assert (len(found), found.max_offset, found.next_offset) == (1, 1, 1)
+            assert store.get("T", 0, 1).status.name == "OFFSET_OVERFLOW_ONE"
             assert store.max_offset("T", 0) == 1
             assert store.queues() == [("T", 0, 0, 1)]
         finally:
