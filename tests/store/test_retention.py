@@ -1,0 +1,115 @@
+"""Retention: the byte budget, the watermarks, who still reads, and what went unread."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from pathlib import Path
+
+import pytest
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import DiskFull
+from mqfast.store._os import OsDoor
+
+STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
+CALL = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)
+)
+BODY = b"x" * 1000
+FAST = {"delete_files_interval_ms_commit_log": 0, "clean_resource_interval_ms": 600_000}
+
+
+class Disk:
+    """A door whose disk is as full as the test says."""
+
+    def __init__(self, used_percent: int) -> None:
+        self.door = OsDoor()
+        self.used_percent = used_percent
+        self._callback = CALL(self._statvfs)
+        table = (ctypes.c_void_p * 27).from_address(self.door.table_address)
+        table[STATVFS] = ctypes.cast(self._callback, ctypes.c_void_p).value
+
+    def _statvfs(self, _os: int, _path: bytes, total: object, available: object) -> int:
+        total[0], available[0] = 1000, 1000 - self.used_percent * 10  # type: ignore[index]
+        return 0
+
+
+def filled(path: Path, disk: Disk | None = None, **settings: object) -> mqfast.MessageStore:
+    config = StoreConfig.tiny(**FAST, mapped_file_bytes_commit_log=64 << 10, **settings)  # type: ignore[arg-type]
+    store = mqfast.open(path, config=config, door=disk.door if disk else None)
+    for _ in range(400):
+        store.put("T", BODY)
+    store.flush()
+    store._dispatcher.step()
+    store.log.reap()  # else the flush service does, within half a second
+    return store
+
+
+def test_the_budget_takes_the_oldest_files_and_what_follows_them(tmp_path: Path) -> None:
+    with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
+        store.consumer("slow", "T").commit_message(store.get("T", 0, 9, 1)[0])
+        held = store.get("T", 0, 0, 1)[0]
+        assert store.retention.run_once(store.door.now_ms()) > 0
+        kept = store.log.written - store.min_physical_offset
+        assert kept <= 128 << 10 < kept + (64 << 10)  # no more than asked for, and no file too many
+        first = store.min_offset("T", 0)
+        assert store.get("T", 0, 0).status.name == "OFFSET_TOO_SMALL"
+        assert store.get("T", 0, first, 1)[0].physical_offset >= store.min_physical_offset
+        assert store.stats()["dropped_unread_messages"] == first - 10
+        assert bytes(held.body) == BODY
+        assert store.stats()["held_removed_files"] == 1
+        del held
+        assert store.stats()["held_removed_files"] == 0
+    with mqfast.open(tmp_path / "store") as store:
+        assert store.min_offset("T", 0) == first
+
+
+def test_above_the_forcible_level_the_oldest_go_whatever_their_age(tmp_path: Path) -> None:
+    disk = Disk(used_percent=50)
+    with filled(tmp_path / "store", disk) as store:
+        now = store.door.now_ms()
+        assert store.retention.run_once(now) == 0
+        disk.used_percent = 86
+        assert store.retention.run_once(now) > 0
+        assert store.put("T", BODY).status.name == "PUT_OK"
+
+
+@pytest.mark.parametrize(("policy", "removes"), [("drop_oldest", True), ("refuse", False)])
+def test_above_the_warning_level_puts_are_refused_until_there_is_space(
+    tmp_path: Path, policy: str, removes: bool
+) -> None:
+    disk = Disk(used_percent=95)
+    with filled(tmp_path / "store", disk, retention_when_full=policy) as store:
+        now = store.door.now_ms()
+        assert (store.retention.run_once(now) > 0) is removes
+        with pytest.raises(DiskFull):
+            store.put("T", BODY)
+        assert str(store.state) == "full"
+        disk.used_percent = 88  # between the levels nothing changes
+        store.retention.run_once(now)
+        with pytest.raises(DiskFull):
+            store.put("T", BODY)
+        disk.used_percent = 60
+        store.retention.run_once(now)
+        assert store.put("T", BODY).status.name == "PUT_OK"
+        assert str(store.state) == "open"
+
+
+def test_a_file_whose_time_is_over_goes_at_the_hour_or_when_space_is_short(tmp_path: Path) -> None:
+    disk = Disk(used_percent=50)
+    another_hour = f"{(time.localtime().tm_hour + 12) % 24:02d}"
+    with filled(tmp_path / "store", disk, file_reserved_time_hours=0, delete_when=another_hour) as store:
+        now = store.door.now_ms() + 10_000
+        assert store.retention.run_once(now) == 0
+        disk.used_percent = 80
+        assert store.retention.run_once(now) > 0
+
+
+def test_the_policy_is_said_in_one_line(tmp_path: Path) -> None:
+    with filled(tmp_path / "store", retention_bytes=128 << 10, retention_when_full="refuse") as store:
+        line = store.retention.policy()
+        assert "131072 bytes" in line
+        assert "refuses puts" in line
+        assert "\n" not in line
