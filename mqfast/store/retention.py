@@ -140,7 +140,6 @@ class RetentionService:
             expired = expired_due and self._door.mtime_ms(file.path) + c.file_reserved_time_hours * 3_600_000 <= now_ms
             if not (at_once or over_budget or expired):
                 break
-            self._count_unread(file.start_offset + file.file_bytes)
             if removed:
                 self._pause(c.delete_files_interval_ms_commit_log / 1000)
             log.remove_first()
@@ -152,6 +151,8 @@ class RetentionService:
             self.deleted_bytes += file.file_bytes
             _log.info("removed log file %s", file.path)
         self._look_after_held(now_ms)
+        if removed:
+            self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
         if log.min_offset > self._min_seen:
             self._min_seen = log.min_offset
             self._queues.delete_expired(log.min_offset)
