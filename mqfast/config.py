@@ -254,9 +254,6 @@ class StoreConfig:
     warm_mapped_file_enable: bool = _setting(
         False, "warmMapedFileEnable", "", "Touch every page of a new log file before it is used."
     )
-    write_without_mmap: bool = _setting(
-        False, "writeWithoutMmap", "", "Append by write calls instead of through the mapping (newer than 5.3.3)."
-    )
 
     # Index, dispatch and reading.
     message_index_enable: bool = _setting(True, "messageIndexEnable", "", "Index messages by key.")
@@ -396,18 +393,19 @@ class StoreConfig:
             )
         _delay_levels(self.message_delay_level)
         _hours(self.delete_when)
-        contradictions = (
-            ("write_without_mmap", "transient_store_pool_enable", "the pool commits into a mapping"),
-            ("write_without_mmap", "warm_mapped_file_enable", "there is no mapping to warm"),
-        )
-        for one, other, why in contradictions:
-            if getattr(self, one) and getattr(self, other):
-                raise ConfigError(f"{one} and {other}: expected at most one of them, found both: {why}")
         if self.force_verify_prop_crc and not self.enabled_append_prop_crc:
             raise ConfigError(
                 "force_verify_prop_crc: expected enabled_append_prop_crc as well, found it off: "
                 "no new record would pass the check"
             )
+        if "mapped_file_bytes_commit_log" in self.explicit:
+            self.check_budget()
+
+    def check_budget(self) -> None:
+        """Compare the byte budget with the length of a log file, which an existing store may say itself.
+
+        Raises: ConfigError.
+        """
         least = 2 * self.mapped_file_bytes_commit_log
         if self.retention_bytes is not None and self.retention_bytes < least:
             raise ConfigError(

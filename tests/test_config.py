@@ -97,10 +97,8 @@ def test_wrong_values_are_errors(settings: dict[str, object], message: str) -> N
 @pytest.mark.parametrize(
     "settings",
     [
-        {"write_without_mmap": True, "transient_store_pool_enable": True},
-        {"write_without_mmap": True, "warm_mapped_file_enable": True},
         {"force_verify_prop_crc": True},
-        {"retention_bytes": 100 << 20},
+        {"retention_bytes": 100 << 20, "mapped_file_bytes_commit_log": 64 << 20},
         {"store_host": "1.2.3.4:5", "listenPort": 6},
     ],
 )

@@ -158,7 +158,7 @@ class AllocateMappedFileService:
                 # A small sync then writes a small folio. Without it pages come in large folios, which are populated
                 # several times faster: what a log that is flushed by the clock needs.
                 file.small_folios()
-            if self._config.warm_mapped_file_enable and not self._config.write_without_mmap:
+            if self._config.warm_mapped_file_enable:
                 file.preheat()
                 try:
                     if not file.lock_memory(self._config.mlock_budget_bytes):

@@ -116,6 +116,7 @@ class MessageStore(PutPath):
         self.paths = _paths.StorePaths(path, config.commit_log_dirs)
         self.config = sizes_of_files(door, self.paths, config)
         config = self.config
+        config.check_budget()
         clean = not _lock.abort_exists(door, self.paths.abort)
         if not clean:
             sync_names(door, self.paths)

@@ -10,7 +10,7 @@ import pytest
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import DiskFull
+from mqfast.errors import ConfigError, DiskFull
 from mqfast.store._os import OsDoor
 
 STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
@@ -37,7 +37,7 @@ class Disk:
 
 
 def filled(path: Path, disk: Disk | None = None, **settings: object) -> mqfast.MessageStore:
-    config = StoreConfig.tiny(**FAST, mapped_file_bytes_commit_log=64 << 10, **settings)  # type: ignore[arg-type]
+    config = StoreConfig.tiny(**FAST, **settings)  # type: ignore[arg-type]
     store = mqfast.open(path, config=config, door=disk.door if disk else None)
     for _ in range(400):
         store.put("T", BODY)
@@ -113,3 +113,12 @@ def test_the_policy_is_said_in_one_line(tmp_path: Path) -> None:
         assert "131072 bytes" in line
         assert "refuses puts" in line
         assert "\n" not in line
+
+
+def test_the_budget_is_compared_with_the_files_that_are_there(tmp_path: Path) -> None:
+    filled(tmp_path / "store").close()
+    mqfast.open(tmp_path / "store", retention_bytes=128 << 10).close()
+    with pytest.raises(ConfigError, match="at least two log files"):
+        mqfast.open(tmp_path / "store", retention_bytes=100 << 10)
+    with pytest.raises(ConfigError, match="at least two log files"):
+        mqfast.open(tmp_path / "new", retention_bytes=128 << 10)
