@@ -244,7 +244,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     cdef bytes text
     if log.hide_unflushed or log.state.pooled:
         # a unit may stand there before its record may be seen
-        last = queue.readable_offset(limit)
+        last = min(last, queue.readable_offset(limit))      # the queue may have grown since its end was read
         g.max_offset = last
     if outside(g, offset, first, last):
         return g
