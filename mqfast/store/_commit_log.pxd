@@ -98,6 +98,7 @@ cdef class CommitLog:
     cdef readonly list files
     cdef object roll_lock
     cdef list retained                      # MappedFiles that stand in the ring, oldest first
+    cdef int64_t reaped                     # how many were let go of: the first of `retained` has this number in the ring
     cdef MappedFile current
     cdef public int64_t prefault_window
     cdef MappedFile file_at(self, int64_t physical_offset)

@@ -715,8 +715,10 @@ cdef class CommitLog:
         """Let go of files whose bytes are all durable: return pool buffers, close descriptors."""
         cdef MappedFile file
         cdef LogState *s = &self.state
-        while len(self.retained) > 1 and len(self.retained) > s.pending_tail - mq_load64(&s.pending_head):
+        # not by the length of `retained`: a roll under way has put its file there and may still wait for the put lock
+        while len(self.retained) > 1 and self.reaped < mq_load64(&s.pending_head):
             file = self.retained.pop(0)
+            self.reaped += 1
             if file.buffer != NULL:
                 self.pool.give_back(file)
             file.watch(None)
