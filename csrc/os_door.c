@@ -117,6 +117,9 @@ static int real_madvise(mq_os *os, void *address, int64_t bytes, int advice) {
     case MQ_ADVISE_POPULATE_WRITE:
         native = MADV_POPULATE_WRITE;
         break;
+    case MQ_ADVISE_HUGE:
+        native = MADV_HUGEPAGE;
+        break;
 #endif
     default:
         return -EINVAL;

@@ -24,7 +24,13 @@ typedef struct {
 } mq_stat;
 
 enum { MQ_READ = 0, MQ_READ_WRITE = 1 };                                                           /* mmap protection */
-enum { MQ_ADVISE_RANDOM = 1, MQ_ADVISE_SEQUENTIAL, MQ_ADVISE_WILLNEED, MQ_ADVISE_POPULATE_WRITE }; /* madvise */
+enum {
+    MQ_ADVISE_RANDOM = 1,
+    MQ_ADVISE_SEQUENTIAL,
+    MQ_ADVISE_WILLNEED,
+    MQ_ADVISE_POPULATE_WRITE,
+    MQ_ADVISE_HUGE
+}; /* madvise */
 enum {
     MQ_OPEN_READ = 0,
     MQ_OPEN_WRITE = 1,

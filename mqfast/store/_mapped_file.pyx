@@ -13,6 +13,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from mqfast.store._os cimport (
+    MQ_ADVISE_HUGE,
     MQ_ADVISE_RANDOM,
     MQ_ADVISE_WILLNEED,
     MQ_OPEN_CREATE,
@@ -314,10 +315,15 @@ cdef class MappedFile:
         self.check_damage()
         self.allocated = end
 
-    def small_folios(self) -> None:
-        """Ask for small page-cache units before the first write: a store through a mapping dirties the whole folio."""
+    def expect_appends(self, bint small_syncs) -> None:
+        """Choose the size of the page-cache units (folios) before the first write; advice only, so it cannot fail.
+
+        Args: small_syncs: a sync follows every few records. A store through a mapping dirties the whole folio, so small ones are written
+        faster then. Otherwise huge ones: the kernel makes and maps 2 MiB at once, which halves the cost of new log pages, and after a
+        sync one fault makes all of it writable again.
+        """
         self.map()
-        self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM)
+        self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
 
     def preheat(self) -> int:
         """Make every page resident and writable ahead of use; returns the bytes done. Raises: DiskFull, StorageError."""

@@ -154,10 +154,7 @@ class AllocateMappedFileService:
         path = os.path.join(self._log.path, _paths.offset_name(start))
         file = MappedFile.create(self._door, path, start, self._log.file_bytes)
         try:
-            if self._config.sync_flush:
-                # A small sync then writes a small folio. Without it pages come in large folios, which are populated
-                # several times faster: what a log that is flushed by the clock needs.
-                file.small_folios()
+            file.expect_appends(self._config.sync_flush)
             if self._config.warm_mapped_file_enable:
                 file.preheat()
                 try:
