@@ -117,6 +117,14 @@ class StoreConfig:
         "Kind of store; the RocksDB kind is another format and not opened here.",
         choices=("default",),
     )
+    broker_role: str = _setting(
+        "ASYNC_MASTER",
+        "brokerRole",
+        "name",
+        "SLAVE: the log must stay equal to its master's, so puts are refused. No master waits for a slave here, which "
+        "is RocketMQ's default for SYNC_MASTER too (inSyncReplicas=1).",
+        choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+    )
 
     # Sizes that are part of the format.
     mapped_file_bytes_commit_log: int = _setting(

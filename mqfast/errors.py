@@ -21,6 +21,7 @@ __all__ = [
     "MessageIllegal",
     "MessageTooLarge",
     "MqfastError",
+    "NotMaster",
     "OffsetError",
     "PageCacheBusy",
     "PoolExhausted",
@@ -78,6 +79,12 @@ class StoreClosed(UsageError):
 
 class StoreForked(StoreClosed):
     """The store belongs to the parent process; a forked child must open its own."""
+
+
+class NotMaster(UsageError):
+    """The store was opened as a slave, whose log must stay equal to its master's: nothing is put (RocketMQ:
+    SERVICE_NOT_AVAILABLE).
+    """
 
 
 class StoreNotFound(UsageError, FileNotFoundError):

@@ -10,6 +10,7 @@ cdef enum LogFlag:                  # one load on the put's edge: anything set m
     LOG_FAILED = 2                  # latched by a failed flush or write
     LOG_FORKED = 4
     LOG_REFUSING = 8                # disk above its watermark and the policy refuses writes
+    LOG_SLAVE = 16                  # opened as a slave: nothing is put
 
 cdef enum Append:
     APPEND_OK = 1

@@ -72,6 +72,7 @@ from mqfast.errors import (
     FlushError,
     InternalError,
     MessageTooLarge,
+    NotMaster,
     OffsetError,
     StoreClosed,
     StoreFailed,
@@ -81,7 +82,7 @@ from mqfast.store import paths as _paths
 
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
-cdef int64_t POPULATE_STEP = 512 << 10  # one populate call: short enough that a rising rate is seen between two
+cdef int64_t POPULATE_STEP = 2 << 20  # one populate call: short enough that a rising rate is seen between two
 cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 cdef int LOST = 5                        # EIO: a page or a whole file is gone
 cdef int64_t SYNC_STEP = 4 << 20        # a sync covers at most this much, so that a waiter does not queue behind a gigabyte
@@ -206,10 +207,10 @@ cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil:
     unlock(&s.lock)
     claimed = mq_load64(&s.prefaulted)
     start = max(start, claimed)
-    end = min(end, file_start + file_bytes)
-    if s.pooled or file_bytes == 0 or start < file_start or start >= end:
+    if s.pooled or file_bytes == 0 or start < file_start or start >= min(end, file_start + file_bytes):
         return 0
-    stop = min(end, start + POPULATE_STEP)
+    # whole steps of the file, so that no two pieces share a huge page
+    stop = min(file_start + file_bytes, file_start + ((start - file_start) // POPULATE_STEP + 1) * POPULATE_STEP)
     if not mq_cas64(&s.prefaulted, claimed, stop):
         return 1
     start = (start - file_start) & ~(PAGE - 1)
@@ -464,6 +465,7 @@ cdef class CommitLog:
                     finally:
                         file.release()
                     check(rc, "msync", file.path)
+                file.expect_appends(self.sync_flush)
                 self._retain(file)
                 self._switch_to(file)
                 self.current = file
@@ -550,7 +552,7 @@ cdef class CommitLog:
 
     @property
     def flags(self) -> int:
-        """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing."""
+        """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing, 16 slave."""
         return mq_load32(&self.state.flags)
 
     def set_flag(self, uint32_t flag, bint on=True) -> None:
@@ -606,13 +608,11 @@ cdef class CommitLog:
 
     cdef int raise_state(self) except -1:
         cdef uint32_t flags = mq_load32(&self.state.flags)
-        if flags & LOG_FORKED:
-            raise StoreForked("this store was opened by the parent process; open it again in this one")
-        if flags & LOG_CLOSED:
-            raise StoreClosed(f"store of {self.path} is closed")
-        if flags & LOG_FAILED:
-            self.raise_lost()
-            raise StoreFailed(-self.state.error, "the store was latched by a failed flush or write; reopen it to recover", self.path)
+        if flags == 0:
+            return 0
+        self.check_state()
+        if flags & LOG_SLAVE:
+            raise NotMaster(f"store of {self.path}: expected broker_role ASYNC_MASTER or SYNC_MASTER for a put, found SLAVE")
         if flags & LOG_REFUSING:
             raise DiskFull(28, "disk use is above its watermark and the policy refuses writes", self.path)
         return 0
@@ -626,8 +626,15 @@ cdef class CommitLog:
         return 0
 
     def check_state(self) -> None:
-        """Raise what an append would raise: StoreClosed, StoreForked, StoreFailed, DiskFull."""
-        self.raise_state()
+        """Raise if this log is of no more use: StoreClosed, StoreForked, StoreFailed. That it takes no puts is no reason."""
+        cdef uint32_t flags = mq_load32(&self.state.flags)
+        if flags & LOG_FORKED:
+            raise StoreForked("this store was opened by the parent process; open it again in this one")
+        if flags & LOG_CLOSED:
+            raise StoreClosed(f"store of {self.path} is closed")
+        if flags & LOG_FAILED:
+            self.raise_lost()
+            raise StoreFailed(-self.state.error, "the store was latched by a failed flush or write; reopen it to recover", self.path)
 
     cdef int take_put_lock(self) except -1:
         """Take the put lock with the GIL held: never sleep on it so, and never hold it while waiting for the GIL."""

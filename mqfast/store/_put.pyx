@@ -364,7 +364,7 @@ cdef class PutPath:
         Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; born_timestamp:
         ms, default the store time; hosts: ``address:port``; wait_store_ok: with sync flush, wait for the disk.
         Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
-        PoolExhausted (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
+        PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
         Durability: async flush: survives a kill of the process; a power cut loses at most the flush interval. Sync flush: survives a power cut
         when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
         Source: DefaultMessageStore.putMessage.

@@ -69,6 +69,7 @@ _log = logging.getLogger("mqfast.store")
 _CLOSED: Final = 1
 _FAILED: Final = 2
 _FORKED: Final = 4
+_SLAVE: Final = 16
 _open_stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
 
@@ -137,6 +138,7 @@ class MessageStore(PutPath):
             inline_dispatch=config.dispatch == "inline",
             prefault_window=config.prefault_window_bytes,
         )
+        log.set_flag(_SLAVE, config.broker_role == "SLAVE")
         log.load()
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._queues.load()
