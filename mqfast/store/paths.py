@@ -88,6 +88,7 @@ class StorePaths:
         "read_only_commit_logs",
         "root",
         "subscription_group",
+        "timer_check",
         "timer_log",
         "timer_wheel",
         "topics",
@@ -108,6 +109,7 @@ class StorePaths:
         self.timer_wheel: Final = join(root, "timerwheel")
         self.timer_log: Final = join(root, "timerlog")
         self.config: Final = join(root, "config")
+        self.timer_check: Final = join(self.config, "timercheck")
         self.topics: Final = join(self.config, "topics.json")
         self.subscription_group: Final = join(self.config, "subscriptionGroup.json")
         self.consumer_offset: Final = join(self.config, "consumerOffset.json")

@@ -33,6 +33,7 @@ from mqfast.store.lock import StoreLock, create_abort
 from mqfast.store.metadata import ConfigFile, TopicTable
 from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.reader import check_is_store
+from mqfast.store.timer_files import Finding, TimerFiles
 
 __all__ = ["Damage", "RepairReport", "Report", "Severity", "repair", "verify"]
 
@@ -160,6 +161,7 @@ class _Verifier:
         self.asked: dict[_Key, list[int]] = {}
         self.keys = self.key_sum = 0
         self.max_timestamp = -1
+        self.recent: PreadFile | None = None
 
     # --- findings ----------------------------------------------------------------------------------------------------
 
@@ -552,6 +554,30 @@ class _Verifier:
                      f"{len(missing)} missing, the first of the record at {min(p for _, p in missing)}",
                      Severity.RECOVERABLE if self.report.dirty else Severity.NOTE)  # fmt: skip
 
+    # --- timer files -------------------------------------------------------------------------------------------------
+
+    def timer(self) -> None:
+        files = TimerFiles(self.door, self.paths)
+        weights = {"note": Severity.NOTE, "tail": self.unless_dirty(), "damage": Severity.DAMAGE}
+        try:
+            found = files.check(self._record, self.log_min, self.log_end)
+        except (CorruptFile, StorageError) as error:
+            found = [Finding("timer.file", self.paths.timer_log, None, "files that can be read", error, "damage")]
+        for kind, path, offset, expected, what, weight in found:
+            self.add(kind, path, offset, expected, what, weights[weight])
+        self.report.counts["timer units"] += files.units
+        self.report.counts["timer slots"] += files.slots
+
+    def _record(self, physical_offset: int, size: int) -> StoredMessage | str:
+        """One record of the log, or why there is none."""
+        opened = self.recent
+        if opened is None or not opened.start <= physical_offset < opened.end:
+            log = next((log for log in self.logs if log.file.start_offset <= physical_offset < log.end), None)
+            if log is None:
+                return "none"
+            opened = self.recent = PreadFile(self.door, log.file.path, log.file.start_offset)
+        return opened.record(physical_offset, size, -1, False)
+
     # --- small files -------------------------------------------------------------------------------------------------
 
     def small_files(self) -> None:
@@ -635,6 +661,7 @@ def _verify(
     run.log(threads, progress)
     run.queues()
     run.index()
+    run.timer()
     run.small_files()
     order = list(Severity)
     run.report.damages.sort(key=lambda damage: -order.index(damage.severity))
@@ -651,7 +678,7 @@ def verify(
     config: StoreConfig | None = None,
     door: OsDoor | None = None,
 ) -> Report:
-    """Check a whole store: log, queues, index, checkpoint and the JSON files, each by itself and against the log.
+    """Check a whole store: log, queues, index, checkpoint, JSON and timer files, each by itself and against the log.
 
     Args: ``progress`` is called with (bytes of the log done, bytes in all) after each file; ``config`` gives log
         directories, index sizes and ``force_verify_prop_crc`` where the files do not tell.
