@@ -82,7 +82,7 @@ from mqfast.store import paths as _paths
 
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
-cdef int64_t POPULATE_STEP = 2 << 20  # one populate call: short enough that a rising rate is seen between two
+cdef int64_t POPULATE_STEP = 512 << 10  # one populate call: short enough that a rising rate is seen between two
 cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 cdef int LOST = 5                        # EIO: a page or a whole file is gone
 cdef int64_t SYNC_STEP = 4 << 20        # a sync covers at most this much, so that a waiter does not queue behind a gigabyte
@@ -207,10 +207,10 @@ cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil:
     unlock(&s.lock)
     claimed = mq_load64(&s.prefaulted)
     start = max(start, claimed)
-    if s.pooled or file_bytes == 0 or start < file_start or start >= min(end, file_start + file_bytes):
+    end = min(end, file_start + file_bytes)
+    if s.pooled or file_bytes == 0 or start < file_start or start >= end:
         return 0
-    # whole steps of the file, so that no two pieces share a huge page
-    stop = min(file_start + file_bytes, file_start + ((start - file_start) // POPULATE_STEP + 1) * POPULATE_STEP)
+    stop = min(end, start + POPULATE_STEP)
     if not mq_cas64(&s.prefaulted, claimed, stop):
         return 1
     start = (start - file_start) & ~(PAGE - 1)
