@@ -7,6 +7,7 @@ it by ``cimport``. Never tuned to the building machine: instruction sets are cho
 Environment switches, each kept in its own build directory so that changing between them rebuilds what it must:
     MQFAST_DEBUG=1      no optimisation, debug information, C assertions on
     MQFAST_SANITIZE=1   AddressSanitizer and UndefinedBehaviorSanitizer (run Python with libasan preloaded)
+    MQFAST_SANITIZE=thread  ThreadSanitizer instead (run Python with libtsan preloaded)
     MQFAST_COVERAGE=1   gcov for the C part, line tracing for Cython
 """
 
@@ -32,9 +33,11 @@ def switch(name: str) -> bool:
 
 DEBUG = switch("MQFAST_DEBUG")
 SANITIZE = switch("MQFAST_SANITIZE")
+THREAD = os.environ.get("MQFAST_SANITIZE", "").strip().lower() == "thread"
+SANITIZERS = ["-fsanitize=thread"] if THREAD else ["-fsanitize=address,undefined"]
 COVERAGE = switch("MQFAST_COVERAGE")
-MODE = "-".join(name for name, on in (("debug", DEBUG), ("sanitize", SANITIZE), ("coverage", COVERAGE)) if on)
-MODE = MODE or "release"
+_MODES = (("debug", DEBUG), ("sanitize", SANITIZE and not THREAD), ("thread", THREAD), ("coverage", COVERAGE))
+MODE = "-".join(name for name, on in _MODES if on) or "release"
 
 DIRECTIVES: dict[str, Any] = {
     "language_level": 3,
@@ -74,7 +77,9 @@ def compile_flags() -> list[str]:
     else:
         flags += ["-O3", "-g0", "-DNDEBUG"]
     if SANITIZE:
-        flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+        flags += [*SANITIZERS, "-fno-omit-frame-pointer"]
+        if not THREAD:
+            flags += ["-fno-sanitize-recover=undefined"]
     if COVERAGE:
         flags += ["--coverage"]
     return flags
@@ -84,7 +89,7 @@ def link_flags() -> list[str]:
     """Return the linker options of the current mode."""
     flags: list[str] = []
     if SANITIZE:
-        flags += ["-fsanitize=address,undefined"]
+        flags += SANITIZERS
     if COVERAGE:
         flags += ["--coverage"]
     return flags
@@ -139,6 +144,7 @@ class BuildExt(build_ext):
             # The coverage reader looks for the generated C beside its .pyx.
             build_dir=None if COVERAGE else self.cython_dir,
             compiler_directives=DIRECTIVES,
+            emit_linenums=SANITIZE,  # a sanitizer's report then names lines of the .pyx
             force=bool(self.force),
         )
         generated = {module.name: list(module.sources) for module in translated}
