@@ -16,7 +16,8 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block fuzz damage lint lint-style lint-types lint-c bench wheel clean distclean build help
+.PHONY: demo test crash crash-kill crash-block fuzz damage lint lint-style lint-types lint-c bench perf-check perf-baseline wheel clean \
+	distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
@@ -25,6 +26,7 @@ help:
 	@echo "make fuzz    damaged stores for FUZZ_SECONDS, then every decoder with sanitizers for as long"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
 	@echo "make bench   measure (pytest-benchmark)"
+	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV)"
 
@@ -56,6 +58,13 @@ crash-block: build
 
 bench: build
 	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --benchmark-only $(BENCH_ARGS)
+
+# Instructions, not seconds: the same on a busy machine. Needs Debian's valgrind package and says so when it is missing.
+perf-check: build
+	$(BIN)/python bench/counts.py $(PERF_ARGS)
+
+perf-baseline: build
+	$(BIN)/python bench/counts.py --write
 
 # Three parts, so that `make -k lint` shows the faults of all of them.
 lint: lint-style lint-types lint-c
