@@ -29,6 +29,9 @@ cdef inline void index_prefetch(const IndexState *s, int32_t key_hash) noexcept 
     mq_prefetchw(s.base + 40 + 4 * <int64_t> (key_slot_hash(key_hash) % s.slots))
 
 
+cdef int32_t hash_of_key(str topic, str key) noexcept
+
+
 cdef struct Walk:                # one query on its way down a chain
     int64_t rc                   # < 0: a read failed
     int64_t begin_timestamp      # of the file

@@ -113,7 +113,7 @@ cdef inline uint32_t _jhash(uint32_t h, str text) noexcept:
     return h
 
 
-cdef inline int32_t _key_hash(str topic, str key) noexcept:
+cdef int32_t hash_of_key(str topic, str key) noexcept:
     return key_slot_hash(<int32_t> _jhash(31 * _jhash(0, topic) + 35, key))  # 35: "#"
 
 
@@ -122,7 +122,7 @@ def key_hash(str topic not None, str key not None) -> int:
 
     Source: IndexFile.indexKeyHashMethod, IndexService.buildKey.
     """
-    return _key_hash(topic, key)
+    return hash_of_key(topic, key)
 
 
 cdef int64_t _clamped(object value) except? -1:
@@ -673,7 +673,7 @@ def search(
     Source: IndexService.queryOffset.
     """
     cdef list out = []
-    cdef int32_t h = _key_hash(topic, key)
+    cdef int32_t h = hash_of_key(topic, key)
     cdef IndexFile f
     cdef IndexState newest
     cdef Py_ssize_t i = len(files)

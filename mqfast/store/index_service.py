@@ -145,7 +145,7 @@ class IndexService:
         """
         report = IndexLoad()
         with self._lock:
-            self._check_open()
+            self.check_open()
             if self._files:
                 raise UsageError("the index is loaded already")
             files: list[IndexFile] = []
@@ -195,7 +195,7 @@ class IndexService:
             try:
                 file.flush()
             except StoreClosed:
-                self._check_open()  # else the file was retired meanwhile
+                self.check_open()  # else the file was retired meanwhile
 
     def close(self) -> None:
         """Flush and close every file; also those behind one that cannot be flushed. Safe to call twice.
@@ -217,7 +217,7 @@ class IndexService:
     def destroy_all(self) -> None:
         """Remove every index file; the service stays open and empty, for rebuilding."""
         with self._lock:
-            self._check_open()
+            self.check_open()
             self._retire(0, len(self._files))
 
     # --- put ---------------------------------------------------------------------------------------------------------
@@ -226,6 +226,11 @@ class IndexService:
     def files(self) -> tuple[IndexFile, ...]:
         """The open files, oldest first."""
         return self._files
+
+    @property
+    def batch(self) -> int:
+        """How many entries one look at the index gives at most (``max_msgs_num_batch``)."""
+        return self._config.max_msgs_num_batch
 
     @property
     def end_offset(self) -> int:
@@ -240,7 +245,7 @@ class IndexService:
         """
         files = self._files
         if not files:
-            self._check_open()
+            self.check_open()
             return None
         if files[-1].is_full:
             return None
@@ -312,7 +317,7 @@ class IndexService:
         limit = min(max_count, self._config.max_msgs_num_batch)
         found = search(self._files, topic, key, begin_ms, end_ms, limit)
         # Afterwards: a file that was retired meanwhile is no error, a store that was closed is.
-        self._check_open()
+        self.check_open()
         return IndexQuery._make(found)
 
     # --- retire ------------------------------------------------------------------------------------------------------
@@ -320,7 +325,7 @@ class IndexService:
     def delete_expired(self, min_physical_offset: int) -> list[str]:
         """Remove the oldest files that end below the log's first byte, never the newest file. Returns: their names."""
         with self._lock:
-            self._check_open()
+            self.check_open()
             n = 0
             while n < len(self._files) - 1 and self._files[n].end_offset < min_physical_offset:
                 n += 1
@@ -334,7 +339,7 @@ class IndexService:
         Returns: the lowest physical offset from which keys must be dispatched again; 0 for all of the log.
         """
         with self._lock:
-            self._check_open()
+            self.check_open()
             keep = 0
             while keep < len(self._files) and self._files[keep].end_offset < physical_offset:
                 keep += 1
@@ -349,6 +354,7 @@ class IndexService:
             file.destroy()
         return [os.path.basename(file.path) for file in gone]
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises: StoreClosed."""
         if self._closed:
             raise StoreClosed(f"the index in {self._directory} is closed")

@@ -40,6 +40,7 @@ from mqfast.store._dispatch import Dispatcher
 from mqfast.store._mapped_file import locked_byte_count, mapping_count
 from mqfast.store._os import OsDoor
 from mqfast.store._put import PutPath
+from mqfast.store._query import query
 from mqfast.store._read import GetResult, read
 from mqfast.store.allocate import AllocateMappedFileService
 from mqfast.store.checkpoint import StoreCheckpoint
@@ -246,42 +247,10 @@ class MessageStore(PutPath):
         Source: DefaultMessageStore.queryMessage.
         """
         self._check_open()
-        _texts(topic=topic, key=key)
-        limit = self.config.default_query_max_num if max_count is None else max_count
-        _numbers(max_count=limit, begin_ms=begin_ms, end_ms=end_ms)
         if self._index is None:
             raise UsageError("query: expected message_index_enable, found it off")
-        if self.config.dispatch == "inline":
-            self._dispatcher.step_if_needed()
-        found: dict[int, StoredMessage] = {}
-        # The index keeps whole seconds: what it says of a message may lie up to a second before its store time.
-        begin, end = max(0, begin_ms - 1000), end_ms
-        while len(found) < limit:
-            hits = self._index.query(topic, key, self.config.max_msgs_num_batch, begin, end).physical_offsets
-            oldest = None
-            fresh = False
-            for offset in hits:
-                try:
-                    message = self.log.message(offset)
-                except OffsetError:
-                    continue  # retention was faster than the index
-                except CorruptFile as error:
-                    file = self.log.find_file(offset)
-                    if error.offset is None or (file is not None and file.is_damaged):
-                        raise  # not the entry is wrong: the log file was cut short, or cannot be read
-                    continue
-                oldest = message.store_timestamp if oldest is None else min(oldest, message.store_timestamp)
-                if offset in found or message.topic != topic or not begin_ms <= message.store_timestamp <= end_ms:
-                    continue
-                if key not in message.keys and message.properties.get("UNIQ_KEY") != key:
-                    continue
-                found[offset] = message
-                fresh = True
-            if len(hits) < self.config.max_msgs_num_batch or not fresh or oldest is None or oldest <= begin_ms:
-                break
-            end = oldest
-        newest = sorted(found, reverse=True)[:limit]
-        return [found[offset] for offset in sorted(newest)]
+        limit = self.config.default_query_max_num if max_count is None else max_count
+        return query(self, self._index, topic, key, limit, begin_ms, end_ms)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType | str = BoundaryType.LOWER
@@ -556,12 +525,6 @@ def _numbers(**given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
             raise UsageError(f"{name}: expected a whole number of 64 bits, found {value!r}")
-
-
-def _texts(**given: object) -> None:
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise UsageError(f"{name}: expected str, found {type(value).__name__}")
 
 
 def _offset(where: object) -> int:
