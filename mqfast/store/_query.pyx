@@ -4,7 +4,7 @@ It must never trust a hash: every entry of the index is compared with the topic,
 Entries whose record is gone or is not one are left out; a log file that was cut short is an error.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._index_file cimport IndexFile, hash_of_key
@@ -72,9 +72,10 @@ def query(PutPath store, index, topic, key, max_count, begin_ms, end_ms) -> list
     cdef Found f
     cdef Py_ssize_t i
     cdef bint fresh
+    cdef int outcome
+    cdef int32_t h = hash_of_key(topic, key)
     if store.read_your_writes:
         store.dispatcher.catch_up()
-    h = hash_of_key(topic, key)
     while len(found) < limit:
         hits = []
         files = index.files
@@ -117,7 +118,8 @@ def query(PutPath store, index, topic, key, max_count, begin_ms, end_ms) -> list
         if len(hits) < batch or not fresh or oldest <= begin:
             break
         end = oldest
-    index.check_open()          # afterwards: a file that was retired meanwhile is no error, a store that was closed is
+    if index.is_closed:         # asked afterwards: a file that was retired meanwhile is no error, a store that was closed is
+        index.check_open()
     if len(found) == 1:
         return list(found.values())
     return [found[offset] for offset in sorted(sorted(found, reverse=True)[:max(limit, 0)])]

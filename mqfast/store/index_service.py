@@ -129,9 +129,11 @@ class IndexService:
         self._config = config
         self._checkpoint = checkpoint
         self._lock = threading.Lock()
-        # Replaced, never changed: a query walks the tuple it found.
-        self._files: tuple[IndexFile, ...] = ()
-        self._closed = False
+        # The open files, oldest first. Replaced, never changed: a query walks the tuple it found.
+        self.files: tuple[IndexFile, ...] = ()
+        self.is_closed = False
+        # How many entries one look at the index gives at most.
+        self.batch = config.max_msgs_num_batch
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class IndexService:
         report = IndexLoad()
         with self._lock:
             self.check_open()
-            if self._files:
+            if self.files:
                 raise UsageError("the index is loaded already")
             files: list[IndexFile] = []
             try:
@@ -156,7 +158,7 @@ class IndexService:
                 for file in files:
                     file.close()
                 raise
-            self._files = tuple(files)
+            self.files = tuple(files)
         for text in report.damaged:
             log.warning("index: %s", text)
         if report.skipped:
@@ -191,7 +193,7 @@ class IndexService:
 
     def flush(self) -> None:
         """Make everything put before this call durable. Raises: FlushError."""
-        for file in self._files:
+        for file in self.files:
             try:
                 file.flush()
             except StoreClosed:
@@ -203,7 +205,7 @@ class IndexService:
         Raises: FlushError, the first one met.
         """
         with self._lock:
-            files, self._files, self._closed = self._files, (), True
+            files, self.files, self.is_closed = self.files, (), True
         failure: BaseException | None = None
         for file in files:
             try:
@@ -218,24 +220,14 @@ class IndexService:
         """Remove every index file; the service stays open and empty, for rebuilding."""
         with self._lock:
             self.check_open()
-            self._retire(0, len(self._files))
+            self._retire(0, len(self.files))
 
     # --- put ---------------------------------------------------------------------------------------------------------
 
     @property
-    def files(self) -> tuple[IndexFile, ...]:
-        """The open files, oldest first."""
-        return self._files
-
-    @property
-    def batch(self) -> int:
-        """How many entries one look at the index gives at most (``max_msgs_num_batch``)."""
-        return self._config.max_msgs_num_batch
-
-    @property
     def end_offset(self) -> int:
         """Physical offset of the last record with a key in the index, 0: none. Records below it are not put again."""
-        files = self._files
+        files = self.files
         return files[-1].end_offset if files else 0
 
     def current(self) -> IndexFile | None:
@@ -243,7 +235,7 @@ class IndexService:
 
         Raises: DiskFull, StorageError when a file of another program has holes that cannot be filled; StoreClosed.
         """
-        files = self._files
+        files = self.files
         if not files:
             self.check_open()
             return None
@@ -264,7 +256,7 @@ class IndexService:
             current = self.current()
             if current is not None:
                 return current
-            full = self._files[-1] if self._files else None
+            full = self.files[-1] if self.files else None
             self._door.makedirs(self._directory)
             name = _file_name(self._door.now_ms(), os.path.basename(full.path) if full else None)
             while self._door.exists(os.path.join(self._directory, name)):
@@ -276,7 +268,7 @@ class IndexService:
                 self._config.max_index_num,
                 (full.end_timestamp, full.end_offset) if full else None,
             )
-            self._files = (*self._files, file)
+            self.files = (*self.files, file)
         if full is not None:
             full.flush()
             if full.end_timestamp > 0:
@@ -314,8 +306,8 @@ class IndexService:
         At most ``max_count`` and ``max_msgs_num_batch``. Keys with the same hash are among them: compare the message.
         Raises: StoreClosed.
         """
-        limit = min(max_count, self._config.max_msgs_num_batch)
-        found = search(self._files, topic, key, begin_ms, end_ms, limit)
+        limit = min(max_count, self.batch)
+        found = search(self.files, topic, key, begin_ms, end_ms, limit)
         # Afterwards: a file that was retired meanwhile is no error, a store that was closed is.
         self.check_open()
         return IndexQuery._make(found)
@@ -327,7 +319,7 @@ class IndexService:
         with self._lock:
             self.check_open()
             n = 0
-            while n < len(self._files) - 1 and self._files[n].end_offset < min_physical_offset:
+            while n < len(self.files) - 1 and self.files[n].end_offset < min_physical_offset:
                 n += 1
             return self._retire(0, n)
 
@@ -341,20 +333,20 @@ class IndexService:
         with self._lock:
             self.check_open()
             keep = 0
-            while keep < len(self._files) and self._files[keep].end_offset < physical_offset:
+            while keep < len(self.files) and self.files[keep].end_offset < physical_offset:
                 keep += 1
-            self._retire(keep, len(self._files))
-            return self._files[-1].end_offset if self._files else 0
+            self._retire(keep, len(self.files))
+            return self.files[-1].end_offset if self.files else 0
 
     def _retire(self, first: int, stop: int) -> list[str]:
         """Take files[first:stop] out of the row, then remove them. Under the lock."""
-        gone = self._files[first:stop]
-        self._files = self._files[:first] + self._files[stop:]
+        gone = self.files[first:stop]
+        self.files = self.files[:first] + self.files[stop:]
         for file in gone:
             file.destroy()
         return [os.path.basename(file.path) for file in gone]
 
     def check_open(self) -> None:
         """Raises: StoreClosed."""
-        if self._closed:
+        if self.is_closed:
             raise StoreClosed(f"the index in {self._directory} is closed")

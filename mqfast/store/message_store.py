@@ -246,7 +246,8 @@ class MessageStore(PutPath):
         index is off.
         Source: DefaultMessageStore.queryMessage.
         """
-        self._check_open()
+        if self._is_closed:
+            self._refuse_closed()
         if self._index is None:
             raise UsageError("query: expected message_index_enable, found it off")
         limit = self.config.default_query_max_num if max_count is None else max_count
