@@ -414,6 +414,11 @@ class DelayOffsetTable(_Table):
         offset = self._root.get(self._TABLE, {}).get(level, 0)
         return int(offset)
 
+    def offsets(self) -> dict[int, int]:
+        """Every level that is noted, with its next queue offset."""
+        with self._lock:
+            return dict(self._root.get(self._TABLE, {}))
+
     def set(self, level: int, offset: int) -> None:
         """Note the next queue offset of a level."""
         with self._lock:

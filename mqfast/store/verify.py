@@ -30,7 +30,7 @@ from mqfast.store._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_ind
 from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.lock import StoreLock, create_abort
-from mqfast.store.metadata import ConfigFile, TopicTable
+from mqfast.store.metadata import ConfigFile, DelayOffsetTable, TopicTable
 from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.reader import check_is_store
 from mqfast.store.timer_files import Finding, TimerFiles
@@ -604,6 +604,25 @@ class _Verifier:
                 continue
             for text in file.warnings:
                 self.add("config", path, None, "JSON", text, Severity.RECOVERABLE)
+        self._delay_offsets()
+
+    def _delay_offsets(self) -> None:
+        """What a broker has delivered of each level cannot be more than the level's queue holds."""
+        path = self.paths.delay_offset
+        try:
+            table = DelayOffsetTable.load(self.door, path)
+        except (CorruptFile, StorageError) as error:
+            if all(damage.path != path for damage in self.report.damages):  # it is JSON, but not this table
+                self.add("config", path, None, "offsets by level", error, Severity.DAMAGE)
+            return
+        for level, offset in sorted(table.offsets().items()):
+            asked = self.asked.get((_SCHEDULE, level - 1))
+            if asked is None and self.log_min > 0:
+                continue  # its records may have gone with the start of the log
+            end = 0 if asked is None else asked[6]
+            if offset > end:
+                # The broker moves it back when it loads the file.
+                self.add("config.delay", path, None, f"at most {end} of level {level}", offset, Severity.NOTE)
 
 
 def _number(data: bytes, at: int, size: int = 8) -> int:
