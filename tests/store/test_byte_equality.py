@@ -181,7 +181,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ["data_A", "data_B", "data3_C", "data3_D", "data3_G", "data3_J", "data4_H"])
 def test_every_engine_store(name: str, tmp_path: Path) -> None:
-    """data6_L is left out: its queue lost units to a bug of RocketMQ (trap 17 in test_traps.py)."""
+    """data6_L is left out: its queue lost units to a bug of RocketMQ (trap 17 in tests/traps)."""
     theirs, ours = ENGINE / name, tmp_path / "ours"
     records = records_of(theirs)
     first: dict[tuple[str, int], int] = {}
