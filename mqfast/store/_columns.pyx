@@ -10,6 +10,7 @@ may be called without the GIL, from any thread, once; a consumer may move a stru
 that nobody took releases its struct when it goes.
 """
 
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -62,6 +63,14 @@ cdef packed struct Row:                     # one line of FIXED_FIELDS
     int32_t version
 
 
+cdef object numpy_empty = None, fixed_dtype = None      # made when the first array is asked for
+
+
+cdef object not_whole(GetResult result, const uint8_t *p):
+    result.check_damage()
+    return CorruptFile("not a whole record", offset=mq_get64(p + 28))
+
+
 cdef Record *parse_all(GetResult result) except NULL:
     """Every record's fields, checked once; what is made of them later agrees even if the file changes. The caller frees it."""
     cdef Py_ssize_t i
@@ -73,8 +82,7 @@ cdef Record *parse_all(GetResult result) except NULL:
         p = result.hits[i].record
         if parse_record(p, mq_get32(p), &records[i]) != REC_OK:
             PyMem_Free(records)
-            result.check_damage()
-            raise CorruptFile("not a whole record", offset=mq_get64(p + 28))
+            raise not_whole(result, p)
     return records
 
 
@@ -83,24 +91,28 @@ def fixed_fields(GetResult result not None):
 
     Raises: CorruptFile when a record is not whole.
     """
-    import numpy
-
+    global numpy_empty, fixed_dtype
     cdef Py_ssize_t i
-    cdef Row *rows
     cdef Row *row
-    cdef Record *r
-    cdef Record *records
-    cdef uint8_t[::1] view
-    array = numpy.empty(result.count, numpy.dtype(list(FIXED_FIELDS)))
+    cdef const uint8_t *p
+    cdef Record record
+    cdef Record *r = &record
+    cdef Py_buffer view
+    if fixed_dtype is None:
+        import numpy
+
+        numpy_empty, fixed_dtype = numpy.empty, numpy.dtype(list(FIXED_FIELDS))
+        assert fixed_dtype.itemsize == <Py_ssize_t> sizeof(Row)
+    array = numpy_empty(result.count, fixed_dtype)
     if result.count == 0:
         return array
-    view = array.view(numpy.uint8)
-    assert view.shape[0] == result.count * <Py_ssize_t> sizeof(Row)
-    rows = <Row *> &view[0]
-    records = parse_all(result)
+    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE)
+    row = <Row *> view.buf
+    PyBuffer_Release(&view)     # the array keeps its memory
     for i in range(result.count):
-        r = &records[i]
-        row = &rows[i]
+        p = result.hits[i].record
+        if parse_record(p, mq_get32(p), r) != REC_OK:
+            raise not_whole(result, p)
         row.queue_offset = result.hits[i].queue_offset
         row.physical_offset = r.physical_offset
         row.record_queue_offset = r.queue_offset
@@ -117,7 +129,7 @@ def fixed_fields(GetResult result not None):
         row.topic_bytes = r.topic_bytes
         row.properties_bytes = r.properties_bytes
         row.version = 2 if r.magic == MAGIC_V2 else 1
-    PyMem_Free(records)
+        row += 1
     result.check_damage()
     return array
 

@@ -11,7 +11,7 @@ from libc.string cimport memcmp
 from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport mq_get32, mq_get64, mq_load64, unlock
+from mqfast.store._os cimport mq_get32, mq_get64, mq_load64, mq_prefetchr, unlock
 from mqfast.store._put cimport PutPath, integer
 from mqfast.store._record cimport (
     ANYWHERE,
@@ -44,6 +44,7 @@ cdef object NO_MATCHED_LOGIC_QUEUE = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
 cdef object NO_MESSAGE_IN_QUEUE = GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
 cdef int MAX_TAGS = 64
+cdef int64_t AHEAD = 6 * UNIT_BYTES
 cdef int64_t MAX_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES    # its byte in the queue still fits 63 bits
 
 
@@ -231,6 +232,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
     cdef int64_t at, physical, segment_end, available, claimed
     cdef int32_t size, hash_
+    cdef int64_t soon
     cdef int32_t hashes[64]
     cdef int tag_count = 0, k, wanted
     cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, first, last)
@@ -277,6 +279,13 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
             if g.count and g.total_bytes + size > max_bytes:
                 last = 0
                 break
+            if at + AHEAD < segment_end and file is not None:
+                # a batch is bound by cache misses: fetch the head and the tail of a record that comes soon
+                soon = mq_get64(unit + AHEAD) - file.start_offset
+                if 0 <= soon <= file.file_bytes - mq_get32(unit + AHEAD + 8):
+                    mq_prefetchr(held.base + soon)
+                    mq_prefetchr(held.base + soon + 64)
+                    mq_prefetchr(held.base + soon + mq_get32(unit + AHEAD + 8) - 1)
             if tag_count:
                 hash_ = <int32_t> mq_get64(unit + 12)
                 wanted = 0
