@@ -755,8 +755,9 @@ cdef class CommitLog:
         with nogil:
             rc = flush_up_to(s, end, deadline)
         if rc < 0:
-            self.raise_state()
-            raise FlushError(-rc, "flush failed", self.path)
+            # that the store is closing is not why
+            self.raise_lost()
+            raise FlushError(-rc, "flush failed; the store is latched", self.path)
         return rc == 1
 
     def fail(self, int error_number) -> None:
@@ -772,7 +773,8 @@ cdef class CommitLog:
         with nogil:
             rc = _commit(s, target)
         if rc < 0:
-            self.raise_state()
+            self.raise_lost()
+            raise StoreFailed(-rc, "commit failed; the store is latched: reopen it to recover", self.path)
         return target
 
     def enable_pool(self, pool) -> None:
