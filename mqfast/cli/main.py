@@ -223,6 +223,36 @@ def build_parser() -> argparse.ArgumentParser:
     look.add_argument("path", metavar="PATH", help="directory of the store, which need not be there yet")
     look.add_argument("--json", action="store_true", help="print one JSON object a line")
     look.set_defaults(command="doctor")
+
+    measure = rooms.add_parser("bench", help="measure puts on this machine", description="Measure on this machine.")
+    measured = measure.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    load = measured.add_parser(
+        "store",
+        help="put into a new store for some seconds and tell rates and percentiles",
+        description="Put into a new store for some seconds: half of them count messages, half take the time of every "
+        "put. Page-cache speed (the put returned) and durable speed (the disk has it) are separate columns. "
+        "`python -m mqfast.bench` measures more kinds of work.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    load.add_argument(
+        "path", metavar="PATH", help="directory on the disk to measure; the store is made below it and removed again"
+    )
+    load.add_argument("--threads", type=_whole, default=1, metavar="N", help="putting threads (default: 1)")
+    load.add_argument("--size", type=_whole, default=1024, metavar="BYTES", help="body of a message (default: 1024)")
+    load.add_argument("--queues", type=_whole, default=1, metavar="N", help="queues, in turn (default: 1)")
+    load.add_argument(
+        "--flush", choices=("async", "sync"), default="async", help="sync: a put ends when the disk has it"
+    )
+    load.add_argument("--seconds", type=float, default=5.0, metavar="S", help="so long altogether (default: 5)")
+    load.add_argument(
+        "--max-bytes",
+        type=_whole,
+        metavar="BYTES",
+        help="end earlier at so much log (default: 8 GiB, or a third of the disk)",
+    )
+    load.add_argument("--json", action="store_true", help="print one JSON object")
+    load.set_defaults(command="bench")
     return parser
 
 
@@ -231,6 +261,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from mqfast.cli.doctor import doctor
 
         return int(doctor(arguments))
+    if arguments.command == "bench":
+        from mqfast.cli.bench import bench
+
+        return int(bench(arguments))
     from mqfast.cli import store
 
     return int(store.COMMANDS[arguments.command](arguments))
