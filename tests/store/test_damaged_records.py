@@ -1,0 +1,84 @@
+"""Records whose lengths or properties are damaged, met by recovery, by ``look`` and by a get.
+
+Room: tests/store. Formats: ``mqfast/store/FORMAT.md``. Written for checks that could be left out without any test
+failing (``tests/mutation``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast.errors import CorruptFile
+
+SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 400, "maxIndexNum": 100}
+SIZE, BODY_LENGTH, BODY = 0, 84, 88
+
+
+def killed_store(tmp_path: Path, **settings: Any) -> tuple[Path, list[Any]]:
+    """Three messages and a kill; where they stand."""
+    with mqfast.open(tmp_path / "store", **SETTINGS, **settings) as store:
+        placed = [store.put("Topic", b"body %d" % i, tags="tag") for i in range(3)]
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    return tmp_path / "killed", placed
+
+
+def patch(path: Path, at: int, data: bytes) -> None:
+    with (path / "commitlog" / ("0" * 20)).open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFFFF00, 0x20000000, 4096, 200])
+def test_a_body_that_would_reach_out_of_its_file_ends_recovery(tmp_path: Path, length: int) -> None:
+    path, placed = killed_store(tmp_path)
+    second = placed[1].physical_offset
+    patch(path, second + BODY_LENGTH, struct.pack(">i", length))
+    with mqfast.open(path, **SETTINGS) as store:
+        assert store.max_physical_offset == second
+        assert store.max_offset("Topic", 0) == 1
+        assert store.put("Topic", b"next").queue_offset == 1
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFFFF00, 0x20000000, 4096])
+def test_a_body_that_would_reach_out_of_its_file_is_not_read(tmp_path: Path, length: int) -> None:
+    with mqfast.open(tmp_path / "store", **SETTINGS) as store:
+        placed = [store.put("Topic", b"body %d" % i) for i in range(3)]
+        assert len(store.get("Topic", 0, 0)) == 3
+        patch(tmp_path / "store", placed[1].physical_offset + BODY_LENGTH, struct.pack(">i", length))
+        assert len(store.get("Topic", 0, 0)) == 1
+        with pytest.raises(CorruptFile):
+            store.get("Topic", 0, 1)
+        with pytest.raises(CorruptFile):
+            store.look(placed[1].physical_offset)
+
+
+def test_a_negative_length_of_properties_is_not_walked_over_backwards(tmp_path: Path) -> None:
+    path, placed = killed_store(tmp_path)
+    second = placed[1].physical_offset
+    length_at = BODY + len(b"body 1") + 1 + len(b"Topic")
+    patch(path, second + length_at, struct.pack(">h", -1))
+    patch(path, second + SIZE, struct.pack(">i", length_at + 2 - 1))  # what the parts add up to, read so
+    with mqfast.open(path, **SETTINGS) as store:
+        assert store.max_physical_offset == second
+        assert store.recovery.reason == "record length does not agree with its parts"
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_the_checksum_of_the_whole_record_covers_topic_and_properties(tmp_path: Path, forced: bool) -> None:
+    crc: dict[str, Any] = {"enabledAppendPropCRC": True, "forceVerifyPropCRC": forced}
+    path, placed = killed_store(tmp_path, **crc)
+    second = placed[1].physical_offset
+    tag_at = BODY + len(b"body 1") + 1 + len(b"Topic") + 2 + len(b"TAGS\x01")
+    with mqfast.open(path, **SETTINGS, **crc) as store:
+        assert store.look(second).tags == "tag"
+    (path / "abort").touch()
+    patch(path, second + tag_at, b"T")
+    with mqfast.open(path, **SETTINGS, **crc) as store:
+        # the checksum of the body alone says nothing of it
+        assert store.max_physical_offset == (second if forced else placed[2].physical_offset + placed[2].size)

@@ -1,0 +1,44 @@
+"""Store times never fall, whatever the clock does: search by time and recovery rely on it.
+
+Room: tests/store. Written for a line that could be left out without any test failing (``tests/mutation``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast import Message
+from mqfast.store._os import OsDoor
+
+T0 = 1_700_000_000_000
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "put": lambda store: store.put("T", b"x"),
+    "keyed": lambda store: store.put("T", b"x", keys="k"),
+    "producer": lambda store: store.producer("T").put(b"x"),
+    "general": lambda store: store.put("T", b"x", flag=1),
+    "many": lambda store: store.put_many("T", [b"x", b"y"])[-1],
+    "batch": lambda store: store.put_batch([Message("T", b"x"), Message("T", b"y")])[0],
+    "nowait": lambda store: store.put_nowait("T", b"x").result,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_clock_that_goes_back_does_not_take_store_times_with_it(tmp_path: Path, way: str) -> None:
+    door = OsDoor()
+    door.fix_clock(T0)
+    with mqfast.open(tmp_path / "store", door=door, mappedFileSizeCommitLog=1 << 16) as store:
+        store.put("T", b"first")
+        door.fix_clock(T0 - 3_600_000)
+        assert WAYS[way](store).store_timestamp == T0
+        door.fix_clock(T0 + 1)
+        assert WAYS[way](store).store_timestamp == T0 + 1
+        assert store.offset_by_time("T", 0, T0 + 1) == store.max_offset("T", 0) - (2 if way in ("many", "batch") else 1)
+    door.fix_clock(T0 - 7_200_000)
+    with mqfast.open(tmp_path / "store", door=door) as store:
+        assert WAYS[way](store).store_timestamp == T0 + 1

@@ -1,0 +1,236 @@
+"""What reaches the disk, and in which order: what a sync covers, and what is said to be durable before and after it.
+
+Room: tests/store. Each test stops the simulated system of ``tests/crash`` at one moment and looks at what a power cut
+leaves then; the sweep there does it at every moment, but not for every size. Written for lines that could be broken
+without any test failing (``tests/mutation``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import FlushError, StorageError, StoreFailed
+from mqfast.store._os import OsDoor
+from mqfast.store.message_store import open_store
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from harness import Run, Workload, log_messages
+from simulation import KINDS, SHORT_COUNT, STRICT
+
+SMALL: dict[str, Any] = {"mapped_file_bytes_commit_log": 8192, "mapped_file_bytes_consume_queue": 200}
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Run]]:
+    """Opens a store over a simulated system."""
+    runs: list[Run] = []
+
+    def begin(**settings: Any) -> Run:
+        run = Run(Workload("test", lambda _: None, {**SMALL, **settings}), str(tmp_path_factory.mktemp("sim")))
+        runs.append(run)
+        run.open()
+        return run
+
+    yield begin
+    for run in runs:
+        run.end()
+
+
+def after_power_cut(run: Run) -> str:
+    """The store as a power cut leaves it when nothing survives that was not synced."""
+    target = os.path.join(os.path.dirname(run.root), f"image{run.sim.calls}")
+    run.sim.image(target, STRICT)
+    return os.path.join(target, "s")
+
+
+def recovered(run: Run, path: str) -> list[int]:
+    """The numbers of the messages that are there after recovery."""
+    open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False).close()
+    return [struct.unpack(">I", bytes(m.body[:4]))[0] for m in log_messages(path)]
+
+
+def checkpoint_times(path: str) -> tuple[int, int]:
+    """Store times up to which log and queues are on the disk, as the file says."""
+    try:
+        data = Path(path, "checkpoint").read_bytes()
+    except FileNotFoundError:
+        return 0, 0
+    physic, logics = struct.unpack(">2q", data[:16])
+    return physic, logics
+
+
+def test_one_flush_covers_more_than_one_sync_can(start: Callable[..., Run]) -> None:
+    run = start(mapped_file_bytes_commit_log=16 << 20, prefault_window_bytes=0)
+    for _ in range(4):
+        run.put(size=3 << 20)
+    run.flush()
+    assert recovered(run, after_power_cut(run)) == [0, 1, 2, 3]
+
+
+def test_a_failed_sync_is_not_flushed(start: Callable[..., Run]) -> None:
+    run = start()
+    run.put()
+    run.sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(FlushError):
+        run.store.flush()
+    run.sim.heal()
+    assert run.store.log.flushed == 0
+    with pytest.raises(StoreFailed):
+        run.store.flush()
+
+
+def test_the_checkpoint_follows_the_sync_of_the_queues(start: Callable[..., Run]) -> None:
+    run = start()
+    run.put()
+    run.reput()
+    run.flush_log()
+    run.sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(StorageError):
+        run.flush_queues()
+    run.sim.heal()
+    assert checkpoint_times(run.path)[1] == 0
+
+
+def test_the_checkpoint_knows_nothing_of_what_was_not_dispatched(start: Callable[..., Run]) -> None:
+    run = start(dispatch="background")
+    run.sim.clock(1_600_000_000_000, 1_000_000)
+    run.put()
+    run.reput()
+    run.flush_queues()
+    dispatched = checkpoint_times(run.path)[1]
+    assert dispatched == run.store.log.last_store_timestamp
+    run.put()
+    run.flush_queues()
+    assert run.store.log.last_store_timestamp > dispatched
+    assert checkpoint_times(run.path)[1] == dispatched
+
+
+def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+    door = OsDoor()
+    door.fix_clock(1_700_000_000_000)
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
+    real = call(place.value or 0)
+
+    def between(table: int, address: int, length: int) -> int:
+        if not puts:
+            puts.append(1)
+            door.fix_clock(1_700_000_060_000)
+            store.put("T", b"during the sync")
+        return real(table, address, length)
+
+    puts: list[int] = []
+    hook = call(between)
+    with open_store(tmp_path / "s", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+        store.put("T", b"before the sync")
+        place.value = ctypes.cast(hook, ctypes.c_void_p).value
+        store._flush.flush_log(thorough=True)
+        assert puts
+        assert store._checkpoint.physic_msg_timestamp == 1_700_000_000_000
+        store._flush.flush_log(thorough=True)
+        assert store._checkpoint.physic_msg_timestamp == 1_700_000_060_000
+
+
+def test_of_two_messages_of_one_millisecond_only_the_first_is_known_durable(start: Callable[..., Run]) -> None:
+    run = start()
+    run.sim.clock(1_600_000_000_000, 0)
+    for _ in range(30):
+        run.put(size=300)
+    run.flush_log()
+    run.flush_queues()
+    for _ in range(30):
+        run.put(size=300)  # the same store time: the checkpoint covers it in name only
+    run.abandon()
+    run.open()
+    run.flush()
+    assert recovered(run, after_power_cut(run)) == list(range(60))
+
+
+def test_a_store_whose_last_flush_failed_is_recovered_at_the_next_open(start: Callable[..., Run]) -> None:
+    run = start()
+    run.put()
+    run.sim.fault("msync", 1, errno.EIO, for_ever=True)
+    with pytest.raises(FlushError):  # why, and not that the store is closing
+        run.store.close()
+    run.sim.heal()
+    assert os.path.exists(os.path.join(run.path, "abort"))
+    run.open()
+    assert not run.store.recovery.clean
+    run.close()
+    assert not os.path.exists(os.path.join(run.path, "abort"))
+
+
+def test_a_saved_table_survives_with_its_name(start: Callable[..., Run]) -> None:
+    run = start()
+    for number in (4, 8):
+        run.store.topic_table.ensure("t", number)
+        run.store.topic_table.persist()
+        path = after_power_cut(run)
+        with mqfast.open(path, config=StoreConfig.tiny(**run.workload.settings)) as store:
+            found = store.topic_table.get("t")
+            assert found is not None
+            assert found.read_queue_nums == number
+            assert not store.stats()["warnings"]
+
+
+def test_a_removed_log_file_stays_removed(start: Callable[..., Run]) -> None:
+    run = start(retention_bytes=16384, delete_files_interval_ms_commit_log=0)
+    for _ in range(70):
+        run.put(size=600)
+    run.reput()
+    run.flush_log()
+    run.flush_queues()
+    run.store.log.reap()
+    run.retain()
+    first = run.store.min_physical_offset
+    assert first > 0
+    names = sorted(os.listdir(os.path.join(after_power_cut(run), "commitlog")))
+    assert int(names[0]) == first
+
+
+def test_the_keys_of_a_full_index_file_survive_once_the_checkpoint_says_so(start: Callable[..., Run]) -> None:
+    run = start()
+    for i in range(40):  # one file has room for 31 keys
+        run.put(keys=f"k{i}")
+    run.flush()
+    run.reput()
+    run.flush_queues()
+    assert len(run.store._index.files) == 2  # type: ignore[union-attr]
+    path = after_power_cut(run)
+    with open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False) as store:
+        assert not store.recovery.clean
+        assert len(store.recovery.removed_index_files) == 1
+        assert [len(store.query("t", f"k{i}")) for i in range(40)] == [1] * 40
+
+
+def test_names_that_a_killed_writer_left_are_durable_at_the_next_open(start: Callable[..., Run]) -> None:
+    run = start()
+    run.put()
+    run.flush()
+    run.door.write_file(os.path.join(run.path, "commitlog", "made"), b"")  # its directory is not synced
+    run.abandon()
+    assert not os.path.exists(os.path.join(after_power_cut(run), "commitlog", "made"))
+    run.open()
+    assert os.path.exists(os.path.join(after_power_cut(run), "commitlog", "made"))
+
+
+def test_a_write_that_the_system_cuts_short_is_carried_on(start: Callable[..., Run]) -> None:
+    run = start()
+    data = bytes(range(256)) * 40
+    path = os.path.join(run.path, "made")
+    run.sim.fault("pwrite", 1, SHORT_COUNT, True)
+    run.door.write_file(path, data)
+    run.sim.heal()
+    assert run.door.read_file(path) == data
