@@ -16,7 +16,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block fuzz damage lint lint-style lint-types lint-c bench perf-check perf-baseline wheel clean \
+.PHONY: demo test crash crash-kill crash-block fuzz damage lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab wheel clean \
 	distclean build help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
+	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV)"
 
@@ -65,6 +66,12 @@ perf-check: build
 
 perf-baseline: build
 	$(BIN)/python bench/counts.py --write
+
+# BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
+BASE ?= HEAD~1
+NEW ?= HEAD
+perf-ab: build
+	$(BIN)/python bench/ab.py $(BASE) $(NEW) $(PERF_ARGS)
 
 # Three parts, so that `make -k lint` shows the faults of all of them.
 lint: lint-style lint-types lint-c
