@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import struct
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,18 @@ def copy_of(case: Case, tmp_path: Path) -> Path:
             store_ms = int.from_bytes(file.read(8), "big")
         os.utime(path, ns=((store_ms + 10) * 1_000_000,) * 2)
     return target
+
+
+def copy_of_open(directory: Path | str, target: Path | str) -> None:
+    """Copy the directory of a store that is open, as a kill of its process would leave it. Files that get their names
+    only now (a new index file, a table that is saved) may be gone before they are read: then once more.
+    """
+    while True:
+        try:
+            shutil.copytree(directory, target)
+            return
+        except shutil.Error:
+            shutil.rmtree(target)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

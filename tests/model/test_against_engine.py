@@ -6,12 +6,12 @@ the store is open: what the page cache holds is what survives the death of a pro
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import copy_of_open
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ModelStore, Record, java_map_order, jhash
@@ -169,7 +169,7 @@ class Pair:
 
     def kill(self) -> None:
         before, self.generation = self.path, self.generation + 1
-        shutil.copytree(before, self.path)
+        copy_of_open(before, self.path)
         self.store.close()
         self.store = mqfast.open(self.path, door=self.door, **self.settings)
         # An index that recovery rebuilds starts its first file later, and may list a record twice: answers count.

@@ -6,12 +6,11 @@ Room: tests/traps. It must never hold an expectation of a single trap.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from conftest import GOLDEN
+from conftest import GOLDEN, copy_of_open
 from golden_checks import read_queue
 from reference import ModelStore
 
@@ -32,7 +31,7 @@ def model_of_small(**more: Any) -> ModelStore:
 
 def as_killed(directory: Path, target: Path) -> Path:
     """Copy an open store as a kill of its process would leave it."""
-    shutil.copytree(directory, target)
+    copy_of_open(directory, target)
     assert (target / "abort").exists()
     return target
 
