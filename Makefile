@@ -16,7 +16,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block fuzz damage lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab wheel clean \
+.PHONY: demo test crash crash-kill crash-block fuzz damage mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab wheel clean \
 	distclean build help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make fuzz    damaged stores for FUZZ_SECONDS, then every decoder with sanitizers for as long"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
+	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
 	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
@@ -56,6 +57,11 @@ crash-kill: build
 # Real filesystems filled to the last block; needs root, else it says why not.
 crash-block: build
 	$(BIN)/python -m pytest tests/block
+
+# Lines of the engine broken one by one, each in a copy of the last commit; every one must be caught.
+ONLY ?=
+mutants: $(VENV)/.installed
+	$(BIN)/python tests/mutation/mutants.py $(if $(ONLY),--only $(ONLY))
 
 bench: build
 	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --benchmark-only $(BENCH_ARGS)
