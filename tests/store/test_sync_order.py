@@ -234,3 +234,57 @@ def test_a_write_that_the_system_cuts_short_is_carried_on(start: Callable[..., R
     run.door.write_file(path, data)
     run.sim.heal()
     assert run.door.read_file(path) == data
+
+
+def test_units_are_on_the_disk_before_the_checkpoint_is(start: Callable[..., Run]) -> None:
+    run = start()
+    for i in range(25):  # three queue files in each
+        run.put(f"t{i % 2}", queue_id=1, size=20)
+    run.reput()
+    run.flush_log()
+    run.flush_queues()
+    path = after_power_cut(run)
+    assert checkpoint_times(path)[1] > 0
+    for topic in ("t0", "t1"):
+        folder = os.path.join("consumequeue", topic, "1")
+        names = sorted(os.listdir(os.path.join(path, folder)))
+        assert len(names) == 2
+        for name in names:
+            live = Path(run.path, folder, name).read_bytes()
+            assert any(live)
+            assert Path(path, folder, name).read_bytes() == live
+
+
+def test_what_recovery_cut_stays_cut(start: Callable[..., Run]) -> None:
+    run = start()
+    for _ in range(8):
+        run.put(size=50)
+    run.flush()
+    run.reput()
+    run.flush_queues()
+    fifth = log_messages(run.path)[4].physical_offset
+    run.abandon()
+    with open(os.path.join(run.path, "commitlog", "0" * 20), "r+b") as file:  # in the page cache only
+        file.seek(fifth + 90)
+        file.write(b"damage")
+    run.open()
+    assert run.store.max_physical_offset == fifth
+    run.flush_queues()
+    path = after_power_cut(run)
+    assert not any(Path(path, "commitlog", "0" * 20).read_bytes()[fifth:])
+    assert not any(Path(path, "consumequeue", "t", "0", "0" * 20).read_bytes()[4 * 20 :])
+    assert recovered(run, path) == [0, 1, 2, 3]
+
+
+def test_nothing_is_dispatched_that_readers_may_not_see(start: Callable[..., Run]) -> None:
+    run = start(flush_disk_type="SYNC_FLUSH", dispatch="background")
+    run.put(keys="k")
+    run.reput()
+    assert run.store.log.dispatched == run.store.log.flushed == run.store.log.written
+    run.put(keys="k", wait_store_ok=False)
+    run.reput()
+    assert run.store.log.dispatched == run.store.log.flushed < run.store.log.written
+    assert len(run.store.query("t", "k")) == 1
+    run.flush()
+    run.reput()
+    assert len(run.store.query("t", "k")) == 2

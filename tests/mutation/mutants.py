@@ -1,0 +1,1168 @@
+"""Breaks chosen lines of the engine one by one and shows that a test catches each.
+
+Room: tests. It must never change the tree that it is started in: every mutant lives in a copy of its own of the last
+commit (what is not committed is not tried), and goes with it. What the broken lines are there for:
+``docs/durability.md`` and ``mqfast/store/FORMAT.md``.
+
+    make mutants                    all of them
+    make mutants ONLY=room          those with this in their name or file
+    python tests/mutation/mutants.py --list
+
+A mutant is a file, the exact old text, the text in its place, why the line matters, and the tests that should catch it:
+few, and fast. First all of these tests must pass on the unbroken copy. Then each mutant is applied, the one extension
+that it belongs to is built (without optimisation: that is half of the time), and its tests run until the first failure.
+A crash of the interpreter or a run that does not end counts as caught. The last line gives the counts; the exit status
+is 1 when a mutant survives, and 2 when one cannot be tried. A survivor wants a new test, not a new mutant.
+
+Every old text must stand in its file exactly once, and every test somewhere: ``test_mutants_apply.py`` (in
+``make test``) holds the list to that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["MUTANTS", "ROOT", "Mutant", "broken", "places"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_SECONDS: Final = 150
+_SCRATCH_BYTES: Final = 4 << 30
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One line to break. ``tests`` are names of test functions, wherever they stand, with parameters or without;
+    ``seconds`` end a run that hangs.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    tests: tuple[str, ...]
+    seconds: int = _SECONDS
+
+
+def broken(mutant: Mutant, text: str) -> str:
+    """The source with its line broken. Raises: ValueError when the old text does not stand there exactly once."""
+    found = text.count(mutant.old)
+    if found != 1:
+        raise ValueError(f"{mutant.name}: expected its old text once in {mutant.file}, found it {found} times")
+    return text.replace(mutant.old, mutant.new)
+
+
+def places(tree: Path) -> dict[str, str]:
+    """The file of every test function."""
+    found: dict[str, str] = {}
+    for path in sorted(tree.glob("tests/**/test_*.py")):
+        for name in re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found[name] = str(path.relative_to(tree))
+    return found
+
+
+_DISPATCH: Final = "mqfast/store/_dispatch.pyx"
+_INDEX: Final = "mqfast/store/_index_file.pyx"
+_LOG: Final = "mqfast/store/_commit_log.pyx"
+_MAPPED: Final = "mqfast/store/_mapped_file.pyx"
+_POOL: Final = "mqfast/store/_transient_pool.pyx"
+_PUT: Final = "mqfast/store/_put.pyx"
+_QUERY: Final = "mqfast/store/_query.pyx"
+_QUEUE: Final = "mqfast/store/_consume_queue.pyx"
+_READ: Final = "mqfast/store/_read.pyx"
+_RECORD: Final = "mqfast/store/_record.pyx"
+_CHECKPOINT: Final = "mqfast/store/checkpoint.py"
+_FLUSH: Final = "mqfast/store/flush.py"
+_LOCK: Final = "mqfast/store/lock.py"
+_METADATA: Final = "mqfast/store/metadata.py"
+_QUEUES: Final = "mqfast/store/queue_store.py"
+_RECOVERY: Final = "mqfast/store/recovery.py"
+_RETENTION: Final = "mqfast/store/retention.py"
+_STORE: Final = "mqfast/store/message_store.py"
+_CRC: Final = "csrc/crc32.c"
+_CRC_X86: Final = "csrc/crc32_x86.c"
+_DOOR: Final = "csrc/os_door.c"
+
+MUTANTS: Final = (
+    # --- records
+    Mutant(
+        "body-crc-unchecked",
+        _RECORD,
+        "return r.body_bytes == 0 or crc31(r.body, r.body_bytes) == <uint32_t> r.body_crc",
+        "return 1",
+        "recovery would keep a record with a torn or flipped body",
+        ("test_trap_34_the_cut_removes_every_file_above_it",),
+    ),
+    Mutant(
+        "property-crc-unchecked",
+        _RECORD,
+        "return value == crc31(p, r.total - CRC_PROPERTY_BYTES)",
+        "return value >= 0",
+        "where the whole record has a checksum, damage outside of the body would pass",
+        ("test_the_checksum_of_the_whole_record_covers_topic_and_properties",),
+    ),
+    Mutant(
+        "record-length-not-compared",
+        _RECORD,
+        "return REC_OK if at == total else REC_MISMATCH",
+        "return REC_OK",
+        "a size word that contradicts the parts would send the walk to a wrong place",
+        ("test_trap_05_a_size_that_disagrees_with_the_parts_is_damage",),
+    ),
+    Mutant(
+        "body-length-unbounded",
+        _RECORD,
+        "    at += r.body_bytes\n    if at + 2 > available:\n        return REC_BAD\n",
+        "    at += r.body_bytes\n",
+        "a damaged body length would make the parser read memory that is not the record's",
+        (
+            "test_a_body_that_would_reach_out_of_its_file_ends_recovery",
+            "test_a_body_that_would_reach_out_of_its_file_is_not_read",
+        ),
+    ),
+    Mutant(
+        "properties-length-unbounded",
+        _RECORD,
+        "    if r.properties_bytes < 0:\n        r.properties_bytes = 0\n",
+        "",
+        "a negative length of the properties would be walked over backwards",
+        ("test_a_negative_length_of_properties_is_not_walked_over_backwards",),
+    ),
+    Mutant(
+        "host-width-of-the-other",
+        _RECORD,
+        "r.store_host_bytes = 20 if r.sys_flag & STORE_HOST_V6 else 8",
+        "r.store_host_bytes = 20 if r.sys_flag & BORN_HOST_V6 else 8",
+        "everything behind an IPv6 host would be read at a wrong place",
+        ("test_trap_01_ports_have_four_bytes_and_hosts_move_everything_behind_them",),
+    ),
+    # --- the log
+    Mutant(
+        "room-one-byte-short",
+        _LOG,
+        "    if position + total + BLANK_BYTES > s.file_bytes:\n"
+        "        return APPEND_NO_ROOM\n"
+        "    now = s.os.clock_ms(s.os)\n",
+        "    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n"
+        "        return APPEND_NO_ROOM\n"
+        "    now = s.os.clock_ms(s.os)\n",
+        "a record would leave 7 bytes in its file, too few for the end mark",
+        ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
+    ),
+    Mutant(
+        "general-room-one-byte-short",
+        _LOG,
+        "    if position + total + BLANK_BYTES > s.file_bytes:\n        return APPEND_NO_ROOM\n    if now < 0:\n",
+        "    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n        return APPEND_NO_ROOM\n    if now < 0:\n",
+        "the same, for a record of any kind",
+        ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
+    ),
+    Mutant(
+        "blank-skipped",
+        _LOG,
+        "                mq_put32(p + 4, MAGIC_BLANK)\n                mq_publish32(p, <int32_t> left)\n",
+        "                mq_put32(p + 4, 0)\n",
+        "without its end mark a full file looks as if the log ended there",
+        (
+            "test_trap_06_eight_bytes_must_remain_behind_a_record",
+            "test_every_golden_store[4.9.7-killed]",
+        ),
+    ),
+    Mutant(
+        "size-word-before-record",
+        _LOG,
+        "    p = s.base + position\n    memcpy(p + 4, header + 4, 84)\n",
+        "    p = s.base + position\n    mq_publish32(p, total)\n    memcpy(p + 4, header + 4, 84)\n",
+        "another process that sees the size word must see the record",
+        ("test_another_process_that_sees_the_size_sees_the_record",),
+    ),
+    Mutant(
+        "written-before-record",
+        _LOG,
+        "    p = s.base + position\n    memcpy(p + 4, header + 4, 84)\n",
+        "    p = s.base + position\n    mq_store64(&s.written, physical + total)\n    memcpy(p + 4, header + 4, 84)\n",
+        "a reader that sees the written position must see the record",
+        ("test_a_reader_that_sees_the_end_sees_the_record",),
+    ),
+    Mutant(
+        "store-time-goes-back",
+        _LOG,
+        "    if now < s.last_store_timestamp:\n"
+        "        now = s.last_store_timestamp\n"
+        "    s.lock_since_ms = now\n"
+        "    p = s.base + position\n"
+        "    memcpy(",
+        "    s.lock_since_ms = now\n    p = s.base + position\n    memcpy(",
+        "search by time and the choice of the start file need store times that never fall",
+        ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
+    ),
+    Mutant(
+        "general-store-time-goes-back",
+        _LOG,
+        "    if now < s.last_store_timestamp:\n"
+        "        now = s.last_store_timestamp\n"
+        "    s.lock_since_ms = now\n"
+        "    queue_offset",
+        "    s.lock_since_ms = now\n    queue_offset",
+        "the same, for a record of any kind",
+        ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
+    ),
+    Mutant(
+        "keys-before-tags",
+        _LOG,
+        "    memcpy(at, properties, properties_bytes)\n    if key != NULL:\n        at += properties_bytes      #",
+        "    memcpy(at + (key_bytes + 6 if key != NULL else 0), properties, properties_bytes)\n"
+        "    if key != NULL:\n"
+        "        at += 0      #",
+        "equal messages must give the bytes that Java gives",
+        ("test_equal_messages_have_equal_properties",),
+    ),
+    Mutant(
+        "failed-sync-not-latched",
+        _LOG,
+        "            s.sync_calls += 1\n            if rc < 0:\n                latch(s, rc)\n",
+        "            s.sync_calls += 1\n            if rc < 0:\n",
+        "after a failed sync nothing may be promised any more",
+        ("test_a_failed_sync_is_not_flushed",),
+        seconds=60,
+    ),
+    Mutant(
+        "failed-sync-retried",
+        _LOG,
+        "            s.sync_calls += 1\n            if rc < 0:\n",
+        "            s.sync_calls += 1\n"
+        "            if rc < 0:\n"
+        "                rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))\n"
+        "            if rc < 0:\n",
+        "the second sync of the same pages may succeed without having written them",
+        ("test_a_failed_sync_is_not_flushed",),
+    ),
+    Mutant(
+        "flushed-before-sync",
+        _LOG,
+        "            first = (from_ - f.start) & ~(PAGE - 1)\n            rc = s.os.msync(",
+        "            first = (from_ - f.start) & ~(PAGE - 1)\n"
+        "            mq_store64(&s.flushed, min(f.start + first + SYNC_STEP, to))\n"
+        "            rc = s.os.msync(",
+        "a waiter would be told of durability before the disk was asked",
+        ("test_a_failed_sync_is_not_flushed",),
+    ),
+    Mutant(
+        "only-the-first-step-synced",
+        _LOG,
+        "            from_ = min(f.start + first + SYNC_STEP, to)\n            mq_store64(&s.flushed, from_)\n",
+        "            from_ = to\n            mq_store64(&s.flushed, from_)\n",
+        "of more than 4 MiB only the first 4 would be durable",
+        ("test_one_flush_covers_more_than_one_sync_can",),
+    ),
+    Mutant(
+        "log-sync-dropped",
+        _LOG,
+        "            rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))\n"
+        "            s.sync_calls",
+        "            rc = 0\n            s.sync_calls",
+        "the promise of every flush",
+        (
+            "test_flush_covers_what_the_killed_writer_left_in_the_page_cache",
+            "test_one_flush_covers_more_than_one_sync_can",
+        ),
+    ),
+    Mutant(
+        "cut-file-believed",
+        _LOG,
+        "    if rc >= 0 and (st.bytes < f.bytes or st.unlinked):\n",
+        "    if rc >= 0 and st.unlinked:\n",
+        "a sync of a file that another process cut short covers nothing",
+        ("test_bytes_that_are_gone_are_not_called_durable_though_nobody_touched_them",),
+    ),
+    Mutant(
+        "end-mark-not-committed",
+        _LOG,
+        ".used = s.written - s.file_start + BLANK_BYTES\n",
+        ".used = s.written - s.file_start\n",
+        "with the pool a full file would lack its end mark on the disk",
+        (
+            "test_no_byte_of_an_older_file_reaches_the_disk",
+            "test_the_whole_matrix_rolls_closes_and_reopens",
+        ),
+    ),
+    Mutant(
+        "cleared-tail-not-synced",
+        _LOG,
+        "rc = os.msync(os, file.base + first, n)",
+        "rc = 0",
+        "a stale record behind the cut could come back at the next recovery",
+        ("test_what_recovery_cut_stays_cut",),
+    ),
+    Mutant(
+        "recovered-bytes-not-synced",
+        _LOG,
+        "                        rc = os.msync(os, file.base + at, n - at)",
+        "                        rc = 0",
+        "what a killed writer left in the page cache counts as durable after the open",
+        ("test_flush_covers_what_the_killed_writer_left_in_the_page_cache",),
+    ),
+    Mutant(
+        "recovered-pages-not-dirtied",
+        _LOG,
+        "                    rc = populate(os, file.base + at, n - at)",
+        "                    rc = 0",
+        "the kernel takes pages of a failed sync for clean and would not write them",
+        ("test_pages_of_a_failed_flush_are_written_by_the_next_open",),
+    ),
+    Mutant(
+        "unflushed-is-readable",
+        _LOG,
+        "        return mq_load64(&s.flushed)\n    if s.pooled:",
+        "        return mq_load64(&s.written)\n    if s.pooled:",
+        "with sync flush a reader may only see what a power cut leaves",
+        ("test_trap_41_with_sync_flush_readers_stop_at_the_flushed_position",),
+    ),
+    Mutant(
+        "uncommitted-is-readable",
+        _LOG,
+        "        return mq_load64(&s.committed)\n    return mq_load64(&s.written)",
+        "        return mq_load64(&s.written)\n    return mq_load64(&s.written)",
+        "bytes in a pool buffer are not in the file that readers look at",
+        ("test_trap_41_with_the_pool_readers_stop_at_the_committed_position",),
+    ),
+    Mutant(
+        "undispatched-file-removed",
+        _LOG,
+        "file.start_offset + self.file_bytes <= min(self.flushed, self.dispatched)",
+        "file.start_offset + self.file_bytes <= self.flushed",
+        "records that are removed before their units are put are missing in their queues for ever",
+        ("test_a_log_file_goes_only_when_it_is_dispatched",),
+    ),
+    # --- put
+    Mutant(
+        "batch-offset-stands",
+        _PUT,
+        "sizes[i], flags[i], -1, 1, out[0].store_timestamp if i else -1, &out[i])",
+        "sizes[i], flags[i], -1, 0, out[0].store_timestamp if i else -1, &out[i])",
+        "every message of a batch needs a queue offset of its own",
+        (
+            "test_a_batch_that_does_not_fit_leaves_an_early_blank",
+            "test_eight_threads_leave_no_hole_and_no_repeat",
+        ),
+    ),
+    Mutant(
+        "batch-times-differ",
+        _PUT,
+        "-1, 1, out[0].store_timestamp if i else -1, &out[i])",
+        "-1, 1, -1, &out[i])",
+        "a batch has one store time",
+        ("test_all_elements_share_one_store_time",),
+    ),
+    Mutant(
+        "body-length-unchecked",
+        _PUT,
+        "            if n > self.store.max_body:\n",
+        "            if n < 0:\n",
+        "the limit of the settings is the limit of every way to put",
+        ("test_what_is_refused_leaves_no_byte",),
+    ),
+    Mutant(
+        "general-body-length-unchecked",
+        _PUT,
+        "            if view.len > self.max_body:\n",
+        "            if view.len < 0:\n",
+        "the same, for a record of any kind",
+        ("test_what_is_refused_leaves_no_byte",),
+    ),
+    Mutant(
+        "properties-length-unchecked",
+        _PUT,
+        "if len(properties) + (21 if d.crc_property and d.separator else 20 if d.crc_property else 0) > "
+        "MAX_PROPERTIES:",
+        "if len(properties) > MAX_PROPERTIES:",
+        "the length field has 15 bits, the checksum property included",
+        ("test_properties_fill_their_length_field_and_no_more",),
+    ),
+    Mutant(
+        "key-length-off-by-one",
+        _PUT,
+        "elif key_bytes + PyBytes_GET_SIZE(self.properties) + 6 > MAX_PROPERTIES:",
+        "elif key_bytes + PyBytes_GET_SIZE(self.properties) + 5 > MAX_PROPERTIES:",
+        "the length field has 15 bits",
+        ("test_properties_fill_their_length_field_and_no_more",),
+    ),
+    Mutant(
+        "crc-of-the-source",
+        _PUT,
+        "            mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))\n"
+        "            while",
+        "            mq_put32(scratch + 8, <int32_t> crc31(d.body, d.body_bytes))\n            while",
+        "a body that changes while it is put would get the checksum of another",
+        ("test_a_body_that_another_process_changes_has_the_checksum_of_what_was_stored",),
+    ),
+    Mutant(
+        "batch-goes-on-after-close",
+        _PUT,
+        "        if s.flags:\n            unlock(&s.lock)\n            return start\n",
+        "",
+        "nothing may be appended to a store that is closed or latched",
+        ("test_puts_in_many_threads_while_the_store_closes",),
+    ),
+    # --- queues
+    Mutant(
+        "unit-put-twice",
+        _QUEUE,
+        "    if physical_offset + size <= q.max_physical:\n        return PUT_DONE\n",
+        "",
+        "recovery walks over records whose units are there",
+        ("test_trap_19_dispatching_again_repeats_no_unit",),
+    ),
+    Mutant(
+        "unit-outside-its-room",
+        _QUEUE,
+        "    if q.end + UNIT_BYTES > q.room_end:\n",
+        "    if q.end > q.room_end:\n",
+        "a unit in a hole of the file is a SIGBUS on a full disk, behind the file worse",
+        (
+            "test_every_golden_store[4.9.7-killed]",
+            "test_the_whole_matrix_rolls_closes_and_reopens",
+        ),
+    ),
+    Mutant(
+        "unit-of-a-cut-record-kept",
+        _QUEUE,
+        "(physical > physical_offset - size and not filler)",
+        "(physical > physical_offset and not filler)",
+        "a unit of the first record that is gone would lead to whatever comes there",
+        ("test_a_last_record_without_the_end_of_its_properties_is_cut_off",),
+    ),
+    Mutant(
+        "min-offset-one-too-far",
+        _QUEUE,
+        "return physical < min_physical or (physical == 0 and size == FILLER_SIZE)",
+        "return physical <= min_physical or (physical == 0 and size == FILLER_SIZE)",
+        "the first record that is left would be hidden",
+        ("test_the_budget_takes_the_oldest_files_and_what_follows_them",),
+    ),
+    Mutant(
+        "queue-sync-dropped",
+        _QUEUE,
+        "                    rc = os.msync(os, base + from_, to - from_)",
+        "                    rc = 0",
+        "the checkpoint vouches for units behind a sync",
+        ("test_units_are_on_the_disk_before_the_checkpoint_is",),
+    ),
+    Mutant(
+        "cut-units-not-synced",
+        _QUEUE,
+        "        if end <= self.flushed and not cut:\n",
+        "        if end <= self.flushed:\n",
+        "units that were taken away could come back after a power cut and be believed",
+        ("test_what_recovery_cut_stays_cut",),
+    ),
+    Mutant(
+        "unit-beyond-what-is-readable",
+        _QUEUE,
+        "            if physical + size <= limit or (physical == 0 and size == FILLER_SIZE):",
+        "            if physical <= limit or (physical == 0 and size == FILLER_SIZE):",
+        "the end of a queue counts only what a reader may see",
+        ("test_a_message_that_waits_for_its_flush_is_not_counted",),
+    ),
+    # --- the index
+    Mutant(
+        "index-one-entry-too-many",
+        _INDEX,
+        "    if number >= s.capacity:\n        return 0\n",
+        "    if number > s.capacity:\n        return 0\n",
+        "the entry behind the last one is not in the file",
+        ("test_file_equals_the_model",),
+    ),
+    Mutant(
+        "index-hash-ignored",
+        _INDEX,
+        "            if mq_get32(p) == w.key_hash and begin_ms <= time <= end_ms:\n",
+        "            if begin_ms <= time <= end_ms:\n",
+        "keys that share only a slot are not hits",
+        ("test_file_equals_the_model",),
+    ),
+    Mutant(
+        "index-first-moment-left-out",
+        _INDEX,
+        "            if mq_get32(p) == w.key_hash and begin_ms <= time <= end_ms:\n",
+        "            if mq_get32(p) == w.key_hash and begin_ms < time <= end_ms:\n",
+        "the bounds of a query belong to it",
+        ("test_file_equals_the_model",),
+    ),
+    Mutant(
+        "index-chain-goes-round",
+        _INDEX,
+        "            if 0 < previous < number and time >= begin_ms:\n",
+        "            if 0 < previous and time >= begin_ms:\n",
+        "a damaged chain must not keep a query for ever",
+        ("test_a_circle_of_entries_ends",),
+        seconds=60,
+    ),
+    Mutant(
+        "index-sync-dropped",
+        _INDEX,
+        "                    rc = self.os.msync(self.os, self.state.base, self.bytes)",
+        "                    rc = 0",
+        "the checkpoint vouches for full index files behind a sync",
+        ("test_the_keys_of_a_full_index_file_survive_once_the_checkpoint_says_so",),
+    ),
+    Mutant(
+        "index-hit-not-verified",
+        _QUERY,
+        "        if blank - at == key_bytes and memcmp(at, key, key_bytes) == 0:\n",
+        "        if blank > at:\n",
+        "keys with the same hash are told apart by the message only",
+        ("test_trap_26_hash_twins_are_told_apart_by_the_message",),
+    ),
+    # --- dispatch
+    Mutant(
+        "recovery-without-crc",
+        _DISPATCH,
+        "        if w.checked and not check_crc(p, r, w.property_crc):\n            return AT_BAD\n",
+        "",
+        "recovery must end before a record whose body is damaged",
+        ("test_trap_34_the_cut_removes_every_file_above_it",),
+    ),
+    Mutant(
+        "record-of-another-place",
+        _DISPATCH,
+        "        if r.physical_offset != w.at:\n            return AT_PLACE\n",
+        "",
+        "an old record that lies at a new place is no message",
+        ("test_a_record_that_stands_elsewhere_ends_recovery",),
+    ),
+    Mutant(
+        "dispatch-beyond-readable",
+        _DISPATCH,
+        "        limit = readable(&self.log.state, self.log.hide_unflushed)\n        if",
+        "        limit = mq_load64(&self.log.state.written)\n        if",
+        "queues and index may not name what readers may not see",
+        ("test_nothing_is_dispatched_that_readers_may_not_see",),
+    ),
+    Mutant(
+        "prepared-gets-a-unit",
+        _DISPATCH,
+        "            if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != "
+        "TRANSACTION_ROLLBACK:",
+        "            if w.key_done == 0 and transaction != TRANSACTION_ROLLBACK:",
+        "a prepared message is not to be consumed",
+        ("test_trap_09_prepared_and_rollback_records_have_no_queue_offset",),
+    ),
+    Mutant(
+        "indexed-again-at-reopen",
+        _DISPATCH,
+        "                if (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:",
+        "                if r.physical_offset >= x.end_offset or w.key_done:",
+        "a reopen must change nothing",
+        ("test_the_index_stays_as_it_is",),
+    ),
+    Mutant(
+        "same-millisecond-taken-for-durable",
+        _DISPATCH,
+        "            w.key_done = 0\n"
+        "        w.records += 1\n"
+        "        w.last_start = w.at\n"
+        "        w.last_timestamp = r.store_timestamp\n"
+        "        if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:",
+        "            w.key_done = 0\n"
+        "        w.records += 1\n"
+        "        w.last_start = w.at\n"
+        "        w.last_timestamp = r.store_timestamp\n"
+        "        if w.unflushed_from < 0 and r.store_timestamp > w.flushed_time:",
+        "of two records of one millisecond the sync may have covered only the first",
+        ("test_of_two_messages_of_one_millisecond_only_the_first_is_known_durable",),
+    ),
+    # --- get
+    Mutant(
+        "tag-by-hash-only",
+        _READ,
+        "                        if len(text) == f.tags_bytes and memcmp(<const char *> text, f.tags, "
+        "f.tags_bytes) == 0:",
+        "                        if hashes[k] == <int32_t> mq_get64(unit + 12):",
+        "tags that only share a hash are not the same tag",
+        ("test_trap_15_tags_are_hashed_as_java_does_and_compared_by_their_text",),
+    ),
+    Mutant(
+        "next-offset-one-too-far",
+        _READ,
+        "    g.next_offset = offset\n    if g.count:\n        g.status = FOUND\n    elif removed:",
+        "    g.next_offset = offset + 1\n    if g.count:\n        g.status = FOUND\n    elif removed:",
+        "a consumer would pass over one message",
+        ("test_every_queue_in_order_and_nothing_twice",),
+    ),
+    Mutant(
+        "max-bytes-off-by-one",
+        _READ,
+        "            if g.count and g.total_bytes + size > max_bytes:\n",
+        "            if g.count and g.total_bytes + size >= max_bytes:\n",
+        "a message that just fits belongs to the result",
+        ("test_a_get_ends_at_the_byte_that_it_may_have",),
+    ),
+    Mutant(
+        "unit-believed",
+        _READ,
+        "!= REC_OK or r.total != size or r.physical_offset != physical:",
+        "!= REC_OK:",
+        "a damaged unit leads to another record",
+        ("test_a_damaged_unit_is_an_error_with_its_place",),
+    ),
+    Mutant(
+        "record-of-another-queue",
+        _READ,
+        "                if claimed == NOT_IN_QUEUE or not may_stand(log, queue, at // UNIT_BYTES, claimed, physical):",
+        "                if claimed != NOT_IN_QUEUE and not may_stand(log, queue, at // UNIT_BYTES, claimed, "
+        "physical):",
+        "a get must never return a message of another queue",
+        ("test_a_damaged_unit_is_an_error_with_its_place",),
+    ),
+    # --- the pool and mappings
+    Mutant(
+        "buffer-lent-twice",
+        _POOL,
+        "            file.buffer = self.spare[self.available]\n",
+        "            file.buffer = self.spare[0]\n",
+        "two files in one buffer overwrite each other",
+        ("test_buffers_go_round",),
+    ),
+    Mutant(
+        "mlock-budget-ignored",
+        _POOL,
+        "        if self.locked_bytes + others + n > budget_bytes:\n",
+        "        if n > budget_bytes:\n",
+        "locked memory starves the rest of the machine",
+        ("test_mlock_stays_within_the_budget",),
+    ),
+    Mutant(
+        "held-file-unmapped",
+        _MAPPED,
+        "            self.owned = False\n            self.release()\n",
+        "            self.owned = False\n            self.unmap()\n            self.release()\n",
+        "a removed file keeps its bytes as long as somebody reads them",
+        ("test_views_outlive_the_store_and_the_file",),
+    ),
+    Mutant(
+        "name-of-a-new-file-not-synced",
+        _MAPPED,
+        "            door.fsync_dir(_os.path.dirname(file.path))\n",
+        "",
+        "a synced message in a file without a name is lost",
+        ("test_a_log_file_is_on_the_disk_with_its_name_before_it_is_used",),
+    ),
+    # --- recovery
+    Mutant(
+        "checkpoint-ignored",
+        _RECOVERY,
+        "        if 0 < timestamp <= limit:\n",
+        "        if 0 < timestamp:\n",
+        "what the checkpoint does not vouch for must be walked again",
+        ("test_trap_33_recovery_starts_three_seconds_before_the_checkpoint",),
+    ),
+    Mutant(
+        "clean-start-one-file-later",
+        _RECOVERY,
+        "            if file.start_offset <= largest:\n",
+        "            if file.start_offset <= largest + file.file_bytes:\n",
+        "a record whose unit is missing would be passed over",
+        ("test_trap_30_a_queue_that_is_one_unit_short_after_a_clean_stop_gets_it",),
+    ),
+    Mutant(
+        "torn-properties-kept",
+        _RECOVERY,
+        "        torn = doubtful and last_start >= 0 and _is_torn(log, last_start)\n",
+        "        torn = False\n",
+        "no checksum covers the properties of the last record",
+        ("test_a_last_record_without_the_end_of_its_properties_is_cut_off",),
+    ),
+    Mutant(
+        "doubtful-units-kept",
+        _RECOVERY,
+        "        queues.truncate(start, doubtful=True)\n",
+        "",
+        "pages of units may be lost where the power went",
+        ("test_queue_units_that_never_reached_the_disk_come_back_from_the_log",),
+    ),
+    Mutant(
+        "lost-keys-not-put-again",
+        _RECOVERY,
+        "    if keys_from is not None and keys_from < start:\n",
+        "    if keys_from is not None and keys_from < 0:\n",
+        "keys of an index file that recovery drops lie before the start file too",
+        (
+            "test_trap_27_no_key_is_lost_by_a_crash",
+            "test_the_keys_of_a_full_index_file_survive_once_the_checkpoint_says_so",
+        ),
+    ),
+    Mutant(
+        "names-of-a-killed-writer-not-synced",
+        _RECOVERY,
+        "    for directory in (paths.root, *paths.commit_logs, paths.index, os.path.dirname(paths.topics), "
+        "*queues):\n"
+        "        if door.is_dir(directory):\n",
+        "    for directory in (paths.root, *paths.commit_logs, paths.index, os.path.dirname(paths.topics), "
+        "*queues):\n"
+        "        if not directory:\n",
+        "a name that only the page cache has is lost with the power, and the file with it",
+        ("test_names_that_a_killed_writer_left_are_durable_at_the_next_open",),
+    ),
+    # --- retention
+    Mutant(
+        "watermark-one-percent-early",
+        _RETENTION,
+        "        if use.percent > c.disk_space_warning_level_percent:\n",
+        "        if use.percent >= c.disk_space_warning_level_percent:\n",
+        "puts are refused above the level, not at it",
+        ("test_puts_are_refused_above_the_warning_level_and_not_at_it",),
+    ),
+    Mutant(
+        "forcible-level-one-percent-early",
+        _RETENTION,
+        "        elif use.percent > c.disk_space_clean_forcibly_percent:\n",
+        "        elif use.percent >= c.disk_space_clean_forcibly_percent:\n",
+        "files that are not expired go above the level, not at it",
+        ("test_the_oldest_go_above_the_forcible_level_and_not_at_it",),
+    ),
+    Mutant(
+        "byte-budget-one-short",
+        _RETENTION,
+        "log.written - file.start_offset > c.retention_bytes",
+        "log.written - file.start_offset >= c.retention_bytes",
+        "a log that fits into its budget exactly keeps all its files",
+        ("test_a_log_that_fills_its_budget_exactly_keeps_all_its_files",),
+    ),
+    Mutant(
+        "one-file-too-many-in-a-pass",
+        _RETENTION,
+        "        while removed < c.delete_file_batch_max and log.first_is_flushed():\n",
+        "        while removed <= c.delete_file_batch_max and log.first_is_flushed():\n",
+        "a pass removes so many files and no more",
+        ("test_a_pass_removes_no_more_files_than_it_may",),
+    ),
+    Mutant(
+        "removal-not-synced",
+        _RETENTION,
+        "            self._door.fsync_dir(log.path)  # one by one: a power cut in between must not leave a gap\n",
+        "",
+        "a power cut may bring back a later name and not an earlier one",
+        ("test_a_removed_log_file_stays_removed",),
+    ),
+    Mutant(
+        "deleted-at-any-hour",
+        _RETENTION,
+        "        expired_due = time.localtime(now_ms // 1000).tm_hour in c.delete_hours\n",
+        "        expired_due = True\n",
+        "deletion has its hour",
+        ("test_a_file_whose_time_is_over_goes_at_the_hour_or_when_space_is_short",),
+    ),
+    # --- checkpoint
+    Mutant(
+        "checkpoint-without-allowance",
+        _CHECKPOINT,
+        "_ALLOWANCE_MS: Final = 3000\n",
+        "_ALLOWANCE_MS: Final = 0\n",
+        "flushes are behind the times in the checkpoint",
+        ("test_minimum_rules",),
+    ),
+    Mutant(
+        "checkpoint-takes-the-later",
+        _CHECKPOINT,
+        "        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _ALLOWANCE_MS)\n",
+        "        return max(0, max(self.physic_msg_timestamp, self.logics_msg_timestamp) - _ALLOWANCE_MS)\n",
+        "both the log and the queues must be on the disk",
+        ("test_minimum_rules",),
+    ),
+    Mutant(
+        "index-checkpoint-ignored",
+        _CHECKPOINT,
+        "        return min(self.get_min_timestamp(), self.index_msg_timestamp)\n",
+        "        return self.get_min_timestamp()\n",
+        "with messageIndexSafe the index must be on the disk too",
+        ("test_minimum_rules",),
+    ),
+    # --- metadata
+    Mutant(
+        "written-in-place",
+        _METADATA,
+        "            self._door.rename(temporary, self.path)\n",
+        "            self._door.write_file(self.path, data)\n",
+        "a crash in the middle must leave the old or the new file",
+        ("test_a_table_is_written_synced_renamed_and_its_directory_synced",),
+    ),
+    Mutant(
+        "no-backup",
+        _METADATA,
+        '                self._door.rename(self.path, self.path + (".bak" if self._main_is_good else ".damaged"))\n',
+        "                pass\n",
+        "RocketMQ and load fall back to the copy",
+        (
+            "test_a_crash_at_any_step_leaves_the_old_or_the_new_state",
+            "test_new_tables_look_like_a_brokers",
+        ),
+    ),
+    Mutant(
+        "rename-not-synced",
+        _METADATA,
+        "            self._door.fsync_dir(directory)\n",
+        "",
+        "what persist wrote survives a power cut only with its name",
+        ("test_a_saved_table_survives_with_its_name",),
+    ),
+    # --- flush
+    Mutant(
+        "queue-failure-not-latched",
+        _FLUSH,
+        "            self._log.fail(error.errno or EIO)\n",
+        "",
+        "a second sync of the same units may succeed without having written them",
+        ("test_a_failed_sync_of_a_queue_latches_the_store",),
+    ),
+    Mutant(
+        "checkpoint-ahead-of-the-queues",
+        _FLUSH,
+        "        covered = self._log.dispatched_timestamp\n",
+        "        covered = self._log.last_store_timestamp\n",
+        "the checkpoint claims only what a sync has covered",
+        ("test_the_checkpoint_knows_nothing_of_what_was_not_dispatched",),
+    ),
+    Mutant(
+        "checkpoint-before-the-sync",
+        _FLUSH,
+        "        try:\n            self._queues.flush()\n",
+        "        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)\n"
+        "        self._checkpoint.flush()\n"
+        "        try:\n"
+        "            self._queues.flush()\n",
+        "a power cut between the two would leave a claim that nothing covers",
+        ("test_the_checkpoint_follows_the_sync_of_the_queues",),
+    ),
+    Mutant(
+        "log-checkpoint-ahead",
+        _FLUSH,
+        "                self._checkpoint.physic_msg_timestamp, self._log.flushed_timestamp\n",
+        "                self._checkpoint.physic_msg_timestamp, self._log.last_store_timestamp\n",
+        "a message that is put during the sync is not covered by it",
+        ("test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint",),
+    ),
+    Mutant(
+        "least-pages-off-by-one",
+        _FLUSH,
+        "        if thorough or behind >= self._config.flush_least_pages_commit_log or self._log.sync_flush:\n",
+        "        if thorough or behind > self._config.flush_least_pages_commit_log or self._log.sync_flush:\n",
+        "four dirty pages are flushed by the next interval",
+        ("test_four_dirty_pages_are_flushed_and_three_are_not",),
+    ),
+    Mutant(
+        "ticket-told-of-nothing",
+        _FLUSH,
+        "            done = [ticket for ticket in self._tickets if failed or ticket.done()]\n",
+        "            done = [ticket for ticket in self._tickets if ticket.done()]\n",
+        "who waits by callback hears of a failed flush",
+        ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
+    ),
+    # --- the row of queues
+    Mutant(
+        "lower-bound-excludes",
+        _QUEUES,
+        "            if at < timestamp or (boundary is BoundaryType.UPPER and at == timestamp):\n",
+        "            if at <= timestamp:\n",
+        "LOWER is the first message at or after the time",
+        ("test_trap_22_lower_and_upper_are_not_symmetric",),
+    ),
+    Mutant(
+        "gaps-not-cut",
+        _QUEUES,
+        "                queue.cut_to(queue.misplaced_from)\n",
+        "                pass\n",
+        "units that were put too low stay so for ever",
+        ("test_units_lost_from_a_queue_come_back_and_new_messages_are_seen",),
+    ),
+    Mutant(
+        "damaged-end-kept",
+        _QUEUES,
+        "                    if _is_sound(log, least, topic, queue.queue_id, at - 1, plain, exact=at < end):\n",
+        "                    if plain[1] > 0:\n",
+        "a wrong end of a queue keeps out everything that comes after",
+        (
+            "test_the_queue_of_another_topic_is_made_anew_from_the_log",
+            "test_units_lost_from_a_queue_come_back_and_new_messages_are_seen",
+        ),
+    ),
+    # --- who writes
+    Mutant(
+        "lock-not-taken",
+        _DOOR,
+        "    if (fcntl(fd, F_SETLK, &range) == 0) return 0;\n",
+        "    if (fcntl(fd, F_GETLK, &range) == 0) return 0;\n",
+        "two processes that write one store destroy it",
+        ("test_the_lock_keeps_other_processes_out",),
+    ),
+    Mutant(
+        "own-process-not-excluded",
+        _LOCK,
+        "            if key in _registry.held:\n",
+        "            if key in ():\n",
+        "record locks do not exclude the own process",
+        ("test_the_process_cannot_open_a_store_twice",),
+    ),
+    Mutant(
+        "abort-not-written",
+        _STORE,
+        "        if clean and not log.files:\n            _lock.create_abort(",
+        "        if False:\n            _lock.create_abort(",
+        "after a kill nothing would say that the store has to be recovered",
+        (
+            "test_trap_29_the_abort_file_alone_decides",
+            "test_a_kill_keeps_what_was_promised",
+        ),
+    ),
+    Mutant(
+        "abort-removed-after-a-failure",
+        _STORE,
+        "            in_order = not failures and not log.error_number and log.dispatched >= log.written\n",
+        "            in_order = True\n",
+        "a store that could not be closed in order must be recovered",
+        ("test_a_store_whose_last_flush_failed_is_recovered_at_the_next_open",),
+    ),
+    # --- the system
+    Mutant(
+        "sync-not-awaited",
+        _DOOR,
+        "    return RESULT(msync(address, (size_t)bytes, MS_SYNC));\n",
+        "    return RESULT(msync(address, (size_t)bytes, MS_ASYNC));\n",
+        "MS_ASYNC only says that somebody would like it",
+        ("test_a_put_that_is_acknowledged_has_waited_for_the_disk",),
+    ),
+    Mutant(
+        "file-sync-skipped",
+        _DOOR,
+        "#else\n    return RESULT(fsync(fd));\n",
+        "#else\n    return RESULT(fcntl(fd, F_GETFD));\n",
+        "files that are written must be on the disk before they get their name",
+        ("test_a_log_file_is_on_the_disk_with_its_name_before_it_is_used",),
+    ),
+    Mutant(
+        "directory-sync-skipped",
+        _DOOR,
+        "    int rc = RESULT(fsync(fd));\n    close(fd);\n",
+        "    int rc = 0;\n    close(fd);\n",
+        "a name is durable with its directory only",
+        ("test_a_table_is_written_synced_renamed_and_its_directory_synced",),
+    ),
+    Mutant(
+        "short-write-from-the-start",
+        _DOOR,
+        "        at += n, offset += n, bytes -= n;\n",
+        "        offset += n, bytes -= n;\n",
+        "the kernel may write less than was asked",
+        ("test_a_write_that_the_system_cuts_short_is_carried_on",),
+    ),
+    # --- checksums
+    Mutant(
+        "crc-of-the-last-bytes",
+        _CRC,
+        "    while (n--) state = mq_crc32_slices[0][(state ^ *p++) & 255] ^ state >> 8;\n"
+        "    return state;\n"
+        "}\n"
+        "\n"
+        "static uint32_t portable_copy",
+        "    while (n--) state = mq_crc32_slices[1][(state ^ *p++) & 255] ^ state >> 8;\n"
+        "    return state;\n"
+        "}\n"
+        "\n"
+        "static uint32_t portable_copy",
+        "processors without the fast instructions",
+        ("test_variant_agrees_with_zlib_and_stays_inside_its_buffers",),
+    ),
+    Mutant(
+        "crc-source-read-twice",
+        _CRC,
+        "    MQ_READ_ONCE();\n    return portable_crc(state, dst, n);\n",
+        "    MQ_READ_ONCE();\n    return portable_crc(state, src, n);\n",
+        "record and checksum must agree although the body changes meanwhile",
+        ("test_variant_agrees_with_zlib_and_stays_inside_its_buffers",),
+    ),
+    Mutant(
+        "crc-fold-of-the-rest",
+        _CRC_X86,
+        "    for (; n - at >= 16; at += 16) x = fold(x, k, take(dst, src, at, copy));\n    size_t odd = n - at;\n",
+        "    for (; n - at > 16; at += 16) x = fold(x, k, take(dst, src, at, copy));\n"
+        "    size_t odd = n - at - (n - at == 16 ? 16 : 0);\n",
+        "lengths of whole 16 bytes",
+        ("test_variant_agrees_with_zlib_and_stays_inside_its_buffers",),
+    ),
+    Mutant(
+        "crc-few-bytes-read-twice",
+        _CRC_X86,
+        "        mq_crc32_copy_few(dst, src, n);\n        MQ_READ_ONCE();\n        src = dst;\n",
+        "        mq_crc32_copy_few(dst, src, n);\n        MQ_READ_ONCE();\n",
+        "record and checksum must agree although the body changes meanwhile",
+        ("test_variant_agrees_with_zlib_and_stays_inside_its_buffers",),
+    ),
+)
+
+
+# --- the runner -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant; ``word`` is caught, SURVIVED or BROKEN (it cannot be tried)."""
+
+    word: str
+    by: str
+    seconds: float
+
+
+def _scratch() -> str | None:
+    """Memory where there is enough of it: most of a test's time goes to syncs."""
+    shm = "/dev/shm"
+    return shm if os.access(shm, os.W_OK) and shutil.disk_usage(shm).free >= _SCRATCH_BYTES else None
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    scratch = tree.parent / "tmp"
+    scratch.mkdir(exist_ok=True)
+    ours = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch), "MQFAST_DEBUG": "1"}
+    return {**os.environ, **ours}
+
+
+def _build(tree: Path) -> str:
+    """Build what is out of date; the end of the compiler's words where that fails, else nothing."""
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=tree, env=_environment(tree), capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
+
+
+def _run_tests(tree: Path, tests: tuple[str, ...], seconds: float) -> tuple[str, str, str]:
+    """(passed, caught or BROKEN; the test that failed, crashed or hung; the output)."""
+    base, log = tree.parent / "pytest", tree.parent / "output"
+    options = ["-x", "-v", "-rfE", "--tb=short", "--no-header", "--hypothesis-seed=0", "-p", "no:cacheprovider"]
+    where = places(tree)
+    chosen = [f"{where[name.partition('[')[0]]}::{name}" for name in tests]
+    command = [sys.executable, "-m", "pytest", *options, f"--basetemp={base}", *chosen]
+    ended: int | None = None
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            command, cwd=tree, env=_environment(tree), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            ended = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)  # its children too
+            except ProcessLookupError:
+                pass
+            child.wait()
+    shutil.rmtree(base, ignore_errors=True)
+    text = log.read_text(errors="replace")
+    if ended == 0:
+        return "passed", "", text
+    if ended is None or ended < 0:
+        running = re.findall(r"^(tests/\S+)", text, re.MULTILINE)
+        how = f"hung for {seconds:.0f} s" if ended is None else signal.Signals(-ended).name
+        return "caught", f"{running[-1] if running else '?'} ({how})", text
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+)", text, re.MULTILINE)
+    if ended != 1 or failed is None:
+        return "BROKEN", f"pytest ended with {ended}", text
+    return "caught", failed.group(1), text
+
+
+def _try(mutant: Mutant, seed: Path, base: Path, show: bool) -> Outcome:
+    began = time.monotonic()
+    tree = base / "tree"
+    shutil.copytree(seed, tree, symlinks=True)  # with its times: nothing is built again without need
+    try:
+        path = tree / mutant.file
+        path.write_text(broken(mutant, path.read_text()))
+        if not mutant.file.endswith(".py"):
+            before = {so: so.read_bytes() for so in tree.rglob("mqfast/**/*.so")}
+            words = _build(tree)
+            if words:
+                return Outcome("BROKEN", f"it does not build:\n{words}", time.monotonic() - began)
+            if all(so.read_bytes() == data for so, data in before.items()):
+                return Outcome("BROKEN", "the built code is the same", time.monotonic() - began)
+        word, by, text = _run_tests(tree, mutant.tests, mutant.seconds)
+        if word == "passed":
+            word, by = "SURVIVED", mutant.why
+        if show or word == "BROKEN":
+            print(text)
+        return Outcome(word, by, time.monotonic() - began)
+    finally:
+        shutil.rmtree(tree)
+
+
+def _seed(base: Path) -> Path:
+    """A built copy of the last commit. Raises: SystemExit."""
+    seed = base / "seed"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(seed)], check=True)
+    shutil.rmtree(seed / ".git")
+    words = _build(seed)
+    if words:
+        raise SystemExit(f"the last commit does not build:\n{words}")
+    where = subprocess.run(
+        [sys.executable, "-c", "import mqfast.store._os as m; print(m.__file__)"],
+        cwd=seed,
+        env=_environment(seed),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    if not where.startswith(str(seed)):
+        raise SystemExit(f"the tests would import {where.strip()}: expected it below {seed}")
+    return seed
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Break chosen lines of the engine; see the head of this file.")
+    parser.add_argument("--only", action="append", default=[], help="a part of a name or of a file; may be repeated")
+    parser.add_argument("--list", action="store_true", help="print the mutants and end")
+    parser.add_argument("--show", action="store_true", help="print the tests' output as well")
+    parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass on the unbroken tree")
+    a = parser.parse_args()
+    chosen = [m for m in MUTANTS if not a.only or any(part in m.name or part in m.file for part in a.only)]
+    if not chosen:
+        parser.error(f"no mutant has {a.only} in its name or file")
+    if a.list:
+        for m in chosen:
+            print(f"{m.name}\n    {m.file}: {m.why}\n    {' '.join(m.tests)}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copies go
+    began = time.monotonic()
+    counts = {"caught": 0, "SURVIVED": 0, "BROKEN": 0}
+    with tempfile.TemporaryDirectory(prefix="mqfast-mutants-", dir=_scratch()) as name:
+        base = Path(name)
+        seed = _seed(base)
+        print(f"built a copy in {time.monotonic() - began:.0f} s", flush=True)
+        if not a.no_baseline:
+            tests = tuple(dict.fromkeys(test for m in chosen for test in m.tests))
+            word, by, text = _run_tests(seed, tests, 1800)
+            if word != "passed":
+                print(text, f"the tests do not pass on the unbroken tree: {by}", sep="\n")
+                return 2
+            print(f"{len(tests)} tests pass on the unbroken tree, {time.monotonic() - began:.0f} s", flush=True)
+        for m in chosen:
+            outcome = _try(m, seed, base, a.show)
+            counts[outcome.word] += 1
+            print(f"{outcome.word:8} {m.name} ({m.file}), {outcome.seconds:.0f} s: {outcome.by}", flush=True)
+    print(
+        f"mutants: {len(chosen)} tried, {counts['caught']} caught, {counts['SURVIVED']} survived, "
+        f"{counts['BROKEN']} could not be tried, {time.monotonic() - began:.0f} s"
+    )
+    return 2 if counts["BROKEN"] else 1 if counts["SURVIVED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

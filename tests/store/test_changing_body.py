@@ -1,0 +1,60 @@
+"""A body that lies in memory of several processes and changes while it is put.
+
+Room: tests/store. Within one process the GIL keeps Python from changing a body between its copy and its checksum;
+memory that another process writes to has no such keeper. Written for a line that could be broken without any test
+failing (``tests/mutation``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast import Message
+
+SIZE = 256 << 10
+MOST_PUTS = 400
+
+WAYS: dict[str, Callable[[Any, mmap.mmap], object]] = {
+    "put": lambda store, body: store.put("T", body),
+    "general": lambda store, body: store.put("T", body, flag=1),
+    "many": lambda store, body: store.put_many("T", [body]),
+    "batch": lambda store, body: store.put_batch([Message("T", body)]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_body_that_another_process_changes_has_the_checksum_of_what_was_stored(tmp_path: Path, way: str) -> None:
+    body = mmap.mmap(-1, SIZE)
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                for value in range(256):
+                    body[:] = bytes([value]) * SIZE
+        finally:
+            os._exit(1)
+    try:
+        with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=16 << 20, messageIndexEnable=False) as store:
+            while body[0] == body[-1] == 0:
+                pass  # until it has begun
+            mixed = number = 0
+            while mixed < 5 and number < MOST_PUTS:
+                WAYS[way](store, body)
+                message = store.get("T", 0, number)[0]
+                assert message.check_crc(), number
+                stored = bytes(message.body)
+                mixed += stored.count(stored[0]) != SIZE
+                number += 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if not mixed:
+        pytest.skip("the other process never ran during a put")
