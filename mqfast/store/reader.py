@@ -1,7 +1,8 @@
 """StoreReader: any RocketMQ store, read-only, beside a live writer (Java or mqfast) or dead.
 
-It takes no lock, starts no thread, maps no file and writes nothing; everything is read by pread and checked, so that a
-file which is foreign, damaged, shrinking or gone ends in an exception of ``mqfast.errors`` and never in a crash.
+It takes no lock, starts no thread and writes nothing; everything is read by pread (``tail`` maps the file that it
+follows) and checked, so that a file which is foreign, damaged, shrinking or gone ends in an exception of
+``mqfast.errors`` and never in a crash.
 
 Beside a live writer the reader sees what is in the page cache: a record as soon as its unit is in the queue and the
 whole record is in the log. It may see messages that a sync-flushing writer has not yet shown to its own readers and
@@ -35,6 +36,7 @@ from mqfast.store._index_file import IndexFile, search
 from mqfast.store._os import REAL, OsDoor
 from mqfast.store._record import StoredMessage
 from mqfast.store._scan import ExtFiles, LogWalk, PreadFile
+from mqfast.store._tail import LogTail
 from mqfast.store.batch_queue import claimed_places
 from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.index_service import infer_index_sizes
@@ -504,6 +506,30 @@ class StoreReader:
             if start < self._log.begin:
                 raise OffsetError(f"physical offset: expected at least {self._log.begin}, found {start}")
             return LogScan(self, start, -1 if to_offset is None else to_offset, check_crc)
+
+    def tail(
+        self,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        tags: str | None = None,
+        *,
+        from_offset: int | None = None,
+        spin: bool = False,
+        poll_interval_us: float = 20.0,
+        check_crc: bool = True,
+    ) -> LogTail:
+        """Follow the log that another process writes: ``for message in reader.tail("T"): ...``.
+
+        Args: topic, queue_id, tags (``"A || B"``): what to show, None for all; from_offset: physical offset of the
+            record to begin with, None for what is written from now on; spin: wait without sleeping, which takes a
+            processor and sees a message within a microsecond or two; otherwise it sleeps ``poll_interval_us`` between
+            two looks (to which the kernel adds some 50 microseconds).
+        Unlike the rest of the reader it maps the file that it follows, and needs no ``refresh``.
+        Raises: OffsetError when ``from_offset`` is below the log; CorruptFile, StorageError.
+        """
+        position = self.log_range()[1] if from_offset is None else from_offset
+        directories = (*self.paths.commit_logs, *self.paths.read_only_commit_logs)
+        return LogTail(self._door, directories, position, topic, queue_id, tags, spin, poll_interval_us, check_crc)
 
     def look(self, place: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
