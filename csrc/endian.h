@@ -48,6 +48,24 @@ static inline void mq_put64(void *p, int64_t x) {
     memcpy(p, &v, sizeof v);
 }
 
+/* Fields of a mapped file that another thread reads while they change: at their natural alignment, never torn. A release
+ * publishes whatever was written before it to who acquires it. */
+static inline int32_t mq_acquire32(const void *p) {
+    return (int32_t)MQ_BE32(__atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE));
+}
+
+static inline int64_t mq_acquire64(const void *p) {
+    return (int64_t)MQ_BE64(__atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE));
+}
+
+static inline void mq_release32(void *p, int32_t x) {
+    __atomic_store_n((uint32_t *)p, MQ_BE32((uint32_t)x), __ATOMIC_RELEASE);
+}
+
+static inline void mq_release64(void *p, int64_t x) {
+    __atomic_store_n((uint64_t *)p, MQ_BE64((uint64_t)x), __ATOMIC_RELEASE);
+}
+
 /* Publish the size word of a record: every other byte of the record is visible before it.
  * Unaligned: x86-64 may tear it over a cache line (readers check magic and bounds, then read again); on other machines a
  * release fence and a plain store, since an unaligned atomic store may trap there. */

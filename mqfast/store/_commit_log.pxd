@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._consume_queue cimport QueueState
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport OsDoor, mq_os
+from mqfast.store._os cimport OsDoor, mq_load32, mq_os
 from mqfast.store._record cimport Draft, Record
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
@@ -75,6 +75,9 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
                        Appended *out) noexcept nogil
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
                         int64_t now, Appended *out) noexcept nogil
+cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:
+    """May nothing be appended for this queue: the log takes nothing now, or the queue's topic was deleted?"""
+    return mq_load32(&s.flags) != 0 or q.deleted
 # Not held for these.
 cdef int prefault_piece(LogState *s, int64_t end) noexcept nogil
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil

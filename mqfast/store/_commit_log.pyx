@@ -111,7 +111,7 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
-    s.lock_since_ms = now
+    mq_store64(&s.lock_since_ms, now)
     p = s.base + position
     memcpy(p + 4, header + 4, 84)
     mq_put64(p + 20, q.next_offset)
@@ -132,7 +132,7 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
         memcpy(at + 5, key, key_bytes)
         at[5 + key_bytes] = 2
     mq_publish32(p, total)
-    if s.inline_dispatch and not dispatch_later and s.dispatched == physical:
+    if s.inline_dispatch and not dispatch_later and mq_load64(&s.dispatched) == physical:
         if queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
             q.last_store_timestamp = now
             mq_store64(&s.dispatched, physical + total)
@@ -140,11 +140,11 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     out.queue_offset = q.next_offset
     out.store_timestamp = now
     out.size = total
-    q.next_offset += 1
-    s.puts += 1
+    mq_store64(&q.next_offset, q.next_offset + 1)
+    mq_store64(&s.puts, s.puts + 1)
     mq_store64(&s.written, physical + total)
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
-    s.lock_since_ms = 0
+    mq_store64(&s.lock_since_ms, 0)
     mq_prefetchw(p + total)
     mq_prefetchw(p + total + 64)
     mq_prefetchw(p + total + 128)
@@ -172,7 +172,7 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
         now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
-    s.lock_since_ms = now
+    mq_store64(&s.lock_since_ms, now)
     queue_offset = q.next_offset if counted else 0
     p = s.base + position
     finish_record(record, total, queue_offset, physical, now, sys_flag, s.crc_property)
@@ -183,11 +183,11 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     out.store_timestamp = now
     out.size = total
     if counted:
-        q.next_offset += advance
-    s.puts += 1
+        mq_store64(&q.next_offset, q.next_offset + advance)
+    mq_store64(&s.puts, s.puts + 1)
     mq_store64(&s.written, physical + total)
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
-    s.lock_since_ms = 0
+    mq_store64(&s.lock_since_ms, 0)
     return APPEND_OK
 
 
@@ -254,7 +254,7 @@ cdef int _commit(LogState *s, int64_t target) noexcept nogil:
         if from_ < to:
             if f.buffer != NULL:
                 # behind the end mark the buffer may hold what an older file left there: the file keeps its zeros
-                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), min(to, f.start + f.used) - from_, from_ - f.start)
+                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), min(to, f.start + mq_load64(&f.used)) - from_, from_ - f.start)
                 if rc < 0:
                     latch(s, rc)
                     break
@@ -298,14 +298,14 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
         while from_ < to:
             first = (from_ - f.start) & ~(PAGE - 1)
             rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))
-            s.sync_calls += 1
+            mq_store64(&s.sync_calls, s.sync_calls + 1)
             if rc < 0:
                 latch(s, rc)
                 return rc
             rc = _whole(s, f)
             if rc < 0:
                 return rc
-            s.synced_bytes += min(f.start + first + SYNC_STEP, to) - from_
+            mq_store64(&s.synced_bytes, s.synced_bytes + min(f.start + first + SYNC_STEP, to) - from_)
             from_ = min(f.start + first + SYNC_STEP, to)
             mq_store64(&s.flushed, from_)
         if s.flushed >= f.start + f.bytes:
@@ -340,7 +340,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
                 timestamp = mq_load64(&s.last_store_timestamp)
                 end = mq_load64(&s.written)
                 if _sync(s, end) == 0 and s.flushed >= end:
-                    s.flushed_timestamp = timestamp
+                    mq_store64(&s.flushed_timestamp, timestamp)
             unlock(&s.flush_lock)
             mq_add32(&s.flush_count, 1)
             futex_wake_all(&s.flush_count)
@@ -521,7 +521,7 @@ cdef class CommitLog:
     @property
     def flushed_timestamp(self) -> int:
         """Store time of the newest record known durable, ms; 0 when there is none."""
-        return self.state.flushed_timestamp
+        return mq_load64(&self.state.flushed_timestamp)
 
     @property
     def readable(self) -> int:
@@ -548,7 +548,7 @@ cdef class CommitLog:
     @property
     def last_store_timestamp(self) -> int:
         """Store time of the newest record, ms."""
-        return self.state.last_store_timestamp
+        return mq_load64(&self.state.last_store_timestamp)
 
     @property
     def flags(self) -> int:
@@ -573,17 +573,17 @@ cdef class CommitLog:
     @property
     def sync_calls(self) -> int:
         """How many syncs were made."""
-        return self.state.sync_calls
+        return mq_load64(&self.state.sync_calls)
 
     @property
     def synced_bytes(self) -> int:
         """How many bytes they covered."""
-        return self.state.synced_bytes
+        return mq_load64(&self.state.synced_bytes)
 
     @property
     def lock_held_ms(self) -> int:
         """How long the put lock has been held by one append, ms; 0 when it is free."""
-        since = self.state.lock_since_ms
+        since = mq_load64(&self.state.lock_since_ms)
         return max(0, self.door.now_ms() - since) if since else 0
 
     cdef MappedFile file_at(self, int64_t physical_offset):
@@ -664,10 +664,10 @@ cdef class CommitLog:
         f.fd = file.fd
         mq_store64(&s.pending_tail, s.pending_tail + 1)
         s.base = file.buffer if file.buffer != NULL else file.base
-        s.file_start = file.start_offset
-        s.file_bytes = file.file_bytes
-        if s.prefaulted < file.start_offset:
-            s.prefaulted = file.start_offset
+        mq_store64(&s.file_start, file.start_offset)
+        mq_store64(&s.file_bytes, file.file_bytes)
+        if mq_load64(&s.prefaulted) < file.start_offset:
+            mq_store64(&s.prefaulted, file.start_offset)
 
     cdef int roll(self) except -1:
         """Go on in the next file, unless somebody else did so meanwhile. The put lock is not held.
@@ -689,7 +689,7 @@ cdef class CommitLog:
         cdef int rc
         self.reap()
         if s.pending_tail - mq_load64(&s.pending_head) >= RING - 2:
-            target = s.written
+            target = mq_load64(&s.written)
             with nogil:
                 rc = flush_up_to(s, target, -1)
             if rc < 0:
@@ -699,7 +699,7 @@ cdef class CommitLog:
         self._retain(file)
         self.files.append(file)
         self.take_put_lock()
-        if s.flags & LOG_CLOSED:
+        if mq_load32(&s.flags) & LOG_CLOSED:
             unlock(&s.lock)
             self.raise_state()
         if s.file_bytes:
@@ -708,8 +708,8 @@ cdef class CommitLog:
                 p = s.base + (s.written - s.file_start)
                 mq_put32(p + 4, MAGIC_BLANK)
                 mq_publish32(p, <int32_t> left)
-                s.pending[(s.pending_tail - 1) % RING].used = s.written - s.file_start + BLANK_BYTES
-            if s.dispatched == s.written:
+                mq_store64(&s.pending[(s.pending_tail - 1) % RING].used, s.written - s.file_start + BLANK_BYTES)
+            if mq_load64(&s.dispatched) == s.written:
                 mq_store64(&s.dispatched, s.file_start + s.file_bytes)
             mq_store64(&s.written, s.file_start + s.file_bytes)
         self._switch_to(file)
@@ -829,7 +829,8 @@ cdef class CommitLog:
         file.hold()
         try:
             with nogil:
-                while mq_load32(&bell.word) == seen and s.file_start == file.start_offset and s.file_bytes and rc >= 0:
+                while (mq_load32(&bell.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes)
+                        and rc >= 0):
                     written = mq_load64(&s.written)
                     ahead = mq_load64(&s.prefaulted) - written
                     if ahead < window // 2 and last >= 0 and written != last:
@@ -967,7 +968,7 @@ cdef class CommitLog:
         cdef LogState *s = &self.state
         self.take_put_lock()
         mq_or32(&s.flags, LOG_CLOSED)
-        s.file_bytes = 0
+        mq_store64(&s.file_bytes, 0)
         s.base = NULL
         self.current = None
         unlock(&s.lock)

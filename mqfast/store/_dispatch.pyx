@@ -16,7 +16,7 @@ from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport lock, mq_load64, mq_prefetchr, mq_store64, unlock
+from mqfast.store._os cimport lock, mq_cas64, mq_load64, mq_prefetchr, mq_store64, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -205,6 +205,7 @@ cdef class Dispatcher:
         cdef CommitLog log = self.log
         cdef Walk w
         cdef int stop = AT_LIMIT
+        cdef int64_t begun
         if limit < 0:
             limit = readable(&log.state, log.hide_unflushed)
         with self.mutex:
@@ -212,7 +213,7 @@ cdef class Dispatcher:
                 return 0
             if self.error is not None:
                 raise self.error
-            w.at = log.state.dispatched
+            begun = w.at = mq_load64(&log.state.dispatched)
             w.limit = limit
             w.checked = False
             w.property_crc = False
@@ -236,7 +237,8 @@ cdef class Dispatcher:
                 self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
                                          expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
                 raise self.error
-            mq_store64(&log.state.dispatched, w.at)
+            if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
+                mq_cas64(&log.state.dispatched, begun, w.at)
             return w.records
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,

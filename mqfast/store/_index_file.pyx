@@ -26,8 +26,8 @@ from libc.string cimport memcpy
 
 from mqfast.store._os cimport (
     MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsDoor, allocate, check, guard_add, guard_remove, mq_add64, mq_cas64, mq_fence, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
-    mq_publish32, mq_put32, mq_put64, mq_stat, mq_store32, mq_store64, os_error, read_all,
+    OsDoor, allocate, check, guard_add, guard_remove, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, read_all,
 )
 
 cdef extern from "Python.h":
@@ -76,18 +76,18 @@ cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int
     if number <= 1:
         mq_store64(&s.begin_timestamp, store_timestamp)
         mq_store64(&s.begin_offset, physical_offset)
-        mq_put64(s.base, store_timestamp)
-        mq_put64(s.base + 16, physical_offset)
-    mq_publish32(slot, number)
+        mq_release64(s.base, store_timestamp)
+        mq_release64(s.base + 16, physical_offset)
+    mq_release32(slot, number)
     if previous == 0:
         s.slots_used += 1
-        mq_put32(s.base + 32, s.slots_used)
+        mq_release32(s.base + 32, s.slots_used)
     mq_store64(&s.end_timestamp, store_timestamp)
     mq_store64(&s.end_offset, physical_offset)
-    mq_put64(s.base + 8, store_timestamp)
-    mq_put64(s.base + 24, physical_offset)
+    mq_release64(s.base + 8, store_timestamp)
+    mq_release64(s.base + 24, physical_offset)
     mq_store32(<uint32_t *> &s.count, <uint32_t> (number + 1))
-    mq_publish32(s.base + 36, number + 1)
+    mq_release32(s.base + 36, number + 1)
     return 1
 
 
@@ -410,18 +410,18 @@ cdef class IndexFile:
     cdef int64_t read_header(self, IndexState *to) noexcept nogil:
         # Under a hold. The header within its bounds; the result is count as it stands in the file, or INT64_MIN when it
         # cannot be read.
-        cdef uint8_t scratch[HEADER_BYTES]
+        cdef uint64_t scratch[5]        # HEADER_BYTES, aligned as the mapping is
         cdef int64_t rc = 0
         cdef int32_t count
-        cdef const uint8_t *p = self.fetch(0, HEADER_BYTES, scratch, &rc)
+        cdef const uint8_t *p = self.fetch(0, HEADER_BYTES, <uint8_t *> scratch, &rc)
         if p == NULL:
             return INT64_MIN
-        count = mq_get32(p + 36)
-        to.begin_timestamp = mq_get64(p)
-        to.end_timestamp = mq_get64(p + 8)
-        to.begin_offset = mq_get64(p + 16)
-        to.end_offset = mq_get64(p + 24)
-        to.slots_used = min(max(mq_get32(p + 32), 0), self.state.slots)
+        count = mq_acquire32(p + 36)
+        to.begin_timestamp = mq_acquire64(p)
+        to.end_timestamp = mq_acquire64(p + 8)
+        to.begin_offset = mq_acquire64(p + 16)
+        to.end_offset = mq_acquire64(p + 24)
+        to.slots_used = min(max(mq_acquire32(p + 32), 0), self.state.slots)
         to.count = min(max(count, 1), self.state.capacity)
         return count
 
@@ -522,19 +522,18 @@ cdef class IndexFile:
 
     cdef void start_walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, bint *older) noexcept nogil:
         # Under a hold. Find the head of the chain of w.key_hash, or 0 when this file has nothing in the range.
-        cdef uint8_t scratch[SLOT_BYTES]
+        cdef uint32_t scratch
         cdef const uint8_t *p
         cdef int32_t head
         cdef IndexState h
         w.next = 0
         w.rc = 1
         cdef int64_t position = HEADER_BYTES + SLOT_BYTES * <int64_t> (w.key_hash % self.state.slots)
-        p = self.fetch(position, SLOT_BYTES, scratch, &w.rc)
+        p = self.fetch(position, SLOT_BYTES, <uint8_t *> &scratch, &w.rc)
         if p == NULL:
             return
-        head = mq_get32(p)
         # The count is read after the slot, else a put in between would make a good slot look damaged.
-        mq_fence()
+        head = mq_acquire32(p)
         if self.read_header(&h) == INT64_MIN:
             w.rc = 0
             return

@@ -9,6 +9,10 @@ cdef extern from "endian.h" nogil:
     void mq_put32(void *p, int32_t x)
     void mq_put64(void *p, int64_t x)
     void mq_publish32(void *p, int32_t x)
+    int32_t mq_acquire32(const void *p)
+    int64_t mq_acquire64(const void *p)
+    void mq_release32(void *p, int32_t x)
+    void mq_release64(void *p, int64_t x)
 
 cdef extern from "atomics.h" nogil:
     void mq_pause()
@@ -23,7 +27,6 @@ cdef extern from "atomics.h" nogil:
     uint32_t mq_and32(uint32_t *p, uint32_t v)
     uint32_t mq_add32(uint32_t *p, uint32_t v)
     int mq_cas64(int64_t *p, int64_t expect, int64_t v)
-    void mq_fence()
     int mq_lock_try(uint32_t *word)
 
 cdef extern from "os_door.h" nogil:
