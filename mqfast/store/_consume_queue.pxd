@@ -19,7 +19,7 @@ cdef struct QueueState:
     int32_t topic_bytes
     const uint8_t *topic
     uint64_t hash
-    bint deleted                # the topic was deleted: producers must look the queue up again
+    bint deleted                # the topic was deleted: producers must look the queue up again; set under the put lock
     int64_t misplaced_at        # stream byte of the first unit that is not where its record says
     int64_t padding[2]
     # dispatch's line
@@ -48,7 +48,7 @@ cdef class ConsumeQueue:
     cdef list files
     cdef MappedFile tail            # held for writing
     cdef Latch latch                # of the log: set by a lost page of the tail
-    cdef readonly bint deleted
+    cdef bint closed
     cdef bint cut_units
     cdef int64_t flushed
     cdef bint cut                   # bytes were cleared or files removed since the last flush

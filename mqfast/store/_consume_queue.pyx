@@ -13,7 +13,9 @@ from libc.string cimport memcmp, memcpy, memset
 from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport OsDoor, check, mq_get32, mq_get64, mq_load64, mq_os, mq_put32, mq_put64, mq_store64
 
-from mqfast.errors import CorruptFile, OffsetError
+from errno import ENOENT
+
+from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles its step from there
@@ -95,11 +97,16 @@ cdef class ConsumeQueue:
     @property
     def next_offset(self) -> int:
         """Queue offset that the next record will get."""
-        return self.state.next_offset
+        return mq_load64(&self.state.next_offset)
 
     @next_offset.setter
     def next_offset(self, int64_t value):
-        self.state.next_offset = value
+        mq_store64(&self.state.next_offset, value)
+
+    @property
+    def deleted(self) -> bool:
+        """Was its topic deleted, or is it being deleted now?"""
+        return self.state.deleted
 
     @property
     def min_logic(self) -> int:
@@ -296,13 +303,14 @@ cdef class ConsumeQueue:
         """Move the lower bound past units whose records are gone (RocketMQ: correctMinOffset), and past fillers."""
         cdef QueueState *q = &self.state
         cdef int64_t low, high, middle
-        if not self.files or q.min_logic >= q.end:
+        cdef int64_t end = mq_load64(&q.end)
+        if not self.files or q.min_logic >= end:
             return
         first = (<MappedFile> self.files[0]).start_offset
         low = max(q.min_logic, first) // UNIT_BYTES
-        high = q.end // UNIT_BYTES
+        high = end // UNIT_BYTES
         if self._gone(high - 1, min_physical):
-            q.min_logic = q.end
+            q.min_logic = end
             return
         while low < high:                   # first unit that is not gone
             middle = (low + high) // 2
@@ -327,6 +335,8 @@ cdef class ConsumeQueue:
         cdef MappedFile file
         cdef int64_t start, step, at
         cdef bint fresh = not self.files
+        if self.closed:
+            raise StoreClosed(f"queue {self.topic}/{self.queue_id} was closed or deleted")
         if self.tail is not None and q.end < self.tail.start_offset + self.file_bytes:
             step = min(max(FIRST_ROOM, self.tail.allocated), MAX_ROOM)
             self.tail.grow(self.tail.allocated + step)
@@ -401,7 +411,10 @@ cdef class ConsumeQueue:
         """
         cdef int64_t at = mq_load64(&self.state.end) // UNIT_BYTES
         while at * UNIT_BYTES > self.state.min_logic:
-            physical, size, _ = self.unit(at - 1)
+            try:
+                physical, size, _ = self.unit(at - 1)
+            except OffsetError:         # retention or the deletion of the topic was faster
+                break
             if physical + size <= limit or (physical == 0 and size == FILLER_SIZE):
                 break
             at -= 1
@@ -409,7 +422,7 @@ cdef class ConsumeQueue:
 
     def segment_bytes(self, MappedFile file) -> bytes:
         """The written part of one file, copied (verify, dump)."""
-        cdef int64_t n = min(self.file_bytes, self.state.end - file.start_offset)
+        cdef int64_t n = min(self.file_bytes, mq_load64(&self.state.end) - file.start_offset)
         cdef uint8_t *base
         if n <= 0:
             return b""
@@ -440,6 +453,8 @@ cdef class ConsumeQueue:
         for file in list(self.files):
             if file.start_offset + self.file_bytes <= self.flushed or (file.start_offset >= end and not cut):
                 continue
+            if file not in self.files:      # retention took it, or it went with its topic
+                continue
             from_ = max(self.flushed - file.start_offset, 0) & ~<int64_t> 4095
             to = self.file_bytes if cut else min(end - file.start_offset, self.file_bytes)
             base = file.hold()
@@ -449,7 +464,7 @@ cdef class ConsumeQueue:
                 check(rc, "msync", file.path)
                 # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
                 file.check_damage()
-                found = self.door.file_size(file.path) if self.door.exists(file.path) else -1
+                found = self._size_of(file)
                 if found < self.file_bytes and file in self.files:      # else the retention thread took it
                     raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{self.file_bytes} bytes",
                                       found="no file" if found < 0 else f"{found} bytes")
@@ -459,6 +474,14 @@ cdef class ConsumeQueue:
         self.flushed = end
         self.cut = False
         return done
+
+    def _size_of(self, MappedFile file) -> int:
+        try:
+            return self.door.file_size(file.path)
+        except OSError as error:
+            if error.errno != ENOENT:
+                raise
+            return -1
 
     @property
     def flushed_bytes(self) -> int:
@@ -492,6 +515,7 @@ cdef class ConsumeQueue:
     def close(self) -> None:
         """Unmap. Views that are still held stay valid."""
         cdef MappedFile file
+        self.closed = True
         self.state.room_end = 0
         self.state.units = NULL
         if self.tail is not None:
@@ -502,7 +526,7 @@ cdef class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove all files and the queue's directory."""
-        self.deleted = True
+        self.state.deleted = True
         files = self.files
         self.close()
         for file in reversed(files):

@@ -52,7 +52,7 @@ cdef class PutPath:
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
     cdef PutResult put_general(self, object message, bint wait)
     cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1
-    cdef PutResult put_special(self, object message, QueueState *q, bytes properties, bint wait)
+    cdef PutResult put_special(self, object message, bytes properties, bint wait)
     cdef BatchResult put_all(self, list given, bint together)
 
 
@@ -69,6 +69,7 @@ cdef class Producer:
     cdef bint dispatch_later            # keys or a special topic: not put inline
     cdef bint general                   # records that are not the simple kind
     cdef uint8_t header[88]
-    cdef int bind(self) except -1
+    cdef int fill_header(self) except -1
+    cdef int rebind(self) except -1
     cdef int append(self, object body, object key, Appended *out) except -1
     cdef PutResult result(self, Appended *out, int outcome)

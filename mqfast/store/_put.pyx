@@ -25,6 +25,7 @@ from mqfast.store._commit_log cimport (
     append_simple,
     flush_up_to,
     prefault_piece,
+    refused,
 )
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
@@ -32,6 +33,8 @@ from mqfast.store._os cimport (
     crc31,
     lock,
     lock_wait,
+    mq_load32,
+    mq_load64,
     mq_lock_try,
     mq_put16,
     mq_put32,
@@ -288,15 +291,14 @@ cdef class PutPath:
     @property
     def put_count(self) -> int:
         """Messages appended since the store was opened."""
-        return self.state.puts
+        return mq_load64(&self.state.puts)
 
-    def mark_deleted(self, queues) -> None:
-        """Stop puts into queues that are being deleted; producers look them up again."""
+    def mark_deleted(self, queues, bint deleted=True) -> None:
+        """Give out no more offsets of queues that are being deleted: whoever puts looks them up again. False takes it back."""
         cdef ConsumeQueue queue
         self.log.take_put_lock()
         for queue in queues:
-            queue.state.deleted = True
-            queue.state.room_end = 0
+            queue.state.deleted = deleted
         unlock(&self.state.lock)
         self.forget_producers()
 
@@ -415,10 +417,10 @@ cdef class PutPath:
         wait = wait and message.wait_store_ok and self.sync_flush
         if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
             with self.special_lock:
-                return self.put_special(message, &queue.state, properties, wait)
+                return self.put_special(message, properties, wait)
         return self._append_draft(message, queue, topic_text, properties, wait, -1, 1)
 
-    cdef PutResult put_special(self, object message, QueueState *q, bytes properties, bint wait):
+    cdef PutResult put_special(self, object message, bytes properties, bint wait):
         """Light queues and inner batches: their property text names queue offsets, so it is made anew when those moved."""
         cdef ConsumeQueue queue = self.queues.head(message.topic, message.queue_id)
         cdef ConsumeQueue light
@@ -447,7 +449,9 @@ cdef class PutPath:
             fields[_properties.INNER_MULTI_QUEUE_OFFSET] = ",".join(offsets)
             properties = _properties.encode(fields)
         while True:
-            base = q.next_offset
+            if queue.state.deleted:
+                queue = self.queues.head(message.topic, message.queue_id)
+            base = queue.state.next_offset
             if message.sys_flag & INNER_BATCH and fields.get(_properties.INNER_BASE) != str(base):
                 fields[_properties.INNER_BASE] = str(base)
                 properties = _properties.encode(fields)
@@ -534,6 +538,13 @@ cdef class PutPath:
                 if not mq_lock_try(&s.lock):
                     self.contended()
                     continue
+                if refused(s, &queue.state):
+                    unlock(&s.lock)
+                    if queue.state.deleted:
+                        if expected >= 0:
+                            return None
+                        queue = self.queues.head(message.topic, message.queue_id)
+                    continue
                 rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, -1, &out)
                 unlock(&s.lock)
                 if rc == APPEND_OK:
@@ -544,7 +555,7 @@ cdef class PutPath:
         finally:
             PyMem_Free(scratch)
             PyBuffer_Release(&view)
-        if s.flags & LOG_FAILED:        # the page that it went to may be gone
+        if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
             self.log.raise_state()
         r = PutResult.__new__(PutResult)
         _fill(r, &out, OK, store)
@@ -565,7 +576,7 @@ cdef class PutPath:
 
     cdef BatchResult put_all(self, list given, bint together):
         """Check and encode all, then append them: as one block, or each by itself."""
-        cdef Py_ssize_t i, step, n = len(given), at = 0, total = 0
+        cdef Py_ssize_t i, k, step, n = len(given), at = 0, total = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
         cdef LogState *s = self.state
         cdef list drafts = []
@@ -615,6 +626,15 @@ cdef class PutPath:
                 if not mq_lock_try(&s.lock):
                     self.contended()
                     continue
+                if _any_refused(s, states + i, step):
+                    unlock(&s.lock)
+                    for k in range(i, n):
+                        if states[k].deleted:
+                            encoded, queue, sys_flag = drafts[k]
+                            drafts[k] = encoded, self.queues.head(queue.topic, queue.queue_id), sys_flag
+                            queue = drafts[k][1]
+                            states[k] = &queue.state
+                    continue
                 size = <int32_t> total if together else sizes[i]
                 if _append_block(s, block + at, size, step, states + i, sizes + i, flags + i, result.items + i):
                     unlock(&s.lock)
@@ -628,7 +648,7 @@ cdef class PutPath:
             PyMem_Free(states)
             PyMem_Free(sizes)
             PyMem_Free(flags)
-        if s.flags & LOG_FAILED:
+        if mq_load32(&s.flags) & LOG_FAILED:
             self.log.raise_state()
         result.count = n
         if wait:
@@ -668,6 +688,14 @@ cdef bytes _encoded_properties(object message):
 
 cdef inline int64_t _body_position(const Draft *d) noexcept nogil:
     return 88 + (12 if d.sys_flag & BORN_HOST_V6 else 0) + (12 if d.sys_flag & STORE_HOST_V6 else 0)
+
+
+cdef bint _any_refused(LogState *s, QueueState **states, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if refused(s, states[i]):
+            return True
+    return False
 
 
 cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n, QueueState **states, int32_t *sizes, int32_t *flags,
@@ -710,25 +738,29 @@ cdef class Producer:
         self.topic_text = bytes([min(len(text), 255)]) + text
         self.dispatch_later = topic == "SCHEDULE_TOPIC_XXXX" or store.queues.is_batch(topic)
         self.queue = store.queues.head(topic, queue_id)
-        self.bind()
+        self.q = &self.queue.state
+        if not self.general:
+            self.fill_header()
 
     @property
     def queue_id(self) -> int:
         """The queue."""
         return self.queue.queue_id
 
-    cdef int bind(self) except -1:
+    cdef int fill_header(self) except -1:
         cdef uint8_t *h = self.header
-        if self.queue.state.deleted:
-            self.queue = self.store.queues.head(self.topic, self.queue.queue_id)
-        self.q = &self.queue.state
-        if self.general:
-            return 0
         memset(h, 0, 88)
         mq_put32(h + 4, MAGIC_V1)
         mq_put32(h + 12, self.queue.queue_id)
         memcpy(h + 48, PyBytes_AS_STRING(self.store.born_host), 8)
         memcpy(h + 64, PyBytes_AS_STRING(self.store.store_host), 8)
+        return 0
+
+    cdef int rebind(self) except -1:
+        """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
+        if self.queue.state.deleted:
+            self.queue = self.store.queues.head(self.topic, self.queue.queue_id)
+            self.q = &self.queue.state
         return 0
 
     cdef int append(self, object body, object key, Appended *out) except -1:
@@ -740,9 +772,6 @@ cdef class Producer:
         cdef bint borrowed = False
         cdef int rc
         cdef int64_t total
-        if s.flags or self.q.deleted:
-            self.store.log.raise_state()
-            self.bind()
         if key is not None:
             if type(key) is not str:
                 raise MessageIllegal(f"key: expected str, found {type(key).__name__}")
@@ -778,6 +807,11 @@ cdef class Producer:
                 if not mq_lock_try(&s.lock):
                     self.store.contended()
                     continue
+                if refused(s, self.q):
+                    unlock(&s.lock)
+                    self.store.log.raise_state()
+                    self.rebind()
+                    continue
                 rc = append_simple(s, self.q, self.header, p, <int32_t> n,
                                    <const uint8_t *> PyBytes_AS_STRING(self.topic_text), <int32_t> PyBytes_GET_SIZE(self.topic_text),
                                    key_text, <int32_t> key_bytes,
@@ -790,7 +824,7 @@ cdef class Producer:
         finally:
             if borrowed:
                 PyBuffer_Release(&view)
-        if s.flags & LOG_FAILED:        # the page that it went to may be gone; the word is in the line of the lock
+        if mq_load32(&s.flags) & LOG_FAILED:    # the page that it went to may be gone; the word is in the line of the lock
             self.store.log.raise_state()
         return 0
 
@@ -828,9 +862,7 @@ cdef class Producer:
             return result
         if self.general:
             return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in items], False)
-        if s.flags or self.q.deleted:
-            self.store.log.raise_state()
-            self.bind()
+        self.store.log.raise_state()
         cdef QueueState *q = self.q
         cdef bint prefault = self.store.log.prefault_window > 0
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
@@ -865,10 +897,14 @@ cdef class Producer:
                 with nogil:
                     done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
                                         self.dispatch_later, fixed, prefault, at, sizes, result.items, done, n)
-                if done < n or s.flags & LOG_FAILED:
+                if done < n or mq_load32(&s.flags) & LOG_FAILED:
                     self.store.log.raise_state()    # a close behind the last message is no failure of this put
                 if done < n:
-                    self.store.log.roll()
+                    if q.deleted:
+                        self.rebind()
+                        q = self.q
+                    else:
+                        self.store.log.roll()
         finally:
             for i in range(taken):
                 PyBuffer_Release(&views[i])
@@ -898,10 +934,10 @@ cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, 
         while end < n and bytes_ < CHUNK_BYTES:
             bytes_ += fixed + sizes[end]
             end += 1
-        if prefault and s.written + bytes_ > s.prefaulted:
-            prefault_piece(s, s.written + bytes_ + CHUNK_BYTES)     # the prefault thread was outrun: help it
+        if prefault and mq_load64(&s.written) + bytes_ > mq_load64(&s.prefaulted):
+            prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES)     # the prefault thread was outrun: help it
         lock(&s.lock)
-        if s.flags:
+        if refused(s, q):
             unlock(&s.lock)
             return start
         for i in range(start, end):

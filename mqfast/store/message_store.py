@@ -359,18 +359,26 @@ class MessageStore(PutPath):
         A crash before those records are gone may bring the queues back, as in RocketMQ.
         """
         self._check_open()
-        with self._dispatcher.locked():
-            self._dispatcher.step()
-            gone = self._queues.remove_topic(topic)
-            self.mark_deleted(gone)
-            for queue in gone:
-                queue.destroy()
-            self._queues.drop_topic_dirs(topic)
-        self.topic_table.delete(topic)
-        self.topic_table.persist()
-        self.consumer_offsets.remove_topic(topic)
-        self.consumer_offsets.persist()
-        return len(gone)
+        with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
+            self._check_open()
+            with self._dispatcher.locked(), self._queues.locked():
+                self._dispatcher.step()
+                leaving = self._queues.of_topic(topic)
+                self.mark_deleted(leaving)
+                try:
+                    # Their last records, be they durable or not: later they would begin the topic's next queues.
+                    if self._pool is not None:
+                        self.log.commit()
+                    self._dispatcher.step(self.log.committed)
+                except BaseException:
+                    self.mark_deleted(leaving, False)
+                    raise
+                dropped = self._queues.remove_topic(topic)
+            self.topic_table.delete(topic)
+            self.topic_table.persist()
+            self.consumer_offsets.remove_topic(topic)
+            self.consumer_offsets.persist()
+            return dropped
 
     # --- state ---
 
@@ -466,7 +474,6 @@ class MessageStore(PutPath):
             self._is_closed = True
             if self._opened_in != os.getpid():
                 return  # a forked child: threads, lock and files are the parent's
-            _open_stores.discard(self)
             log = self.log
             log.set_flag(_CLOSED)
             failures: list[BaseException] = []
@@ -496,11 +503,13 @@ class MessageStore(PutPath):
                     _lock.remove_abort(self.door, self.paths.abort)
                 except MqfastError as error:
                     failures.append(error)
-            for step in (self._close_index, self._queues.close, log.close, self._close_pool, self._lock.release):
-                try:
-                    step()
-                except Exception as error:
-                    failures.append(error)
+            with self._dispatcher.locked():  # a get may still be dispatching where a flush failed
+                for step in (self._close_index, self._queues.close, log.close, self._close_pool, self._lock.release):
+                    try:
+                        step()
+                    except Exception as error:
+                        failures.append(error)
+            _open_stores.discard(self)
             if failures:
                 raise failures[0]
 
@@ -626,6 +635,7 @@ def _close_all() -> None:
 def _forked() -> None:
     for store in list(_open_stores):
         store._is_closed = True
+        store._close_lock = threading.RLock()  # a thread that is not here may have held it
         store.log.set_flag(_FORKED)
     _open_stores.clear()
 

@@ -64,6 +64,7 @@ class QueueStore:
         self.batch: dict[tuple[str, int], BatchConsumeQueue] = {}
         self._batch_topics: set[str] = set()
         self._batch_heads: dict[tuple[str, int], ConsumeQueue] = {}
+        self._former_heads: list[ConsumeQueue] = []
         self.light = config.enable_lmq and config.enable_multi_dispatch
         self.skipped = 0
         # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
@@ -82,9 +83,9 @@ class QueueStore:
     def head(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue that gives the next queue offset, made if there is none. Files come with the first unit."""
         found = self.table.get(topic, queue_id)
-        if found is not None:
+        if found is not None and not found.deleted:
             return found
-        with self._lock:
+        with self._lock:  # while a topic is deleted, until that is over
             if self.is_batch(topic):
                 return self._batch_head(topic, queue_id)
             found = self.table.get(topic, queue_id)
@@ -324,7 +325,10 @@ class QueueStore:
             return low
 
         def stored_at(offset: int) -> int:
-            physical, size, _ = queue.unit(offset)
+            try:
+                physical, size, _ = queue.unit(offset)
+            except OffsetError:
+                return -1  # retention was faster: older than all that is left
             return -1 if size == _FILLER_SIZE and physical == 0 else log.store_timestamp(physical, size)
 
         first, last = low, end
@@ -343,26 +347,46 @@ class QueueStore:
 
     def flush(self) -> int:
         """Make all units durable; returns the bytes synced. Raises: StorageError."""
-        return sum(queue.flush() for queue in self.all())
+        done = 0
+        for queue in self.all():
+            try:
+                done += queue.flush()
+            except MqfastError:
+                if not queue.deleted:  # else its files went with its topic
+                    raise
+        return done
 
     def delete_expired(self, min_physical: int) -> int:
         """Drop queue files whose records are all gone; returns how many."""
-        return sum(queue.delete_expired(min_physical) for queue in self.all())
+        with self._lock:  # no topic is deleted meanwhile
+            return sum(queue.delete_expired(min_physical) for queue in self.all())
 
-    def remove_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Take the topic's queues out of the table; the caller destroys them once nobody puts any more."""
+    def locked(self) -> threading.RLock:
+        """Context manager: no queue is made or dropped meanwhile."""
+        return self._lock
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Whatever gives out queue offsets of a topic."""
+        heads = [head for (name, _), head in self._batch_heads.items() if name == topic]
+        return [queue for queue in self.table.all() if queue.topic == topic] + heads
+
+    def remove_topic(self, topic: str) -> int:
+        """Drop the topic's queues and their files; returns how many. Nobody puts into them any more, nor dispatches."""
         with self._lock:
             gone = [queue for queue in self.table.all() if queue.topic == topic]
             for queue in gone:
                 self.table.remove(topic, queue.queue_id)
+                queue.destroy()
             for key in [key for key in self.batch if key[0] == topic]:
                 self.batch.pop(key).destroy()
                 self._batch_topics.discard(topic)
-                self._batch_heads.pop(key, None)
-            return gone
+            for key in [key for key in self._batch_heads if key[0] == topic]:
+                # A producer may still look at it.
+                self._former_heads.append(self._batch_heads.pop(key))
+            self._drop_topic_dirs(topic)
+            return len(gone)
 
-    def drop_topic_dirs(self, topic: str) -> None:
-        """Remove the directories that a deleted topic left empty."""
+    def _drop_topic_dirs(self, topic: str) -> None:
         for base in (self._paths.consume_queue, self._paths.batch_consume_queue):
             path = os.path.join(base, topic)
             if self._door.is_dir(path) and not self._door.listdir(path):
