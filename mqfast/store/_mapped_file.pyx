@@ -302,15 +302,17 @@ cdef class MappedFile:
         end = min(end, self.file_bytes)
         if end <= start:
             return
-        self.map()
-        self.open_fd()
-        fd = self.fd
-        base = self.base
-        with nogil:
-            rc = allocate(os, fd, start, end - start)
-            if rc >= 0:
-                populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
-        self.close_fd()
+        base = self.hold()          # else `rest` might unmap it, and close its descriptor, meanwhile
+        try:
+            self.open_fd()
+            fd = self.fd
+            with nogil:
+                rc = allocate(os, fd, start, end - start)
+                if rc >= 0:
+                    populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
+            self.close_fd()
+        finally:
+            self.release()
         check(rc, "allocate", self.path)
         self.check_damage()
         self.allocated = end

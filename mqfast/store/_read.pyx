@@ -8,10 +8,10 @@ cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
-from mqfast.store._commit_log cimport CommitLog, readable
+from mqfast.store._commit_log cimport LOG_CLOSED, LOG_FORKED, CommitLog, readable
 from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport mq_get32, mq_get64, mq_load64, mq_prefetchr, unlock
+from mqfast.store._os cimport mq_get32, mq_get64, mq_load32, mq_load64, mq_prefetchr, unlock
 from mqfast.store._put cimport PutPath, integer
 from mqfast.store._record cimport (
     ANYWHERE,
@@ -190,9 +190,16 @@ cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
 cdef bint may_stand(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
     """May a record that claims another queue offset stand here? A queue that once lost units has all later ones too low, in the
     order of the log, but never its first one; where the unit of the claimed place is not later in the log, one of the two is damaged."""
-    cdef int64_t last = mq_load64(&queue.state.end) // UNIT_BYTES
     if claimed == place or claimed == ANYWHERE:
         return True
+    try:
+        return fits(log, queue, place, claimed, physical)
+    except OffsetError:
+        return True             # retention took what would tell
+
+
+cdef bint fits(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
+    cdef int64_t last = mq_load64(&queue.state.end) // UNIT_BYTES
     if claimed < place:
         # RocketMQ takes a record of queue offset 0 wherever the queue ends
         return claimed == 0 and place * UNIT_BYTES > queue.state.min_logic and queue.unit(place - 1)[0] < physical
@@ -349,7 +356,10 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     g.next_offset = offset
     if g.count:
         g.status = FOUND
-    elif removed:
+        return g
+    if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
+        log.raise_state()       # what seems to be gone may only be closed
+    if removed:
         g.status = MESSAGE_WAS_REMOVING
     return g
 
@@ -394,7 +404,7 @@ def read(PutPath store, topic, queue_id, offset_, max_count_, max_bytes_, tags):
     # the last units may still have to be put, or their records to be committed: only then does a get wait for dispatch
     if store.read_your_writes:
         last = mq_load64(&q.end) // UNIT_BYTES
-        if offset + max_count > last and q.next_offset > last:
+        if offset + max_count > last and mq_load64(&q.next_offset) > last:
             store.dispatcher.catch_up()
         elif store.log.state.pooled and uncommitted(store.log, queue, min(offset + max_count, last) - 1):
             store.dispatcher.catch_up()
@@ -449,6 +459,8 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
     g.next_offset = offset
     if g.count:
         g.status = FOUND
+    elif mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
+        log.raise_state()
     return g
 
 

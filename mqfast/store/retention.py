@@ -153,11 +153,12 @@ class RetentionService:
         self._look_after_held(now_ms)
         if removed:
             self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
-        if log.min_offset > self._min_seen:
-            self._min_seen = log.min_offset
-            self._queues.delete_expired(log.min_offset)
+        least = log.min_offset
+        if least > self._min_seen:
+            self._queues.delete_expired(least)
             if self._index is not None:
-                self._index.delete_expired(log.min_offset)
+                self._index.delete_expired(least)
+            self._min_seen = least
         return removed
 
     def _pause(self, seconds: float) -> None:
