@@ -200,10 +200,10 @@ MUTANTS: Final = (
         _LOG,
         "    if now < s.last_store_timestamp:\n"
         "        now = s.last_store_timestamp\n"
-        "    s.lock_since_ms = now\n"
+        "    mq_store64(&s.lock_since_ms, now)\n"
         "    p = s.base + position\n"
         "    memcpy(",
-        "    s.lock_since_ms = now\n    p = s.base + position\n    memcpy(",
+        "    mq_store64(&s.lock_since_ms, now)\n    p = s.base + position\n    memcpy(",
         "search by time and the choice of the start file need store times that never fall",
         ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
     ),
@@ -212,9 +212,9 @@ MUTANTS: Final = (
         _LOG,
         "    if now < s.last_store_timestamp:\n"
         "        now = s.last_store_timestamp\n"
-        "    s.lock_since_ms = now\n"
+        "    mq_store64(&s.lock_since_ms, now)\n"
         "    queue_offset",
-        "    s.lock_since_ms = now\n    queue_offset",
+        "    mq_store64(&s.lock_since_ms, now)\n    queue_offset",
         "the same, for a record of any kind",
         ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
     ),
@@ -231,8 +231,9 @@ MUTANTS: Final = (
     Mutant(
         "failed-sync-not-latched",
         _LOG,
-        "            s.sync_calls += 1\n            if rc < 0:\n                latch(s, rc)\n",
-        "            s.sync_calls += 1\n            if rc < 0:\n",
+        "            mq_store64(&s.sync_calls, s.sync_calls + 1)\n"
+        "            if rc < 0:\n                latch(s, rc)\n",
+        "            mq_store64(&s.sync_calls, s.sync_calls + 1)\n            if rc < 0:\n",
         "after a failed sync nothing may be promised any more",
         ("test_a_failed_sync_is_not_flushed",),
         seconds=60,
@@ -240,8 +241,8 @@ MUTANTS: Final = (
     Mutant(
         "failed-sync-retried",
         _LOG,
-        "            s.sync_calls += 1\n            if rc < 0:\n",
-        "            s.sync_calls += 1\n"
+        "            mq_store64(&s.sync_calls, s.sync_calls + 1)\n            if rc < 0:\n",
+        "            mq_store64(&s.sync_calls, s.sync_calls + 1)\n"
         "            if rc < 0:\n"
         "                rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))\n"
         "            if rc < 0:\n",
@@ -270,8 +271,8 @@ MUTANTS: Final = (
         "log-sync-dropped",
         _LOG,
         "            rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))\n"
-        "            s.sync_calls",
-        "            rc = 0\n            s.sync_calls",
+        "            mq_store64(&s.sync_calls",
+        "            rc = 0\n            mq_store64(&s.sync_calls",
         "the promise of every flush",
         (
             "test_flush_covers_what_the_killed_writer_left_in_the_page_cache",
@@ -289,8 +290,8 @@ MUTANTS: Final = (
     Mutant(
         "end-mark-not-committed",
         _LOG,
-        ".used = s.written - s.file_start + BLANK_BYTES\n",
-        ".used = s.written - s.file_start\n",
+        ".used, s.written - s.file_start + BLANK_BYTES)\n",
+        ".used, s.written - s.file_start)\n",
         "with the pool a full file would lack its end mark on the disk",
         (
             "test_no_byte_of_an_older_file_reaches_the_disk",
@@ -410,7 +411,7 @@ MUTANTS: Final = (
     Mutant(
         "batch-goes-on-after-close",
         _PUT,
-        "        if s.flags:\n            unlock(&s.lock)\n            return start\n",
+        "        if refused(s, q):\n            unlock(&s.lock)\n            return start\n",
         "",
         "nothing may be appended to a store that is closed or latched",
         ("test_puts_in_many_threads_while_the_store_closes",),
@@ -596,8 +597,8 @@ MUTANTS: Final = (
     Mutant(
         "next-offset-one-too-far",
         _READ,
-        "    g.next_offset = offset\n    if g.count:\n        g.status = FOUND\n    elif removed:",
-        "    g.next_offset = offset + 1\n    if g.count:\n        g.status = FOUND\n    elif removed:",
+        "    g.next_offset = offset\n    if g.count:\n        g.status = FOUND\n        return g\n",
+        "    g.next_offset = offset + 1\n    if g.count:\n        g.status = FOUND\n        return g\n",
         "a consumer would pass over one message",
         ("test_every_queue_in_order_and_nothing_twice",),
     ),
