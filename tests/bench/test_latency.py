@@ -1,0 +1,92 @@
+"""Paced latency (bench/latency.py): a stall counts for every put it delayed, no put is early, gates follow the noise.
+
+It must never judge the speed of this machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from array import array
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "latency.py"
+
+
+@pytest.fixture(scope="module")
+def latency() -> ModuleType:
+    """bench/latency.py as a module; bench/ is no package."""
+    spec = importlib.util.spec_from_file_location("bench_latency", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_latency"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_stall_is_charged_to_all_it_delayed(latency: ModuleType) -> None:
+    """One put of 50 ms at 1,000 a second delays those due meanwhile: from when due they are late, from the call not."""
+    calls = [0]
+
+    def put(body: bytes) -> None:
+        calls[0] += 1
+        if calls[0] == 20:
+            until = time.perf_counter_ns() + 50_000_000
+            while time.perf_counter_ns() < until:
+                pass
+
+    due, call = array("Q", bytes(8 * 100)), array("Q", bytes(8 * 100))
+    latency.paced(put, b"x", 1_000_000, due, call)
+    assert calls[0] == 100
+    assert due[19] >= 50_000_000
+    assert call[19] >= 50_000_000
+    # Put k was due k - 19 ms after the one that stalled, and could only begin behind it.
+    for k in range(20, 60):
+        assert due[k] >= 50_000_000 - (k - 19) * 1_000_000
+    assert sorted(call)[90] < 50_000_000
+    assert all(one >= other for one, other in zip(due, call, strict=True))
+
+
+def test_no_put_begins_early(latency: ModuleType) -> None:
+    """The schedule is kept: n puts take at least (n - 1) periods."""
+    times: list[int] = []
+    due, call = array("Q", bytes(8 * 50)), array("Q", bytes(8 * 50))
+    latency.paced(lambda body: times.append(time.perf_counter_ns()), b"x", 200_000, due, call)
+    assert times[-1] - times[0] >= 49 * 200_000 - due[0]
+
+
+def test_gates_follow_the_noise(latency: ModuleType) -> None:
+    """p99.99 may be twice the noise of the same run; the other limits are fixed."""
+
+    def row(kind: str, tail: int, p99: int = 500) -> dict[str, object]:
+        figures = {"p50": 40, "p90": 50, "p99": p99, "p99.9": 900, "p99.99": tail, "max": 1_000_000}
+        return {"kind": kind, "rate": 20_000, "from_due_ns": figures}
+
+    (line,) = latency.verdicts([row("memory", 10_000), row("mmap", 49_000)])
+    assert line.startswith("mmap at 20,000/s: p99 0.5 us met")
+    assert "MISSED" not in line
+    (line,) = latency.verdicts([row("memory", 40_000), row("mmap", 79_000)])
+    assert "MISSED" not in line
+    (line,) = latency.verdicts([row("memory", 10_000), row("pool", 51_000, p99=1001)])
+    assert "p99 1.0 us MISSED (<= 1 us)" in line
+    assert "p99.99 51.0 us MISSED (<= 50 us)" in line
+
+
+def test_all_kinds_of_one_run(latency: ModuleType, tmp_path: Path) -> None:
+    """Every kind at every rate has a row with all its samples, percentiles that rise, and nothing is left behind."""
+    pytest.importorskip("hdrh.histogram")
+    rows = latency.measure(tmp_path, [1000, 5000], 0.2, 0.1, 1024, 16 << 20, 24 << 20)
+    assert [(row["kind"], row["rate"]) for row in rows] == [
+        (kind, rate) for rate in (1000, 5000) for kind in latency.KINDS
+    ]
+    for row in rows:
+        assert row["samples"] == row["rate"] * 0.2
+        figures = list(row["from_due_ns"].values())
+        assert figures == sorted(figures)
+        assert len(latency.table(rows).splitlines()) == 1 + 2 * len(rows)
+    assert list(tmp_path.iterdir()) == []
