@@ -157,6 +157,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     cat.add_argument("--tags", metavar="EXPRESSION", help="only messages with these tags: 'A || B'")
 
+    tail = command("tail", "print messages as they are written", body, more="Until it is interrupted.")
+    tail.add_argument("topic", metavar="TOPIC", nargs="?", help="only this topic (default: every record of the log)")
+    tail.add_argument("--queue", type=_whole, metavar="N", help="only this queue of the topic")
+    tail.add_argument("--tags", metavar="EXPRESSION", help="only messages with these tags: 'A || B'")
+    tail.add_argument(
+        "--from", dest="begin", type=_whole, metavar="N", help="physical offset of a record (default: the log's end)"
+    )
+    tail.add_argument("--count", type=_whole, default=0, metavar="N", help="stop after so many messages")
+    tail.add_argument("--seconds", type=float, metavar="S", help="stop when nothing was written for so long")
+
     get = command("get", "print one message", body)
     get.add_argument("where", metavar="WHERE", help="physical offset, offset message id, or TOPIC/QUEUE/OFFSET")
 

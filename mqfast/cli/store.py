@@ -320,6 +320,27 @@ def cat(arguments: argparse.Namespace) -> ExitCode:
         return _show_all(out, messages(), arguments.body)
 
 
+def tail(arguments: argparse.Namespace) -> ExitCode:
+    """Print messages as they are written."""
+    out = Output(arguments.json)
+    with (
+        _reader(arguments) as reader,
+        reader.tail(arguments.topic, arguments.queue, arguments.tags, from_offset=arguments.begin) as log,
+    ):
+
+        def messages() -> Iterable[StoredMessage]:
+            left = arguments.count or sys.maxsize
+            while left > 0:
+                found = log.poll(min(left, 256), arguments.seconds)
+                if not found:
+                    return
+                yield from found
+                left -= len(found)
+                sys.stdout.flush()  # who reads it through a pipe wants it now
+
+        return _show_all(out, messages(), arguments.body)
+
+
 def get(arguments: argparse.Namespace) -> ExitCode:
     """Print one message."""
     out = Output(arguments.json)
@@ -464,6 +485,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], ExitCode]]] = {
     "ls": ls,
     "stat": stat,
     "cat": cat,
+    "tail": tail,
     "get": get,
     "query": query,
     "put": put,

@@ -194,6 +194,34 @@ def test_cat_selects_queue_offset_count_and_tags(killed: Path, capsys: pytest.Ca
     assert {"T1", "T2"} == set(tags)
 
 
+def test_tail_shows_what_is_written_while_it_looks(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 20) as store:
+        store.put("T", b"before", tags="A")
+        command = [sys.executable, "-m", "mqfast.cli", "store", "tail", str(tmp_path / "store"), "T", "--json"]
+        with subprocess.Popen([*command, "--tags", "A", "--count", "2"], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for number in range(1000):  # until the other process looks: it begins at the end of the log
+                store.put("T", b"%d" % number, 1, tags="A")
+                store.put("T", b"other", 1, tags="B")
+                try:
+                    child.wait(0.05)
+                except subprocess.TimeoutExpired:
+                    continue
+                break
+            rows = rows_of(child.stdout.read())
+        assert child.returncode == ExitCode.OK
+    assert [row["properties"]["TAGS"] for row in rows] == ["A", "A"]
+    assert rows[1]["queueOffset"] == rows[0]["queueOffset"] + 2
+
+
+def test_tail_ends_when_nothing_is_written(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, said = run(capsys, "tail", killed, "--seconds", 0.01, "--json")
+    assert (code, text) == (ExitCode.DAMAGE_OR_NOTHING, "")
+    assert "nothing was found" in said
+    _, text, _ = run(capsys, "tail", killed, "KillA", "--from", 286, "--queue", 0, "--count", 3, "--json")
+    assert [row["queueOffset"] for row in rows_of(text)] == [0, 1, 2]
+
+
 def test_cat_shows_the_stored_body(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(capsys, "cat", killed, "KillA", "--count", 1, "--queue", 0)
     assert code == ExitCode.OK
