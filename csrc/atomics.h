@@ -31,6 +31,8 @@ static inline int mq_cas64(int64_t *p, int64_t expect, int64_t v) {
     return __atomic_compare_exchange_n(p, &expect, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
+static inline void mq_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
 /* Sleep while *word == expected, at most timeout_ns (negative: for ever). Returns at any time; the caller checks again. */
 void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns);
 void mq_futex_wake_all(uint32_t *word);
