@@ -43,6 +43,7 @@ from mqfast.store._record cimport (
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed, UsageError
 from mqfast.store._read import tag_filter
+from mqfast.store._scan import PreadFile
 from mqfast.store.paths import list_offset_files
 
 cdef enum Stop:
@@ -74,6 +75,7 @@ cdef class LogTail:
     cdef Record seen                # what was read there
     cdef MappedFile file
     cdef Lease held
+    cdef int64_t file_bytes         # of the last file that was mapped: all have one length; 0: not known
     cdef bytes topic
     cdef int64_t queue_id
     cdef object tags                # as tag_filter, or None
@@ -110,8 +112,17 @@ cdef class LogTail:
         for file in files:
             bytes_ = self.door.file_size(file.path)
             if file.start_offset <= self.position < file.start_offset + bytes_:
-                self.file = MappedFile.load(self.door, file.path, file.start_offset, bytes_, writable=False)
+                if file.start_offset == self.position and bytes_ != self.file_bytes:
+                    # perhaps it is being made: before it has its whole length nothing is put into it
+                    first = PreadFile(self.door, file.path)
+                    begun = first.read(0, 4, whole=False).strip(b"\0")
+                    first.close()
+                    if not begun:
+                        continue
+                    bytes_ = self.door.file_size(file.path)
+                self.file = MappedFile.load(self.door, file.path, file.start_offset, bytes_, writable=False, exact=False)
                 self.held = lease(self.file)
+                self.file_bytes = bytes_
                 return True
         if files and files[0].start_offset > self.position:
             raise OffsetError(f"physical offset {self.position} is outside the log, which begins at {files[0].start_offset}")

@@ -143,6 +143,24 @@ def test_waits_for_the_first_file(tmp_path: Path) -> None:
         assert taken(tail, 1) == [b"first"]
 
 
+def test_a_file_in_the_making_is_waited_for(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "whole", **SMALL) as store:
+        store.put("T", b"first")
+    whole = (tmp_path / "whole" / "commitlog" / ("0" * 20)).read_bytes()
+    log = tmp_path / "store" / "commitlog"
+    log.mkdir(parents=True)
+    log = log / ("0" * 20)
+    log.write_bytes(bytes(1000))  # allocated piece by piece
+    with mqfast.StoreReader(tmp_path / "store") as reader:
+        tail = reader.tail(from_offset=0)
+    assert tail.poll(timeout=0.01) == []
+    os.truncate(log, len(whole))
+    assert tail.poll(timeout=0.01) == []
+    with log.open("r+b") as file:
+        file.write(whole[:500])
+    assert taken(tail, 1) == [b"first"]
+
+
 def test_a_log_that_was_cut_back_is_an_error(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", **SMALL) as store:
         store.put("T", b"stays")
