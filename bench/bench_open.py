@@ -1,16 +1,19 @@
-"""open, import, memory. Targets: an empty store opens in < 10 ms; an idle open store keeps < 40 MiB beyond the
-interpreter.
+"""open, import, memory, size. Targets: an empty store opens in < 10 ms, one of 100 log files and 10,000 queues in
+< 200 ms; import < 60 ms; the wheel < 3 MB; an idle open store keeps < 40 MiB beyond the interpreter.
 """
 
 from __future__ import annotations
 
+import io
 import shutil
 import statistics
 import subprocess
 import sys
+import time
+import zipfile
 from pathlib import Path
 
-from harness import Table
+from harness import QUICK, ROOT, ROUNDS, Table
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import mqfast
@@ -61,3 +64,56 @@ def test_idle_memory(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
 
     used = benchmark.pedantic(work, rounds=3)
     table.add("memory of an idle open store", f"{used / 2**20:.1f} MiB", "< 40 MiB", used < 40 << 20, "-")
+
+
+def test_open_large(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
+    """A clean store of 100 log files and 10,000 queues: the call of open alone, files in the page cache."""
+    files, queues = (10, 500) if QUICK else (100, 10_000)
+    settings = {"mappedFileSizeCommitLog": 1 << 20}
+    with mqfast.open(place / "store", **settings) as store:
+        body = b"x" * ((1 << 20) * files // queues - 200)
+        for number in range(queues):
+            store.put(f"Bench{number // 100}", body, number % 100)
+    seconds: list[float] = []
+
+    def work() -> None:
+        began = time.perf_counter()
+        store = mqfast.open(place / "store", create=False)
+        seconds.append(time.perf_counter() - began)
+        assert len(store.log.files) >= files - 1
+        assert store.stats()["queues"] == queues
+        store.close()
+
+    benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=1)
+    ms = statistics.median(seconds) * 1e3
+    met = None if QUICK else ms < 200
+    table.add(f"open {files} log files, {queues:,} queues, clean", f"{ms:.1f} ms", "< 200 ms", met, "-")
+
+
+def test_import(benchmark: BenchmarkFixture, table: Table) -> None:
+    """import mqfast in a new process, less nothing: what the importer waits for."""
+    program = "import time; a = time.perf_counter(); import mqfast; print(time.perf_counter() - a)"
+
+    def work() -> float:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    found = benchmark.pedantic(lambda: [work() for _ in range(ROUNDS)], rounds=1, warmup_rounds=1)
+    ms = statistics.median(found) * 1e3
+    table.add("import mqfast", f"{ms:.1f} ms", "< 60 ms", ms < 60, "-")
+
+
+def test_package_size(benchmark: BenchmarkFixture, table: Table) -> None:
+    """The files of a wheel, packed as a wheel is; ``make wheel`` makes the real one."""
+    kinds = {".py", ".pyi", ".pxd", ".pyx", ".md", ".so", ".typed"}
+
+    def pack() -> int:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as wheel:
+            for path in sorted((ROOT / "mqfast").rglob("*")):
+                if path.suffix in kinds or path.name == "py.typed":
+                    wheel.write(path, path.relative_to(ROOT))
+        return len(out.getvalue())
+
+    size = benchmark.pedantic(pack, rounds=1)
+    table.add("package, packed as in a wheel", f"{size / 1e6:.2f} MB", "< 3 MB", size < 3e6, "-")

@@ -1,13 +1,40 @@
-"""The table of targets and the floor in C, for every benchmark file."""
+"""The table of targets, the floor in C and interleaved rounds, for every benchmark file."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# A short look that shows whether everything works; its figures are no figures.
+QUICK = os.environ.get("MQFAST_BENCH_QUICK", "") not in ("", "0")
+ROUNDS = 3 if QUICK else 9
+
+
+def scaled(count: int) -> int:
+    """The count of a full run, or a tenth of it in a quick one (at least 1)."""
+    return max(1, count // 10) if QUICK else count
+
+
+def interleaved(*works: Callable[[], float], rounds: int = ROUNDS) -> list[list[float]]:
+    """Run the works turn about, in changing order; returns the figures of each. The first round is dropped."""
+    found: list[list[float]] = [[] for _ in works]
+    for number in range(rounds + 1):
+        order = range(len(works)) if number % 2 else range(len(works) - 1, -1, -1)
+        for which in order:
+            figure = works[which]()
+            if number:
+                found[which].append(figure)
+    return found
+
+
+def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Median of the ratios of the rounds."""
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
 
 
 @dataclass

@@ -1,0 +1,106 @@
+"""put beside its floor, interleaved: copy and CRC of the same bytes into a file mapping that was made writable before.
+
+Targets: one put of 1 KiB <= 1.5 times the floor, a batch <= 1.15 times; batches of 64 B >= 12 M/s from bytes and from
+numpy and Arrow buffers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Floor, Table, interleaved, ratio_of, scaled
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import mqfast
+
+PUTS = 20_000
+HEADER = 91 + 5 + 10  # fixed fields, topic, tag property
+
+
+def _single(store: mqfast.MessageStore, body: bytes, count: int) -> Callable[[], float]:
+    put = store.producer("Bench", 0, "TagA").put
+
+    def work() -> float:
+        began = time.perf_counter_ns()
+        for _ in repeat(None, count):
+            put(body)
+        return (time.perf_counter_ns() - began) / count
+
+    return work
+
+
+def _batch(store: mqfast.MessageStore, bodies: list[Any], count: int) -> Callable[[], float]:
+    def work() -> float:
+        began = time.perf_counter_ns()
+        for _ in repeat(None, max(1, count // len(bodies))):
+            store.put_many("Bench", bodies)
+        return (time.perf_counter_ns() - began) / (max(1, count // len(bodies)) * len(bodies))
+
+    return work
+
+
+def _row(
+    table: Table, what: str, found: list[list[float]], limit: float | None, least_rate: float | None = None
+) -> None:
+    ours, floor = (statistics.median(column) for column in found)
+    ratio = ratio_of(*found)
+    figure = f"{ratio:.2f}x ({ours:.0f} ns, floor {floor:.0f} ns, {1e3 / ours:.1f} M/s)"
+    if limit is not None:
+        table.add(what, figure, f"<= {limit:g}x the floor", ratio <= limit)
+    elif least_rate is not None:
+        table.add(what, figure, f">= {least_rate / 1e6:g} M/s", 1e9 / ours >= least_rate)
+    else:
+        table.add(what, figure, "-", None)
+
+
+@pytest.mark.parametrize(("size", "limit"), [(1024, 1.5), (40, None)])
+def test_single(
+    benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int, limit: float | None
+) -> None:
+    """A bound producer beside the floor."""
+    count = scaled(PUTS)
+    with mqfast.open(place / "store") as store:
+        work = _single(store, b"x" * size, count)
+        found = benchmark.pedantic(
+            lambda: interleaved(work, lambda: floor.copy_ns(place, size, count, HEADER)), rounds=1
+        )
+    _row(table, f"producer.put {size} B beside the floor", found, limit)
+
+
+def _buffers(kind: str, size: int, count: int) -> list[Any]:
+    if kind == "bytes":
+        return [b"x" * size] * count
+    if kind == "numpy":
+        import numpy
+
+        return list(numpy.full((count, size), 120, dtype=numpy.uint8))
+    pyarrow = pytest.importorskip("pyarrow")
+    return [scalar.as_buffer() for scalar in pyarrow.array([b"x" * size] * count, type=pyarrow.binary())]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "numpy", "arrow"])
+@pytest.mark.parametrize(("size", "limit", "rate"), [(1024, 1.15, None), (64, None, 12e6)])
+def test_batch(
+    benchmark: BenchmarkFixture,
+    place: Path,
+    table: Table,
+    floor: Floor,
+    size: int,
+    limit: float | None,
+    rate: float | None,
+    kind: str,
+) -> None:
+    """A thousand bodies a call beside the floor."""
+    count = scaled(PUTS)
+    with mqfast.open(place / "store") as store:
+        work = _batch(store, _buffers(kind, size, 1000), count)
+        found = benchmark.pedantic(
+            lambda: interleaved(work, lambda: floor.copy_ns(place, size, count, HEADER - 10)), rounds=1
+        )
+    _row(table, f"put_many {size} B from {kind} beside the floor", found, limit, rate)

@@ -1,0 +1,83 @@
+"""Many queues: put rate, memory and mappings with 1 to 100,000 of them. Target: at 10,000 queues >= 0.8 times the rate
+of one, and never more mappings than the kernel allows.
+
+100,000 queues are measured with MQFAST_BENCH_QUEUES=100000 only: making them takes minutes and gigabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+import psutil
+from harness import QUICK, Table, interleaved, scaled
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import mqfast
+
+PUTS = 50_000
+QUEUES_OF_A_TOPIC = 64
+COUNTS = [1, 64, 1024, *([] if QUICK else [10_000])]
+COUNTS += [int(os.environ["MQFAST_BENCH_QUEUES"])] if "MQFAST_BENCH_QUEUES" in os.environ else []
+
+
+def _mappings() -> int:
+    return len(Path("/proc/self/maps").read_bytes().splitlines())
+
+
+def _disk(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+
+
+def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
+    """Bound producers, one put to each queue in turn, beside a store of one queue."""
+    body = b"x" * 256
+    puts = scaled(PUTS)
+
+    def one(count: int) -> None:
+        with mqfast.open(place / f"one{count}") as alone, mqfast.open(place / f"many{count}") as store:
+            single = alone.producer("Bench").put
+            began = time.perf_counter()
+            before = psutil.Process().memory_info().rss
+            producers = [
+                store.producer(f"Bench{number // QUEUES_OF_A_TOPIC}", number % QUEUES_OF_A_TOPIC).put
+                for number in range(count)
+            ]
+            for put in producers:
+                put(body)
+            store.topics()  # every queue is there from here on
+            made = time.perf_counter() - began
+            turn = cycle(producers)
+
+            def many_work() -> float:
+                began = time.perf_counter_ns()
+                for put in islice(turn, puts):
+                    put(body)
+                return (time.perf_counter_ns() - began) / puts
+
+            def one_work() -> float:
+                began = time.perf_counter_ns()
+                for put in islice(cycle((single,)), puts):
+                    put(body)
+                return (time.perf_counter_ns() - began) / puts
+
+            many, one_queue = interleaved(many_work, one_work)
+            ratio = statistics.median(b / a for a, b in zip(many, one_queue, strict=True))
+            memory = psutil.Process().memory_info().rss - before
+            limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+            mapped = _mappings()
+            ns = statistics.median(many)
+            disk = _disk(place / f"many{count}" / "consumequeue") / 2**20
+            table.add(
+                f"put 256 B to {count:,} queues in turn",
+                f"{ratio:.2f}x of one queue ({ns:.0f} ns; {memory / 2**20:,.0f} MiB, {mapped:,} of {limit:,} mappings, "
+                f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s)",
+                ">= 0.8x at 10,000" if count >= 10_000 else "-",
+                (ratio >= 0.8 and mapped < limit) if count >= 10_000 else None,
+            )
+            producers.clear()
+
+    benchmark.pedantic(lambda: [one(count) for count in COUNTS], rounds=1)
