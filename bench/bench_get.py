@@ -1,5 +1,5 @@
-"""get, query: from the page cache into Python. Targets: zero-copy >= 10 million messages a second, as bytes >= 3 million,
-to numpy or Arrow >= 15 million; a key query that hits <= 0.7 us.
+"""get, query: from the page cache into Python. Targets: zero-copy >= 10 million messages a second, as bytes >= 3,
+to numpy or Arrow >= 15; a key query that hits <= 0.7 us.
 """
 
 from __future__ import annotations
