@@ -57,7 +57,7 @@ from mqfast.store.retention import RetentionService
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mqfast.store._commit_log import Bell
     from mqfast.store._put import PutResult
@@ -543,6 +543,13 @@ def _offset(where: object) -> int:
     return where
 
 
+def _directories(door: OsDoor, base: str) -> Iterator[str]:
+    for name in door.listdir(base):
+        path = os.path.join(base, name)
+        if door.is_dir(path):
+            yield path
+
+
 def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:
     """The config with the file sizes that the store's own files have.
 
@@ -568,9 +575,9 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
         (paths.consume_queue_ext, "mapped_file_bytes_consume_queue_ext"),
     )
     for base, name in kinds:
-        for topic in door.listdir(base):
-            for queue_id in door.listdir(os.path.join(base, topic)) if name not in found else ():
-                for file in _paths.list_offset_files(door, os.path.join(base, topic, queue_id))[0][:1]:
+        for folder in _directories(door, base):
+            for queue in _directories(door, folder):
+                for file in _paths.list_offset_files(door, queue)[0][:1]:
                     note(name, door.file_size(file.path), file.path)
                 if name in found:
                     break
