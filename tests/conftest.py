@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import lzma
 import os
 import shutil
 import struct
@@ -94,6 +95,15 @@ def copy_of(case: Case, tmp_path: Path) -> Path:
             store_ms = int.from_bytes(file.read(8), "big")
         os.utime(path, ns=((store_ms + 10) * 1_000_000,) * 2)
     return target
+
+
+@pytest.fixture
+def timer_store(tmp_path: Path) -> Path:
+    """A copy of the store of a broker whose timer was at work, with its wheel unpacked."""
+    (case,) = golden_cases("5.3.3", ("timer",))
+    directory = copy_of(case, tmp_path)
+    (directory / "timerwheel").write_bytes(lzma.decompress((case.dir / "timerwheel.xz").read_bytes()))
+    return directory
 
 
 def copy_of_open(directory: Path | str, target: Path | str) -> None:
