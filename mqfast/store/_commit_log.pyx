@@ -984,6 +984,6 @@ cdef class CommitLog:
             file.close_fd()
             file.release()
         self.retained = []
-        for file in self.files:
+        files, self.files = self.files, []
+        for file in files:
             file.drop()
-        self.files = []

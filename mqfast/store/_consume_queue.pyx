@@ -520,9 +520,9 @@ cdef class ConsumeQueue:
         self.state.units = NULL
         if self.tail is not None:
             self._give_up_tail()
-        for file in self.files:
+        files, self.files = self.files, []      # first: a reader finds no file that cannot be held
+        for file in files:
             file.drop()
-        self.files = []
 
     def destroy(self) -> None:
         """Remove all files and the queue's directory."""

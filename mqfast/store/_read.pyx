@@ -307,6 +307,9 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
             if file is None or not file.start_offset <= physical < file.start_offset + file.file_bytes:
                 file = log.file_at(physical)
                 if file is None:
+                    if g.count:     # retention was faster: the next get says so
+                        last = 0
+                        break
                     removed = True
                     at += UNIT_BYTES
                     continue
@@ -419,6 +422,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
     cdef MappedFile file
     cdef Lease held
     cdef int64_t messages = 0
+    cdef bint removed = False
     if outside(g, offset, first, last):
         return g
     while offset < last and messages < max_count:
@@ -439,6 +443,10 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
             continue
         file = log.file_at(unit.physical_offset)
         if file is None:
+            if g.count:             # retention was faster: the next get says so
+                offset = unit.base_offset
+                break
+            removed = True
             continue
         held = lease(file)
         try:
@@ -459,8 +467,11 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
     g.next_offset = offset
     if g.count:
         g.status = FOUND
-    elif mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
+        return g
+    if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
         log.raise_state()
+    if removed:
+        g.status = MESSAGE_WAS_REMOVING
     return g
 
 

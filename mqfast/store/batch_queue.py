@@ -8,10 +8,11 @@ written. Layout: FORMAT.md.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqfast.errors import CorruptFile, OffsetError
+from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 from mqfast.store._mapped_file import MappedFile
 from mqfast.store._unit_bytes import BATCH_UNIT_BYTES, read_batch_unit, sync, valid_batch_units, write_batch_unit
@@ -99,6 +100,7 @@ class BatchConsumeQueue:
         """Was anything behind its end cleared since this was last set?"""
         self._per_file: Final = file_bytes // BATCH_UNIT_BYTES
         self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
+        self._lock = threading.Lock()  # for who replaces it: dispatch adds files while retention takes them away
         self._end = 0  # number behind the last unit
         self._flushed = 0  # units below this number are durable
         self._min_offset = -1
@@ -114,7 +116,10 @@ class BatchConsumeQueue:
     def max_offset(self) -> int:
         """Queue offset behind the last message; 0 when the queue has no unit."""
         end = self._end
-        return self._unit(end - 1).next_offset if end > self._first else 0
+        try:
+            return self._unit(end - 1).next_offset if end > self._first else 0
+        except OffsetError:
+            return 0
 
     @property
     def unit_count(self) -> int:
@@ -135,11 +140,16 @@ class BatchConsumeQueue:
         return file.start_offset // self.file_bytes * self._per_file
 
     def _unit(self, number: int) -> BatchUnit:
-        files = self._files
-        first = self._number(files[0])
-        # A search may have begun before the oldest files went.
-        index, place = divmod(max(number, first) - first, self._per_file)
-        return BatchUnit(*read_batch_unit(files[index], place * BATCH_UNIT_BYTES))
+        while files := self._files:
+            first = self._number(files[0])
+            # A search may have begun before the oldest files went.
+            index, place = divmod(max(number, first) - first, self._per_file)
+            try:
+                return BatchUnit(*read_batch_unit(files[index], place * BATCH_UNIT_BYTES))
+            except StoreClosed:
+                if files is self._files:
+                    raise
+        raise OffsetError(f"queue {self.topic}/{self.queue_id} was deleted or closed")
 
     def _search(self, field: int, value: int) -> int:
         """Number of the first unit whose field is larger than ``value``; the fields never fall."""
@@ -310,7 +320,9 @@ class BatchConsumeQueue:
         self.door.makedirs(self.path)
         path = os.path.join(self.path, _paths.offset_name(start))
         # Sparse: write_batch_unit asks for blocks as they are needed.
-        self._files = [*self._files, MappedFile.create(self.door, path, start, self.file_bytes, False)]
+        file = MappedFile.create(self.door, path, start, self.file_bytes, False)
+        with self._lock:
+            self._files = [*self._files, file]
 
     # --- read ---
 
@@ -318,13 +330,19 @@ class BatchConsumeQueue:
         """The unit of the record that holds this queue offset, or stands before a hole there; None out of bounds."""
         if self._min_offset < 0 or not self._min_offset <= queue_offset < self.max_offset:
             return None
-        number = self._search(_BASE_OFFSET, queue_offset) - 1
-        return self._unit(number) if number >= self._first else None
+        try:
+            number = self._search(_BASE_OFFSET, queue_offset) - 1
+            return self._unit(number) if number >= self._first else None
+        except OffsetError:
+            return None  # it was deleted or closed meanwhile
 
     def find_after(self, queue_offset: int) -> BatchUnit | None:
         """The first unit whose first message lies behind this queue offset; None when there is none."""
-        number = self._search(_BASE_OFFSET, queue_offset)
-        return self._unit(number) if self._first <= number < self._end else None
+        try:
+            number = self._search(_BASE_OFFSET, queue_offset)
+            return self._unit(number) if self._first <= number < self._end else None
+        except OffsetError:
+            return None
 
     def iterate(self, queue_offset: int) -> Iterator[BatchUnit]:
         """The units from the one of this queue offset on, up to the end as it is now; nothing when there is none."""
@@ -353,6 +371,12 @@ class BatchConsumeQueue:
 
         Source: BatchConsumeQueue.getOffsetInQueueByTime, binarySearchRight; ConsumeQueueStore clips the result.
         """
+        try:
+            return self._offset_by_time(timestamp, boundary)
+        except OffsetError:
+            return 0  # it was deleted or closed meanwhile
+
+    def _offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
         first, end = self._first, self._end
         if first == end:
             return 0
@@ -396,7 +420,11 @@ class BatchConsumeQueue:
             first = self._number(file)
             low, high = max(self._flushed, first), min(end, first + self._per_file)
             if low < high:
-                done += sync(file, (low - first) * BATCH_UNIT_BYTES, (high - first) * BATCH_UNIT_BYTES)
+                try:
+                    done += sync(file, (low - first) * BATCH_UNIT_BYTES, (high - first) * BATCH_UNIT_BYTES)
+                except StoreClosed:
+                    if file in self._files:
+                        raise  # else retention took it, or it went with its topic
         self._flushed = max(self._flushed, end)
         return done
 
@@ -404,7 +432,8 @@ class BatchConsumeQueue:
         """Remove files all of whose records are gone, never the last one; correct the lower bound; return the count."""
         removed = 0
         while len(self._files) > 1 and self._unit(self._first + self._per_file - 1).physical_offset < min_physical:
-            oldest, self._files = self._files[0], self._files[1:]
+            with self._lock:
+                oldest, self._files = self._files[0], self._files[1:]
             oldest.destroy()
             self.door.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
             removed += 1
