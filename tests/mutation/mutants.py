@@ -280,6 +280,15 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "waiters-not-woken",
+        _LOG,
+        "            mq_add32(&s.flush_count, 1)\n            futex_wake_all(&s.flush_count)\n",
+        "",
+        "who waits for the sync of another must hear of its end",
+        ("test_sixteen_threads_with_sync_flush",),
+        seconds=40,
+    ),
+    Mutant(
         "cut-file-believed",
         _LOG,
         "    if rc >= 0 and (st.bytes < f.bytes or st.unlinked):\n",
@@ -304,6 +313,14 @@ MUTANTS: Final = (
         "rc = os.msync(os, file.base + first, n)",
         "rc = 0",
         "a stale record behind the cut could come back at the next recovery",
+        ("test_what_recovery_cut_stays_cut",),
+    ),
+    Mutant(
+        "tail-not-cleared",
+        _LOG,
+        "                if file.zero_tail(end - file.start_offset):\n",
+        "                if file.file_bytes <= 0:\n",
+        "a whole record behind a torn one could come back once new records fill the gap",
         ("test_what_recovery_cut_stays_cut",),
     ),
     Mutant(
@@ -409,12 +426,12 @@ MUTANTS: Final = (
         ("test_a_body_that_another_process_changes_has_the_checksum_of_what_was_stored",),
     ),
     Mutant(
-        "batch-goes-on-after-close",
+        "batch-goes-on-after-the-latch",
         _PUT,
         "        if refused(s, q):\n            unlock(&s.lock)\n            return start\n",
         "",
         "nothing may be appended to a store that is closed or latched",
-        ("test_puts_in_many_threads_while_the_store_closes",),
+        ("test_a_batch_ends_where_the_store_was_latched",),
     ),
     # --- queues
     Mutant(
@@ -508,7 +525,7 @@ MUTANTS: Final = (
         "            if 0 < previous and time >= begin_ms:\n",
         "a damaged chain must not keep a query for ever",
         ("test_a_circle_of_entries_ends",),
-        seconds=60,
+        seconds=30,
     ),
     Mutant(
         "index-sync-dropped",
@@ -597,8 +614,8 @@ MUTANTS: Final = (
     Mutant(
         "next-offset-one-too-far",
         _READ,
-        "    g.next_offset = offset\n    if g.count:\n        g.status = FOUND\n        return g\n",
-        "    g.next_offset = offset + 1\n    if g.count:\n        g.status = FOUND\n        return g\n",
+        "        if last == 0:\n            break\n    g.check_damage()\n    g.next_offset = offset\n",
+        "        if last == 0:\n            break\n    g.check_damage()\n    g.next_offset = offset + 1\n",
         "a consumer would pass over one message",
         ("test_every_queue_in_order_and_nothing_twice",),
     ),
@@ -692,6 +709,14 @@ MUTANTS: Final = (
         "",
         "pages of units may be lost where the power went",
         ("test_queue_units_that_never_reached_the_disk_come_back_from_the_log",),
+    ),
+    Mutant(
+        "queues-not-cut-at-the-end",
+        _RECOVERY,
+        "    queues.truncate(end)\n    queues.cut_gaps()\n",
+        "    queues.cut_gaps()\n",
+        "a unit behind the end of the log points at whatever comes there",
+        ("test_units_of_a_cut_log_go_with_it",),
     ),
     Mutant(
         "lost-keys-not-put-again",

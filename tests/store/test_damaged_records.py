@@ -82,3 +82,18 @@ def test_the_checksum_of_the_whole_record_covers_topic_and_properties(tmp_path: 
     with mqfast.open(path, **SETTINGS, **crc) as store:
         # the checksum of the body alone says nothing of it
         assert store.max_physical_offset == (second if forced else placed[2].physical_offset + placed[2].size)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_units_of_a_cut_log_go_with_it(tmp_path: Path, clean: bool) -> None:
+    path, placed = killed_store(tmp_path)
+    with mqfast.open(path, **SETTINGS):
+        pass
+    if not clean:
+        (path / "abort").touch()
+    patch(path, placed[2].physical_offset + BODY, b"damage")
+    with mqfast.open(path, **SETTINGS) as store:
+        assert store.max_physical_offset == placed[2].physical_offset
+        assert store.max_offset("Topic", 0) == 2
+        assert store.put("Topic", b"next").queue_offset == 2
+        assert [bytes(m.body) for m in store.get("Topic", 0, 0)] == [b"body 0", b"body 1", b"next"]

@@ -129,7 +129,7 @@ def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: P
             puts.append(1)
             door.fix_clock(1_700_000_060_000)
             store.put("T", b"during the sync")
-        return real(table, address, length)
+        return int(real(table, address, length))
 
     puts: list[int] = []
     hook = call(between)
@@ -141,6 +141,36 @@ def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: P
         assert store._checkpoint.physic_msg_timestamp == 1_700_000_000_000
         store._flush.flush_log(thorough=True)
         assert store._checkpoint.physic_msg_timestamp == 1_700_000_060_000
+
+
+def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
+    door = OsDoor()
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["clock_ms"] * ctypes.sizeof(ctypes.c_void_p))
+    looks = 0
+
+    def clock(_table: int) -> int:
+        nonlocal looks
+        looks += 1
+        if looks == 10:
+            store.log.fail(errno.EIO)  # as a flush in another thread
+        return 1_700_000_000_000
+
+    hook = call(clock)
+    settings: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 20, "prefault_window_bytes": 0}
+    config = StoreConfig.from_kwargs(**settings)
+    with (
+        pytest.raises(StoreFailed),
+        open_store(tmp_path / "s", config=config, door=door, _start_services=False) as store,
+    ):
+        size = store.put("T", b"x" * 100).size
+        place.value = ctypes.cast(hook, ctypes.c_void_p).value
+        try:
+            store.put_many("T", [b"x" * 100] * 2000)
+        finally:
+            # the put lock is let go of every 64 KiB, and then somebody looks
+            assert 10 * size <= store.log.written <= (64 << 10) + 2 * size
+            assert looks > 9
 
 
 def test_of_two_messages_of_one_millisecond_only_the_first_is_known_durable(start: Callable[..., Run]) -> None:
@@ -257,8 +287,8 @@ def test_units_are_on_the_disk_before_the_checkpoint_is(start: Callable[..., Run
 
 def test_what_recovery_cut_stays_cut(start: Callable[..., Run]) -> None:
     run = start()
-    for _ in range(8):
-        run.put(size=50)
+    for topic in "ttttttuu":
+        run.put(topic, size=50)
     run.flush()
     run.reput()
     run.flush_queues()
@@ -273,6 +303,7 @@ def test_what_recovery_cut_stays_cut(start: Callable[..., Run]) -> None:
     path = after_power_cut(run)
     assert not any(Path(path, "commitlog", "0" * 20).read_bytes()[fifth:])
     assert not any(Path(path, "consumequeue", "t", "0", "0" * 20).read_bytes()[4 * 20 :])
+    assert not any(Path(path, "consumequeue", "u", "0", "0" * 20).read_bytes())
     assert recovered(run, path) == [0, 1, 2, 3]
 
 
