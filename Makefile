@@ -14,10 +14,10 @@ EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildc
 # Modules that have both an implementation in Cython and a stub: the two are compared.
 STUBBED := $(shell find mqfast -name '*.pyi' | sort)
 STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
-C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h)
+C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block fuzz damage mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency wheel clean \
+.PHONY: demo test crash crash-kill crash-block fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -26,11 +26,13 @@ help:
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make fuzz    damaged stores for FUZZ_SECONDS, then every decoder with sanitizers for as long"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
+	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
 	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
 	@echo "make bench-latency   paced puts beside the noise of the machine, percentiles to p99.99 and max"
+	@echo "make bench-rivals   other stores on the same bytes; writes docs/benchmarks.md and its picture"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
@@ -46,6 +48,11 @@ fuzz: damage
 
 damage: build
 	$(BIN)/python -m tests.damage --seconds $(FUZZ_SECONDS) --count 100000000 $(DAMAGE_ARGS)
+
+# Puts, gets, tails, deletions, retention, forks and closes against each other.
+RACES_SECONDS ?= 600
+races: build
+	tests/races/run.sh $(BIN)/python $(RACES_SECONDS) $(RACES_ARGS)
 
 crash: build
 	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)
@@ -78,6 +85,14 @@ perf-baseline: build
 # Paced puts, by default 5 minutes of each kind at each rate: LATENCY_ARGS='--seconds 30' for a short look.
 bench-latency: build $(BENCH_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/latency.py $(LATENCY_ARGS)
+
+# Other stores on the same bytes; whatever cannot be installed is named as left out. RIVALS_ARGS=--quick for a short look.
+# The rows of `make bench` are measured first and go into the same document.
+bench-rivals: build $(BENCH_VENV)/.rivals
+	rm -f build/targets.json
+	-$(if $(findstring --quick,$(RIVALS_ARGS)),MQFAST_BENCH_QUICK=1) MQFAST_BENCH_TABLE=$(CURDIR)/build/targets.json \
+		$(BIN)/python -m pytest bench -q -o python_files='bench_*.py' --benchmark-only $(BENCH_ARGS)
+	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/rivals/run.py --targets build/targets.json $(RIVALS_ARGS)
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1
@@ -133,6 +148,12 @@ $(VENV)/.lint: $(VENV)/.installed
 $(BENCH_VENV)/.installed: bench/requirements.txt
 	$(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/requirements.txt
+	touch $@
+
+$(BENCH_VENV)/.rivals: $(BENCH_VENV)/.installed bench/rivals/requirements.txt
+	for name in $$(grep -v '^#' bench/rivals/requirements.txt); do \
+		$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$name || echo "$$name does not install: left out"; \
+	done
 	touch $@
 
 $(VENV)/.wheel: $(VENV)/.created pyproject.toml
