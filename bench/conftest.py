@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the targets beside what was measured."""
     if not _TABLE.rows:
         return
+    if "MQFAST_BENCH_TABLE" in os.environ:
+        Path(os.environ["MQFAST_BENCH_TABLE"]).write_text(json.dumps([asdict(row) for row in _TABLE.rows]))
     write = terminalreporter.write_line
     terminalreporter.section("targets")
     write(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {sys.version.split()[0]}")

@@ -106,7 +106,7 @@ def test_commands_exist(document: Path) -> None:
         words = line.split("#")[0].split()
         if words[:1] == ["make"] and len(words) == 2:
             assert words[1] in make_targets(), line
-        if words[:2] == ["mqfast", "doctor"] and len(words) > 2:
+        if words[:2] in (["mqfast", "doctor"], ["mqfast", "bench"]) and len(words) > 2:
             build_parser().parse_args(words[1:])
         if words[:2] == ["mqfast", "store"] and len(words) > 2 and "|" not in line:
             assert words[2] in COMMANDS, line

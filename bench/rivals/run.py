@@ -1,0 +1,517 @@
+"""``make bench-rivals``: every rival on the same bytes in one run; writes docs/benchmarks.md and docs/benchmarks.png.
+
+One process a rival, all alive together, one of them at work at any time, turn about: so the noise of the machine meets
+all. Medians over rounds for rates; latencies of all turns together for percentiles. Page-cache speed and durable speed
+are separate columns. It must never write the documents from a quick run, and never leave a store behind.
+
+    python bench/rivals/run.py                  the full run (about 40 minutes; --paced-seconds 300 for long tails)
+    python bench/rivals/run.py --quick          seconds instead of minutes, into build/rivals: does everything work?
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+
+import java_side  # noqa: E402
+from latency import LONGEST_NS, PERCENTILES, machine, steal_ms  # noqa: E402
+from stores import RIVALS  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ROCKETMQ, CHRONICLE = "RocketMQ 5.3.3 (Java)", "Chronicle Queue (Java)"
+PACED = ("hot memory (noise)", "mqfast", "mqfast, pool", CHRONICLE, ROCKETMQ)
+THREADS = (16, 64)
+RATES = (20_000, 200_000)
+BEGIN, END = "<!-- measured: written by make bench-rivals -->", "<!-- end of measured -->"
+
+
+class Process:
+    """A rival at work; ``at`` keeps one store open and makes a new one when the mode changes or much was written."""
+
+    def __init__(self, name: str, command: Sequence[str], version: str, place: Path, most_bytes: int) -> None:
+        self.name = name
+        self.version = version
+        self.place = place
+        self.most_bytes = most_bytes
+        self.mode = ""
+        self.written = 0
+        self.number = 0
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
+        )
+
+    def ask(self, *words: object) -> dict[str, Any]:
+        """One command."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\t".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait()
+            self.log.seek(0)
+            tail = self.log.read()[-1000:].decode("utf-8", "replace")
+            return {"error": f"the process ended with {code}: {tail}"}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def at(self, mode: str, bytes_coming: int) -> dict[str, Any]:
+        """Have a store open in this mode that has room for so much."""
+        if self.mode == mode and self.written + bytes_coming <= self.most_bytes:
+            return {}
+        self.end_store()
+        self.number += 1
+        self.written = 0
+        answer = self.ask("open", self.place / f"{self.number}", mode)
+        self.mode = mode if not answer else ""
+        return answer
+
+    def end_store(self) -> None:
+        """Close and remove the present store."""
+        if self.mode:
+            self.ask("close")
+            shutil.rmtree(self.place / f"{self.number}", ignore_errors=True)
+            self.mode = ""
+
+    def measure(self, mode: str, *words: object) -> dict[str, Any]:
+        """One measurement in one mode."""
+        size = int(str(words[1]))
+        seconds = float(str(words[3] if words[0] == "paced" else words[2]))
+        rate = int(str(words[2])) if words[0] == "paced" else 2_000_000
+        coming = int(min(rate * seconds * (size + 200), 3 << 30)) if mode == "cache" else 64 << 20
+        answer = self.at(mode, coming)
+        if answer:
+            return answer
+        answer = self.ask(*words)
+        self.written += int(answer.get("count", rate * seconds)) * (size + 200)
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process.poll() is None:
+            self.end_store()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.log.close()
+
+
+def rivals(place: Path, most_bytes: int, only: Sequence[str], notes: list[str]) -> list[Process]:
+    """Start those that are here; the others get a note."""
+    found: list[Process] = []
+    for name, kind in RIVALS.items():
+        if only and name not in only:
+            continue
+        check = (
+            f"import sys; sys.path.insert(0, {str(HERE)!r}); import stores; print(stores.RIVALS[{name!r}]().version())"
+        )
+        if kind.package:
+            check += f"; import {kind.package.replace('persist-queue', 'persistqueue')}"
+        done = subprocess.run(
+            [sys.executable, "-c", check],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        if done.returncode:
+            notes.append(f"{name} is left out: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+            continue
+        command = [sys.executable, str(HERE / "worker.py"), name]
+        found.append(Process(name, command, done.stdout.strip(), place / f"p{len(found)}", most_bytes))
+    java: tuple[tuple[str, Callable[[], list[str]], str], ...] = (
+        (CHRONICLE, java_side.chronicle, java_side.chronicle_version()),
+        (ROCKETMQ, java_side.rocketmq, "5.3.3"),
+    )
+    for name, command_of, version in java:
+        if only and name not in only:
+            continue
+        lacking = java_side.missing()
+        try:
+            if lacking:
+                raise RuntimeError(f"needs {lacking}")
+            found.append(Process(name, command_of(), version, place / f"p{len(found)}", most_bytes))
+        except (RuntimeError, OSError) as error:
+            notes.append(f"{name} is left out: {error}")
+    for process in found:
+        process.place.mkdir(parents=True)
+    return found
+
+
+# --- the run ---
+
+
+class Results:
+    """Figures by (column, rival): ns of every round, and histograms."""
+
+    def __init__(self) -> None:
+        self.ns: dict[tuple[str, str], list[float]] = {}
+        self.histograms: dict[tuple[str, str], Any] = {}
+        self.skipped: dict[tuple[str, str], str] = {}
+
+    def add(self, column: str, name: str, answer: dict[str, Any]) -> None:
+        """Take one answer in."""
+        why = answer.get("skip") or answer.get("error")
+        if why:
+            self.skipped[column, name] = str(why)
+            return
+        if "ns" in answer:
+            self.ns.setdefault((column, name), []).append(answer["ns"])
+        for part in ("due", "call"):
+            if part in answer:
+                from hdrh.histogram import HdrHistogram
+
+                key = (f"{column}, {part}", name)
+                histogram = self.histograms.setdefault(key, HdrHistogram(1, LONGEST_NS, 3))
+                for value, count in answer[part]:
+                    histogram.record_value(min(value, LONGEST_NS), count)
+
+    def median(self, column: str, name: str) -> float | None:
+        """ns, or None when it was not measured."""
+        values = self.ns.get((column, name))
+        return statistics.median(values) if values else None
+
+    def percentiles(self, column: str, name: str) -> dict[str, int] | None:
+        """ns by name, or None."""
+        histogram = self.histograms.get((column, name))
+        if histogram is None:
+            return None
+        values = {f"p{p:g}": int(histogram.get_value_at_percentile(p)) for p in PERCENTILES}
+        return {**values, "max": int(histogram.get_max_value())}
+
+
+def run(processes: list[Process], results: Results, arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """All columns, round by round."""
+    seconds, rounds = arguments.seconds, arguments.rounds
+    say("warming up")
+    for process in processes:
+        process.measure("cache", "single", 1024, arguments.warm_up, 1)
+    columns: list[tuple[str, str, tuple[object, ...]]] = [
+        ("put 40 B", "cache", ("single", 40, seconds, 1)),
+        ("put 1 KiB", "cache", ("single", 1024, seconds, 1)),
+        ("batch 64 B", "cache", ("batch", 64, seconds)),
+        ("batch 1 KiB", "cache", ("batch", 1024, seconds)),
+        ("latency 1 KiB", "cache", ("timed", 1024, seconds)),
+        ("durable 1 KiB", "durable", ("single", 1024, seconds, 1)),
+        *((f"durable 1 KiB, {n} threads", "durable", ("single", 1024, seconds, n)) for n in THREADS),
+    ]
+    for column, mode, words in columns:
+        for number in range(rounds):
+            for process in processes if number % 2 else reversed(processes):
+                if (column, process.name) not in results.skipped:
+                    results.add(column, process.name, process.measure(mode, *words))
+        say(f"{column}: {rounds} rounds")
+    turns = max(1, round(arguments.paced_seconds / arguments.segment))
+    segment = min(arguments.segment, arguments.paced_seconds)
+    for rate in RATES:
+        column = f"paced {rate:,}/s"
+        for number in range(turns):
+            for process in processes:
+                rounds_ns = results.ns.get(("put 1 KiB", process.name), [0.0])
+                if process.name not in PACED or min(rounds_ns) * rate > 1e9:
+                    results.skipped.setdefault((column, process.name), "slower than the pace")
+                    continue
+                results.add(column, process.name, process.measure("cache", "paced", 1024, rate, segment))
+            say(f"{column}: turn {number + 1} of {turns}")
+
+
+# --- the documents ---
+
+
+def filesystem(path: Path) -> str:
+    """Type and device of the filesystem that holds the path."""
+    best = ("", "?", "?")
+    try:
+        for line in Path("/proc/mounts").read_text().splitlines():
+            device, where, kind = line.split()[:3]
+            if (str(path) + "/").startswith(where.rstrip("/") + "/") and len(where) >= len(best[0]):
+                best = (where, kind, device)
+    except OSError:
+        pass
+    return f"{best[1]} on {best[2]}"
+
+
+def facts(place: Path, processes: list[Process], steal: int, took: float, arguments: argparse.Namespace) -> list[str]:
+    """The machine, in lines."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    java = (
+        subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+        if not java_side.missing()
+        else None
+    )
+    lines = [
+        f"{machine()}, {memory:.0f} GiB of memory, {filesystem(place)}",
+        f"load before the run {arguments.load:.2f}; stolen by the hypervisor during the run {steal / 1000:.1f} s of "
+        f"{took:.0f} s on all cores together",
+        f"{arguments.rounds} rounds of {arguments.seconds:g} s a figure, medians; paced: {arguments.paced_seconds:g} s "
+        f"of each in turns of {arguments.segment:g} s",
+        "versions: " + ", ".join(f"{process.name} {process.version}".strip() for process in processes),
+    ]
+    if java is not None:
+        lines.append("Java: " + (java.stderr.splitlines() or ["?"])[0])
+    return lines
+
+
+def _time(ns: float | None) -> str:
+    if ns is None:
+        return "-"
+    return f"{ns:.0f} ns" if ns < 1000 else f"{ns / 1e3:.2f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms"
+
+
+def _rate(ns: float | None) -> str:
+    if ns is None:
+        return "-"
+    rate = 1e9 / ns
+    return f"{rate / 1e6:.2f} M/s" if rate >= 1e6 else f"{rate / 1e3:.1f} k/s" if rate >= 1e3 else f"{rate:.0f}/s"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+Target = tuple[str, str, str, bool | None, str]
+"""What, measured, target, met (None: nothing to compare with), durability."""
+
+
+def targets(results: Results) -> list[Target]:
+    """The targets that this run can judge: beside the floor and beside the two stores in Java."""
+    rows: list[Target] = []
+    cached = "page cache"
+
+    def ratio(what: str, column: str, other: str, limit: float, our_name: str = "mqfast") -> None:
+        ours, theirs = results.median(column, our_name), results.median(column, other)
+        if ours is None or theirs is None:
+            return
+        text = f"{ours / theirs:.2f}x ({_time(ours)}, {_time(theirs)})"
+        rows.append((f"{what}, {our_name}", text, f"<= {limit:g}x {other}", ours <= limit * theirs, cached))
+
+    for name in ("mqfast", "mqfast, pool"):
+        ratio("put 1 KiB from Python", "put 1 KiB", "floor in C", 1.5, name)
+        ratio("put 40 B from Python", "put 40 B", CHRONICLE, 0.6, name)
+        ratio("batch put of 1 KiB", "batch 1 KiB", "floor in C", 1.15, name)
+        ours, theirs = (results.percentiles("latency 1 KiB, call", who) for who in (name, ROCKETMQ))
+        if ours is not None and theirs is not None:
+            text = f"{ours['p50'] / theirs['p50']:.2f}x ({_time(ours['p50'])}, {_time(theirs['p50'])})"
+            rows.append(
+                (f"p50 of a put of 1 KiB, {name}", text, "<= 0.2x RocketMQ", ours["p50"] * 5 <= theirs["p50"], cached)
+            )
+        for rate in RATES:
+            column = f"paced {rate:,}/s, due"
+            ours, noise = results.percentiles(column, name), results.percentiles(column, "hot memory (noise)")
+            if ours is None or noise is None:
+                continue
+            limits = {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * noise["p99.99"]), "max": 2_000_000}
+            for part, limit in limits.items():
+                what = f"{part} at {rate:,}/s, {name}"
+                rows.append(
+                    (
+                        what,
+                        f"{_time(ours[part])} (noise {_time(noise[part])})",
+                        f"<= {_time(limit)}",
+                        ours[part] <= limit,
+                        cached,
+                    )
+                )
+            for other in (CHRONICLE, ROCKETMQ):
+                theirs = results.percentiles(column, other)
+                if theirs is not None:
+                    better = all(ours[part] <= theirs[part] for part in limits)
+                    text = ", ".join(f"{part} {_time(theirs[part])}" for part in limits)
+                    rows.append(
+                        (f"p99 to max at {rate:,}/s, {name}", f"{other}: {text}", "better at each", better, cached)
+                    )
+    for threads in (1, *THREADS):
+        column = "durable 1 KiB" + (f", {threads} threads" if threads > 1 else "")
+        ours_ns, theirs_ns = results.median(column, "mqfast"), results.median(column, ROCKETMQ)
+        if ours_ns is not None and theirs_ns is not None:
+            text = f"{theirs_ns / ours_ns:.1f}x ({_rate(ours_ns)}, {_rate(theirs_ns)})"
+            rows.append((f"sync flush, {threads} waiters", text, ">= 2x RocketMQ", theirs_ns >= 2 * ours_ns, "durable"))
+    return rows
+
+
+def document(
+    processes: list[Process], results: Results, told: list[str], notes: list[str], judged: Sequence[Target]
+) -> str:
+    """The measured part of docs/benchmarks.md."""
+    names = [process.name for process in processes if process.name != "hot memory (noise)"]
+    cached = ("put 40 B", "put 1 KiB", "batch 64 B", "batch 1 KiB")
+    durable = ("durable 1 KiB", *(f"durable 1 KiB, {n} threads" for n in THREADS))
+    rows = [
+        [
+            name,
+            *(_time(results.median(column, name)) for column in cached),
+            *(_rate(results.median(column, name)) for column in durable),
+        ]
+        for name in names
+    ]
+    heads = ["", *(f"{column}, page cache" for column in cached), *durable]
+    parts = [
+        "\n".join(f"- {line}" for line in told),
+        "Time of one message; durable columns: messages a second.",
+        _table(heads, rows),
+    ]
+    labels = [*(f"p{p:g}" for p in PERCENTILES), "max"]
+    latency = []
+    for column in ("latency 1 KiB, call", *(f"paced {rate:,}/s, {part}" for rate in RATES for part in ("due", "call"))):
+        for process in processes:
+            values = results.percentiles(column, process.name)
+            if values is not None:
+                words = column.replace(", due", ", from when due").replace(", call", ", from the call")
+                latency.append(
+                    [
+                        words.replace("latency 1 KiB", "as fast as it goes"),
+                        process.name,
+                        *(_time(values[n]) for n in labels),
+                    ]
+                )
+    parts += ["Latency of one put of 1 KiB, page cache:", _table(["pace", "", *labels], latency)]
+    parts.append("![Latency and throughput](benchmarks.png)")
+    words = {True: "met", False: "missed", None: ""}
+    parts.append("Targets, with what was measured in this run:")
+    parts.append(
+        _table(["what", "measured", "target", "durability", ""], [[*row[:3], row[4], words[row[3]]] for row in judged])
+    )
+    left_out = [f"- {note}" for note in notes]
+    left_out += [
+        f"- {name}: {column} not measured ({why})"
+        for (column, name), why in sorted(results.skipped.items())
+        if why
+        not in (
+            "one writer only",
+            "has no batch",
+            "has no durable put",
+            "measured whole",
+            "stores nothing",
+            "not measured",
+        )
+        and name in (*PACED, *names)
+        and not (why == "slower than the pace" and name not in PACED)
+    ]
+    if left_out:
+        parts.append("\n".join(["Left out:", "", *left_out]))
+    return "\n\n".join(parts)
+
+
+def picture(processes: list[Process], results: Results, path: Path) -> None:
+    """Percentiles of the paced put, and bars of the rates."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 4, figsize=(19, 5.2), layout="constrained")
+    labels = [*(f"p{p:g}" for p in PERCENTILES), "max"]
+    for axis, rate in zip(axes[:2], RATES, strict=True):
+        for process in processes:
+            values = results.percentiles(f"paced {rate:,}/s, due", process.name)
+            if values is not None:
+                style = "--" if process.name == "hot memory (noise)" else "-"
+                axis.plot(
+                    labels, [values[name] / 1e3 for name in labels], style, marker="o", markersize=3, label=process.name
+                )
+        axis.set_yscale("log")
+        axis.set_title(f"put of 1 KiB at {rate:,}/s: us from when due\npage cache")
+        axis.grid(True, alpha=0.3)
+        axis.legend(fontsize=8)
+    for axis, column, title in (
+        (axes[2], "put 1 KiB", "messages of 1 KiB a second, put by put\npage cache"),
+        (axes[3], "durable 1 KiB", "messages of 1 KiB a second, put by put\ndurable, one thread"),
+    ):
+        pairs = [(process.name, results.median(column, process.name)) for process in processes]
+        bars = sorted(((name, 1e9 / ns) for name, ns in pairs if ns is not None), key=lambda pair: pair[1])
+        colours = [
+            "tab:orange" if name.startswith("mqfast") else "tab:gray" if "floor" in name else "tab:blue"
+            for name, _ in bars
+        ]
+        axis.barh([name for name, _ in bars], [rate for _, rate in bars], color=colours)
+        axis.set_xscale("log")
+        axis.set_title(title)
+        axis.grid(True, axis="x", alpha=0.3)
+    figure.savefig(path, dpi=90)
+    pyplot.close(figure)
+
+
+def insert(path: Path, text: str) -> None:
+    """Put the measured part between its marks; a new file gets only the marks."""
+    before = path.read_text() if path.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
+    head, _, rest = before.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure everything and write the documents; returns 0, or 2 when the environment lacks something."""
+    parser = argparse.ArgumentParser(description="mqfast beside other stores, on the same bytes, in one run.")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one figure in one round (default: 1)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each figure (default: 7)")
+    parser.add_argument(
+        "--warm-up", type=float, default=5.0, help="seconds of puts before anything counts (default: 5)"
+    )
+    parser.add_argument("--paced-seconds", type=float, default=60.0, help="of each at each rate (default: 60)")
+    parser.add_argument("--segment", type=float, default=10.0, help="seconds of one paced turn (default: 10)")
+    parser.add_argument("--quick", action="store_true", help="everything once and short; writes to build/rivals")
+    parser.add_argument("--only", action="append", default=[], help="only this rival; may be repeated")
+    parser.add_argument("--most-bytes", type=int, default=6 << 30, help="a store is made anew before so much of log")
+    parser.add_argument("--targets", type=Path, help="what `make bench` wrote in the same run (MQFAST_BENCH_TABLE)")
+    parser.add_argument("--path", type=Path, help="directory on the disk that is measured")
+    parser.add_argument("--out", type=Path, help="where benchmarks.md and .png go (default: docs; quick: build/rivals)")
+    arguments = parser.parse_args(argv)
+    try:
+        import hdrh.histogram  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        print(f"{error}: make bench-rivals installs what is needed", file=sys.stderr)
+        return 2
+    if arguments.quick:
+        arguments.seconds, arguments.rounds, arguments.warm_up = 0.15, 1, 0.3
+        arguments.paced_seconds = arguments.segment = 0.3
+    out = arguments.out or (ROOT / "build" / "rivals" if arguments.quick else ROOT / "docs")
+    out.mkdir(parents=True, exist_ok=True)
+    arguments.load = os.getloadavg()[0]
+    place = Path(tempfile.mkdtemp(prefix="mqfast-rivals-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
+    began, steal = time.monotonic(), steal_ms()
+    notes: list[str] = []
+    results = Results()
+    processes: list[Process] = []
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+    try:
+        processes = rivals(place, arguments.most_bytes, arguments.only, notes)
+        run(processes, results, arguments, say)
+        told = facts(place, processes, steal_ms() - steal, time.monotonic() - began, arguments)
+    finally:
+        for process in processes:
+            process.close()
+        shutil.rmtree(place, ignore_errors=True)
+    judged = targets(results)
+    if arguments.targets and arguments.targets.exists():
+        for row in json.loads(arguments.targets.read_text()):
+            judged.append((row["what"], row["figure"], row["target"], row["met"], row["durability"]))
+    text = document(processes, results, told, notes, judged)
+    insert(out / "benchmarks.md", text)
+    picture(processes, results, out / "benchmarks.png")
+    print(text)
+    print(f"written: {out / 'benchmarks.md'}, {out / 'benchmarks.png'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+"""The rivals in Python, mqfast, and the floor: one class each, all with the same four methods.
+
+``open(directory, durable)``: durable means that a put returns when the disk has the message; else it returns when the
+message would survive a kill of the process (it is in the page cache), or in a pool buffer where the name says so.
+``put(body)`` stores one message; ``put_many(bodies)``, where there is one, a batch in one transaction or call.
+It must never give a rival slower settings than its documents advise for this durability.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Rival:
+    """What all share; ``has_durable`` and ``has_threads`` say what can be measured."""
+
+    name = ""
+    package = ""
+    has_durable = True
+    has_threads = False
+
+    def version(self) -> str:
+        """Of the package that is measured."""
+        return importlib.metadata.version(self.package) if self.package else ""
+
+    def open(self, directory: str, durable: bool) -> None:
+        """Make a new store."""
+        raise NotImplementedError
+
+    def put(self, body: bytes) -> object:
+        """Store one message."""
+        raise NotImplementedError
+
+    def put_many(self, bodies: list[bytes]) -> object:
+        """Store a batch."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close it."""
+
+    def putter(self) -> Any:
+        """What a thread calls for each put."""
+        return self.put
+
+
+class Mqfast(Rival):
+    """mqfast with file mappings, by a bound producer."""
+
+    name = "mqfast"
+    has_threads = True
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+    def version(self) -> str:
+        import mqfast
+
+        return mqfast.__version__
+
+    def open(self, directory: str, durable: bool) -> None:
+        import mqfast
+
+        flush = "SYNC_FLUSH" if durable else "ASYNC_FLUSH"
+        self.store = mqfast.open(directory, flush_disk_type=flush, **self.settings)
+        self.put = self.store.producer("Bench", 0, "TagA").put  # type: ignore[method-assign]
+        self.queues = 0
+
+    def putter(self) -> Any:
+        self.queues += 1
+        return self.store.producer("Bench", self.queues % 4, "TagA").put
+
+    def put_many(self, bodies: list[bytes]) -> object:
+        return self.store.put_many("Bench", bodies)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class MqfastPool(Mqfast):
+    """The same with the transient pool: a put that returned is in a private buffer until the next commit."""
+
+    name = "mqfast, pool"
+    settings = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}  # noqa: RUF012
+
+
+class Sqlite(Rival):
+    """sqlite3 in WAL mode, one transaction a put."""
+
+    name = "sqlite3 WAL"
+
+    def version(self) -> str:
+        return sqlite3.sqlite_version
+
+    def open(self, directory: str, durable: bool) -> None:
+        os.makedirs(directory)
+        self.db = sqlite3.connect(os.path.join(directory, "db"), isolation_level=None)
+        self.db.execute("PRAGMA journal_mode=WAL")
+        self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        self.db.execute("CREATE TABLE queue (id INTEGER PRIMARY KEY, body BLOB)")
+
+    def put(self, body: bytes) -> object:
+        return self.db.execute("INSERT INTO queue (body) VALUES (?)", (body,))
+
+    def put_many(self, bodies: list[bytes]) -> object:
+        self.db.execute("BEGIN")
+        self.db.executemany("INSERT INTO queue (body) VALUES (?)", [(body,) for body in bodies])
+        return self.db.execute("COMMIT")
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class Lmdb(Rival):
+    """lmdb, one write transaction a put, keys in order."""
+
+    name = package = "lmdb"
+
+    def open(self, directory: str, durable: bool) -> None:
+        import lmdb
+
+        self.env = lmdb.open(directory, map_size=64 << 30, sync=durable, metasync=durable)
+        self.next = 0
+
+    def put(self, body: bytes) -> object:
+        self.next += 1
+        with self.env.begin(write=True) as change:
+            return change.put(self.next.to_bytes(8, "big"), body, append=True)
+
+    def put_many(self, bodies: list[bytes]) -> object:
+        with self.env.begin(write=True) as change:
+            for body in bodies:
+                self.next += 1
+                change.put(self.next.to_bytes(8, "big"), body, append=True)
+        return None
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class Rocksdict(Rival):
+    """rocksdict (RocksDB), raw bytes, write-ahead log on."""
+
+    name = package = "rocksdict"
+
+    def open(self, directory: str, durable: bool) -> None:
+        import rocksdict
+
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        self.db = rocksdict.Rdict(directory, options=options)
+        self.write = rocksdict.WriteOptions()
+        self.write.sync = durable
+        self.batch = partial(rocksdict.WriteBatch, raw_mode=True)
+        self.next = 0
+
+    def put(self, body: bytes) -> object:
+        self.next += 1
+        return self.db.put(self.next.to_bytes(8, "big"), body, write_opt=self.write)
+
+    def put_many(self, bodies: list[bytes]) -> object:
+        batch = self.batch()
+        for body in bodies:
+            self.next += 1
+            batch.put(self.next.to_bytes(8, "big"), body)
+        return self.db.write(batch, write_opt=self.write)
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class PersistQueue(Rival):
+    """persist-queue's SQLiteQueue, committed at each put."""
+
+    name = package = "persist-queue"
+
+    def open(self, directory: str, durable: bool) -> None:
+        import persistqueue
+
+        self.queue = persistqueue.SQLiteQueue(directory, multithreading=True, auto_commit=True)
+        self.queue._putter.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        self.put = self.queue.put  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+class Litequeue(Rival):
+    """litequeue; it takes text, so the same bytes go in as ASCII."""
+
+    name = package = "litequeue"
+
+    def open(self, directory: str, durable: bool) -> None:
+        import litequeue
+
+        os.makedirs(directory)
+        self.queue = litequeue.LiteQueue(os.path.join(directory, "db"))
+        self.queue.conn.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+
+    def put(self, body: bytes) -> object:
+        return self.queue.put(body.decode("ascii"))
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+class Diskcache(Rival):
+    """diskcache's Deque, nothing evicted."""
+
+    name = package = "diskcache"
+
+    def open(self, directory: str, durable: bool) -> None:
+        import diskcache
+
+        self.cache = diskcache.Cache(directory, eviction_policy="none", sqlite_synchronous=2 if durable else 1)
+        self.put = diskcache.Deque.fromcache(self.cache).append  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        self.cache.close()
+
+
+class Bare(Rival):
+    """write(2), and fdatasync(2) where durable: no queue, no index, no checksum."""
+
+    name = "write + fdatasync"
+
+    def open(self, directory: str, durable: bool) -> None:
+        os.makedirs(directory)
+        self.file = os.open(os.path.join(directory, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if durable:
+            os.posix_fallocate(self.file, 0, 1)
+            self.put = self._durable  # type: ignore[method-assign]
+        else:
+            self.put = partial(os.write, self.file)  # type: ignore[method-assign]
+
+    def _durable(self, body: bytes) -> object:
+        os.write(self.file, body)
+        return os.fdatasync(self.file)
+
+    def put_many(self, bodies: list[bytes]) -> object:
+        return os.writev(self.file, bodies)
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
+class CFloor(Rival):
+    """The floor in C: copy + CRC into a file mapping made writable before; durable: pwrite + fdatasync in C.
+
+    Its figures are taken whole from bench/floor.c, not put by put.
+    """
+
+    name = "floor in C"
+
+    def __init__(self) -> None:
+        out = os.path.join(tempfile.mkdtemp(prefix="mqfast-floor-"), "floor.so")
+        sources = [str(ROOT / "bench" / "floor.c"), *map(str, sorted((ROOT / "csrc").glob("crc32*.c")))]
+        command = ["cc", "-O3", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-I", str(ROOT / "csrc"), *sources]
+        subprocess.run([*command, "-o", out], check=True)
+        sys.path.insert(0, str(ROOT / "bench"))
+        from harness import Floor
+
+        self.floor = Floor(ctypes.CDLL(out))
+
+    def open(self, directory: str, durable: bool) -> None:
+        os.makedirs(directory)
+        self.place = Path(directory)
+        self.durable = durable
+
+    def whole(self, size: int) -> float:
+        """ns a message."""
+        return self.floor.sync_ns(self.place, size, 50) if self.durable else self.floor.copy_ns(self.place, size)
+
+
+class HotMemory(Rival):
+    """A copy of the body into memory in the cache: the noise under every paced latency of a rival in Python."""
+
+    name = "hot memory (noise)"
+    has_durable = False
+
+    def open(self, directory: str, durable: bool) -> None:
+        self.put = None  # type: ignore[assignment,method-assign]
+        self.memory = memoryview(bytearray(1 << 20))
+
+    def putter(self) -> Any:
+        return self._copy
+
+    def _copy(self, body: bytes) -> None:
+        self.memory[: len(body)] = body
+
+
+RIVALS: dict[str, type[Rival]] = {
+    rival.name: rival
+    for rival in (
+        Mqfast,
+        MqfastPool,
+        Sqlite,
+        Lmdb,
+        Rocksdict,
+        PersistQueue,
+        Litequeue,
+        Diskcache,
+        Bare,
+        CFloor,
+        HotMemory,
+    )
+}

@@ -1,0 +1,152 @@
+"""The comparison with other stores (bench/rivals): the measuring processes, and what is made of their answers.
+
+It must never fetch anything: only what the standard library has, mqfast and the floor in C are run here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RIVALS = ROOT / "bench" / "rivals"
+
+
+class Worker:
+    """One worker.py."""
+
+    def __init__(self, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(RIVALS / "worker.py"), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, *words: object) -> dict[str, Any]:
+        """One command."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\t".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def end(self) -> int:
+        """Its exit code."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        code = self.process.wait(60)
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[ModuleType]:
+    """bench/rivals/run.py as a module, with its neighbours."""
+    kept = list(sys.path)
+    spec = importlib.util.spec_from_file_location("bench_rivals_run", RIVALS / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_rivals_run"] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.path[:] = kept
+
+
+@pytest.mark.parametrize("name", ["mqfast", "mqfast, pool", "sqlite3 WAL", "write + fdatasync"])
+def test_a_rival_in_its_process(name: str, tmp_path: Path) -> None:
+    """Every command is answered, in both modes, and counts what it did."""
+    worker = Worker(name)
+    try:
+        assert worker.ask("open", tmp_path / "cache", "cache") == {}
+        single = worker.ask("single", 1024, 0.05, 1)
+        assert single["count"] > 0
+        assert single["ns"] > 0
+        batch = worker.ask("batch", 64, 0.05)
+        assert batch["count"] % 1000 == 0
+        assert batch["count"] > 0
+        (timed,) = worker.ask("timed", 1024, 0.05).values()
+        assert [value for value, _ in timed] == sorted(value for value, _ in timed)
+        paced = worker.ask("paced", 1024, 1000, 0.1)
+        assert sum(count for _, count in paced["due"]) == sum(count for _, count in paced["call"]) == 100
+        assert worker.ask("close") == {}
+        assert worker.ask("open", tmp_path / "durable", "durable") == {}
+        assert worker.ask("single", 1024, 0.05, 1)["count"] > 0
+        several = worker.ask("single", 1024, 0.05, 4)
+        assert ("skip" in several) is not name.startswith("mqfast")
+        assert worker.ask("close") == {}
+    finally:
+        assert worker.end() == 0
+
+
+def test_the_bytes_are_there(tmp_path: Path) -> None:
+    """What the bare rival was told to write is in its file: nothing is measured that was not done."""
+    worker = Worker("write + fdatasync")
+    assert worker.ask("open", tmp_path / "store", "cache") == {}
+    count = worker.ask("single", 100, 0.02, 1)["count"]
+    assert worker.ask("close") == {}
+    assert worker.end() == 0
+    assert (tmp_path / "store" / "log").stat().st_size == 100 * count
+
+
+def test_a_failure_is_an_answer(tmp_path: Path) -> None:
+    """An exception of a rival does not end its process."""
+    worker = Worker("mqfast")
+    assert "error" in worker.ask("single", 1024, 0.01, 1)
+    (tmp_path / "file").touch()
+    assert "error" in worker.ask("open", tmp_path / "file", "cache")
+    assert worker.ask("open", tmp_path / "store", "cache") == {}
+    assert worker.ask("close") == {}
+    assert worker.end() == 0
+
+
+def test_targets_and_document(run: ModuleType) -> None:
+    """Ratios are judged by the medians of the same run; what was not measured makes no row."""
+    results = run.Results()
+    for value in (200.0, 210.0, 900.0):
+        results.add("put 1 KiB", "mqfast", {"ns": value})
+    results.add("put 1 KiB", "floor in C", {"ns": 150.0})
+    results.add("put 40 B", "mqfast", {"ns": 90.0})
+    results.add("put 40 B", run.CHRONICLE, {"ns": 140.0})
+    results.add("durable 1 KiB, 16 threads", "mqfast", {"ns": 40_000.0})
+    results.add("durable 1 KiB, 16 threads", run.ROCKETMQ, {"ns": 100_000.0})
+    results.add("durable 1 KiB", "lmdb", {"error": "it broke"})
+    rows = {row[0]: row for row in run.targets(results)}
+    assert rows["put 1 KiB from Python, mqfast"][1:4] == ("1.40x (210 ns, 150 ns)", "<= 1.5x floor in C", True)
+    assert rows["put 40 B from Python, mqfast"][3] is False
+    assert rows["sync flush, 16 waiters"][3:] == (True, "durable")
+    assert len(rows) == 3
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    processes = [Named("mqfast"), Named("lmdb"), Named(run.CHRONICLE)]
+    text = run.document(processes, results, ["a machine"], ["x is left out: why"], list(rows.values()))
+    assert "| mqfast | 90 ns | 210 ns | - | - | - | 25.0 k/s | - |" in text
+    assert "| put 40 B from Python, mqfast | 0.64x (90 ns, 140 ns) |" in text
+    assert "- x is left out: why" in text
+    assert "- lmdb: durable 1 KiB not measured (it broke)" in text
+
+
+def test_the_document_keeps_what_is_around(run: ModuleType, tmp_path: Path) -> None:
+    """Only what stands between the marks is replaced."""
+    path = tmp_path / "benchmarks.md"
+    run.insert(path, "first")
+    path.write_text("before\n" + path.read_text() + "after\n")
+    run.insert(path, "second")
+    text = path.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "second" in text
+    assert "first" not in text
+    assert text.count(run.BEGIN) == text.count(run.END) == 1
+    assert run.BEGIN in (ROOT / "docs" / "benchmarks.md").read_text()
