@@ -1,0 +1,43 @@
+"""A store in which every edge comes every few messages, and what its tests ask of it.
+
+Room: tests/store. It must never hold an expectation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from golden_checks import read_queue
+
+SMALL: dict[str, Any] = {
+    "mappedFileSizeCommitLog": 4096,
+    "mappedFileSizeConsumeQueue": 400,
+    "maxHashSlotNum": 16,
+    "maxIndexNum": 200,
+}
+
+
+def bodies(store: Any, topic: str = "T", queue_id: int = 0, at: int = 0) -> list[bytes]:
+    return [bytes(message.body) for message in read_queue(store, topic, queue_id, at)]
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run ``work(number)`` in threads that start together; the first failure of any is raised."""
+    barrier, failures = threading.Barrier(count), []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
