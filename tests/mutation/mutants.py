@@ -633,7 +633,7 @@ MUTANTS: Final = (
         "!= REC_OK or r.total != size or r.physical_offset != physical:",
         "!= REC_OK:",
         "a damaged unit leads to another record",
-        ("test_a_damaged_unit_is_an_error_with_its_place",),
+        ("test_a_unit_that_leads_elsewhere_is_an_error",),
     ),
     Mutant(
         "record-of-another-queue",
@@ -642,7 +642,7 @@ MUTANTS: Final = (
         "                if claimed != NOT_IN_QUEUE and not may_stand(log, queue, at // UNIT_BYTES, claimed, "
         "physical):",
         "a get must never return a message of another queue",
-        ("test_a_damaged_unit_is_an_error_with_its_place",),
+        ("test_a_unit_that_leads_elsewhere_is_an_error",),
     ),
     # --- the pool and mappings
     Mutant(
@@ -651,7 +651,7 @@ MUTANTS: Final = (
         "            file.buffer = self.spare[self.available]\n",
         "            file.buffer = self.spare[0]\n",
         "two files in one buffer overwrite each other",
-        ("test_buffers_go_round",),
+        ("test_files_that_wait_for_a_commit_have_a_buffer_each",),
     ),
     Mutant(
         "mlock-budget-ignored",
@@ -692,7 +692,7 @@ MUTANTS: Final = (
         "            if file.start_offset <= largest:\n",
         "            if file.start_offset <= largest + file.file_bytes:\n",
         "a record whose unit is missing would be passed over",
-        ("test_trap_30_a_queue_that_is_one_unit_short_after_a_clean_stop_gets_it",),
+        ("test_after_a_clean_stop_the_walk_begins_where_the_units_end",),
     ),
     Mutant(
         "torn-properties-kept",
@@ -708,7 +708,7 @@ MUTANTS: Final = (
         "        queues.truncate(start, doubtful=True)\n",
         "",
         "pages of units may be lost where the power went",
-        ("test_queue_units_that_never_reached_the_disk_come_back_from_the_log",),
+        ("test_after_a_kill_a_unit_with_a_torn_end_is_put_again",),
     ),
     Mutant(
         "queues-not-cut-at-the-end",
@@ -910,7 +910,7 @@ MUTANTS: Final = (
         "                queue.cut_to(queue.misplaced_from)\n",
         "                pass\n",
         "units that were put too low stay so for ever",
-        ("test_units_lost_from_a_queue_come_back_and_new_messages_are_seen",),
+        ("test_after_a_kill_units_lost_below_the_start_of_the_walk_are_put_again",),
     ),
     Mutant(
         "damaged-end-kept",

@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 import mqfast
+from mqfast.config import StoreConfig
 from mqfast.errors import InternalError, MapFailed
 from mqfast.store._mapped_file import MappedFile, locked_byte_count
 from mqfast.store._os import OsDoor
 from mqfast.store._transient_pool import TransientStorePool
+from mqfast.store.message_store import open_store
 
 BYTES = 1 << 20
 DOOR = OsDoor()
@@ -169,3 +171,13 @@ def test_no_byte_of_an_older_file_reaches_the_disk(tmp_path: Path) -> None:
             blanks += 1
         assert not data[position:].strip(b"\0"), f"{log.name}: bytes behind {position}"
     assert blanks > 20
+
+
+def test_files_that_wait_for_a_commit_have_a_buffer_each(tmp_path: Path) -> None:
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=4096, transient_store_pool_enable=True)
+    with open_store(tmp_path / "store", config=config, _start_services=False) as store:
+        for i in range(10):
+            store.put("T", b"%d" % i * 900)  # three files and a bit, nothing of which is committed
+        assert store.stats()["pool_free_buffers"] == 0
+        store.log.commit()
+        assert [bytes(m.body) for m in store.get("T", 0, 0)] == [b"%d" % i * 900 for i in range(10)]
