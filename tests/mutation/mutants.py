@@ -285,8 +285,7 @@ MUTANTS: Final = (
         "            mq_add32(&s.flush_count, 1)\n            futex_wake_all(&s.flush_count)\n",
         "",
         "who waits for the sync of another must hear of its end",
-        ("test_sixteen_threads_with_sync_flush",),
-        seconds=40,
+        ("test_who_waits_for_the_sync_of_another_is_woken",),
     ),
     Mutant(
         "cut-file-believed",

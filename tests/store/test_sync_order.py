@@ -12,6 +12,8 @@ import errno
 import os
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,30 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
             # the put lock is let go of every 64 KiB, and then somebody looks
             assert 10 * size <= store.log.written <= (64 << 10) + 2 * size
             assert looks > 9
+
+
+def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
+    door = OsDoor()
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
+    real = call(place.value or 0)
+    heard: list[bool] = []
+
+    def slow(table: int, address: int, length: int) -> int:
+        if not waiter.is_alive():
+            waiter.start()
+            time.sleep(0.1)  # so that it sleeps when the sync ends; should it be late, it finds itself covered
+        return int(real(table, address, length))
+
+    hook = call(slow)
+    with open_store(tmp_path / "s", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+        tickets = [store.put_nowait("T", b"%d" % i) for i in range(2)]
+        waiter = threading.Thread(target=lambda: heard.append(tickets[1].wait()), daemon=True)
+        place.value = ctypes.cast(hook, ctypes.c_void_p).value
+        assert tickets[0].wait()
+        place.value = ctypes.cast(real, ctypes.c_void_p).value
+        waiter.join(20)
+        assert heard == [True]
 
 
 def test_of_two_messages_of_one_millisecond_only_the_first_is_known_durable(start: Callable[..., Run]) -> None:
