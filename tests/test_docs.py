@@ -80,7 +80,7 @@ def test_no_document_names_a_place_on_one_machine(document: Path) -> None:
 @EVERY
 def test_files_in_code_marks_exist(document: Path) -> None:
     """``name.pyx`` names a file of the project; a file that was renamed is noticed."""
-    known = {path.name for kind in ("mqfast", "csrc", "tests", "docs") for path in (ROOT / kind).rglob("*.*")}
+    known = {path.name for kind in ("mqfast", "csrc", "tests", "docs", "bench") for path in (ROOT / kind).rglob("*.*")}
     for name in re.findall(r"`(?:[\w./]*/)?(\w+\.(?:pyx|pxd|py|c))`", text_of(document)):
         assert name in known, f"{document.name}: {name}"
 
@@ -106,7 +106,7 @@ def test_commands_exist(document: Path) -> None:
         words = line.split("#")[0].split()
         if words[:1] == ["make"] and len(words) == 2:
             assert words[1] in make_targets(), line
-        if words[:2] in (["mqfast", "doctor"], ["mqfast", "bench"]) and len(words) > 2:
+        if words[:2] in (["mqfast", "doctor"], ["mqfast", "bench"]) and len(words) > 2 + (words[1] == "bench"):
             build_parser().parse_args(words[1:])
         if words[:2] == ["mqfast", "store"] and len(words) > 2 and "|" not in line:
             assert words[2] in COMMANDS, line
