@@ -120,10 +120,10 @@ def test_targets_and_document(run: ModuleType) -> None:
     results.add("durable 1 KiB, 16 threads", run.ROCKETMQ, {"ns": 100_000.0})
     results.add("durable 1 KiB", "lmdb", {"error": "it broke"})
     rows = {row[0]: row for row in run.targets(results)}
-    assert rows["put 1 KiB from Python, mqfast"][1:4] == ("1.40x (210 ns, 150 ns)", "<= 1.5x floor in C", True)
-    assert rows["put 40 B from Python, mqfast"][3] is False
+    what = rows["put 40 B from Python, mqfast"]
+    assert what[1:4] == ("0.64x (90 ns, 140 ns)", f"<= 0.6x {run.CHRONICLE}", False)
     assert rows["sync flush, 16 waiters"][3:] == (True, "durable")
-    assert len(rows) == 3
+    assert len(rows) == 2
 
     class Named:
         def __init__(self, name: str) -> None:
