@@ -1,0 +1,91 @@
+"""Reads that retention, a deletion or a close overtakes answer by what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast.errors import StoreClosed
+from mqfast.store._os import OsDoor
+from mqfast.store.batch_queue import BatchConsumeQueue
+
+QUEUE_BYTES = 20 * 20
+
+
+def filled(tmp_path: Path, count: int = 200) -> mqfast.MessageStore:
+    store = mqfast.open(
+        tmp_path / "store",
+        mapped_file_bytes_commit_log=64 << 10,
+        mapped_file_bytes_consume_queue=QUEUE_BYTES,
+        _start_services=False,
+    )
+    for _ in range(count):
+        store.put("T", b"x" * 1000)
+    store.max_offset("T", 0)  # dispatches
+    return store
+
+
+def test_a_search_by_time_while_files_of_the_queue_go(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    queue: Any = store._queues.get("T", 0)
+
+    class Log:
+        """The log; the first look at it is when retention takes the older half of the queue."""
+
+        def store_timestamp(self, physical: int, size: int) -> int:
+            queue.delete_expired(queue.unit(190)[0])
+            return store.log.store_timestamp(physical, size)
+
+    log: Any = Log()
+    found = store._queues.offset_by_time(log, "T", 0, 0)
+    assert queue.min_offset > 100, "nothing was removed"
+    assert found >= 100, "an offset whose file is gone"
+    store.close()
+
+
+def test_a_get_on_what_was_closed_meanwhile_does_not_say_removed(tmp_path: Path) -> None:
+    # A consumer would take the next offset of that answer and pass over messages that are all there.
+    store = filled(tmp_path)
+    store._queues.close()
+    store.log.close()
+    with pytest.raises(StoreClosed):
+        store.get("T", 0, 0)
+    assert store._queues.get("T", 0).readable_offset(store.log.readable) >= 0  # type: ignore[union-attr]
+
+
+def test_a_closed_queue_makes_no_room(tmp_path: Path) -> None:
+    # It took its directory for a new queue's and removed what was there.
+    store = filled(tmp_path)
+    queue: Any = store._queues.get("T", 0)
+    store.close()
+    before = sorted((tmp_path / "store/consumequeue/T/0").iterdir())
+    assert len(before) > 1
+    with pytest.raises(StoreClosed):
+        queue.put(store.log.written, 100, 0, 200)
+    assert sorted((tmp_path / "store/consumequeue/T/0").iterdir()) == before
+
+
+def test_a_batch_queue_that_grows_while_retention_takes_its_first_file(tmp_path: Path) -> None:
+    # The file that went came back into the list, and every look at it failed.
+    class Door(OsDoor):
+        armed = False
+
+        def fsync_dir(self, path: Any) -> None:
+            super().fsync_dir(path)
+            if self.armed:
+                self.armed = False
+                assert queue.delete_expired(400) == 1
+
+    door = Door()
+    queue = BatchConsumeQueue(door, str(tmp_path), "T", 0, 46 * 4)
+    for i in range(8):
+        queue.put(100 * i, 90, 0, 1000, i, 1)
+    door.armed = True
+    queue.put(800, 90, 0, 1000, 8, 1)
+    assert not door.armed
+    assert queue.min_offset == 4
+    assert [unit.physical_offset for unit in queue.iterate(4)] == [400, 500, 600, 700, 800]
+    assert queue.flush() > 0
