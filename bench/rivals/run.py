@@ -292,8 +292,8 @@ Target = tuple[str, str, str, bool | None, str]
 def targets(results: Results) -> list[Target]:
     """The targets that this run can judge: those beside the two stores in Java, and the paced ones.
 
-    The floor of a put is compared by bench_floor.py, in rounds that are shorter than the window of ready pages; here every
-    store fills gigabytes, and its rate has the kernel's work on new pages in it.
+    The floor of a put is compared by bench_floor.py, in rounds shorter than the window of ready pages; here every store
+    fills gigabytes, and its rate has the kernel's work on new pages in it.
     """
     rows: list[Target] = []
     cached = "page cache"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -117,3 +118,31 @@ def test_a_slowdown_fails(tmp_path: Path) -> None:
         entry["cases"] = {name: [0.95 * number for number in both] for name, both in entry["cases"].items()}
     baseline.write_text(json.dumps(entries))
     assert _check(*case).returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+@pytest.mark.skipif("MQFAST_HEAVY" not in os.environ, reason="builds a copy: set MQFAST_HEAVY=1")
+def test_a_slow_line_in_the_engine_fails(tmp_path: Path) -> None:
+    """A copy of the tree whose append computes one small CRC too many is caught; the query, which does not, passes."""
+    tree = tmp_path / "tree"
+    leave = shutil.ignore_patterns(".git", ".venv*", "ab", ".hypothesis", "golden", "__pycache__", "target")
+    shutil.copytree(ROOT, tree, ignore=leave, symlinks=True)
+    source = tree / "mqfast" / "store" / "_commit_log.pyx"
+    line = "    memcpy(at, topic, topic_bytes)\n"
+    text = source.read_text()
+    assert text.count(line) >= 1
+    source.write_text(text.replace(line, line + "    mq_put32(p + 84, body_bytes + <int32_t> (crc31(p, 88) & 0))\n", 1))
+    built = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=tree, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+
+    baseline = tmp_path / "baseline.json"
+    cases = ["put_1k", "query", f"--baseline={baseline}"]
+    assert _check(*cases, "--write").returncode == 0
+    done = subprocess.run(
+        [sys.executable, str(tree / "bench" / "counts.py"), *cases], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "slower by more than 3%: put_1k\n" in done.stdout
