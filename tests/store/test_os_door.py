@@ -24,6 +24,9 @@ ALLOWED = {
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
 PROGRAMS = {
+    "mqfast/bench/__main__.py": "a program: reads the earlier results that it compares with",
+    "mqfast/bench/load.py": "a program: makes and removes the stores that it measures",
+    "mqfast/bench/suite.py": "a program: makes and removes the stores that it measures",
     "mqfast/demo.py": "a program: makes and removes its own example directory",
     "mqfast/cli/main.py": "a program: points its output elsewhere when the reader of its pipe has gone",
     "mqfast/cli/store.py": "a program: adds up what a directory takes on the disk",
