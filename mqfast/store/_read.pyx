@@ -424,6 +424,8 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
     cdef int64_t messages = 0
     cdef bint removed = False
     if outside(g, offset, first, last):
+        if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
+            log.raise_state()       # a closed queue has no bounds
         return g
     while offset < last and messages < max_count:
         unit = queue.find(offset)

@@ -284,7 +284,11 @@ class MessageStore(PutPath):
         return 0 if queue is None else self._end_of(queue)
 
     def _end_of(self, queue: AnyQueue) -> int:
-        return queue.readable_offset(self.log.readable) if isinstance(queue, ConsumeQueue) else queue.max_offset
+        if isinstance(queue, ConsumeQueue):
+            return queue.readable_offset(self.log.readable)
+        end = queue.max_offset
+        self._check_open()  # a queue that was closed meanwhile has no bounds
+        return end
 
     @property
     def min_physical_offset(self) -> int:
