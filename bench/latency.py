@@ -209,6 +209,7 @@ def measure(
             for number in range(turns):
                 for kind in kinds:
                     put = targets[kind].put(int(rate * segment + WARM_UP) * (size + 128))
+                    os.sync()  # what the turn before left for the disk to do is not this one's
                     series[kind, rate].add(*turn(put, size, rate, min(segment, seconds)))
                 say(f"{rate:,}/s: turn {number + 1} of {turns}")
     finally:
