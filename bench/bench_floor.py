@@ -20,8 +20,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import mqfast
 
 PUTS = 20_000
-# The floor walks so much memory that no cache holds it: into memory that is still in the cache it would be several times
-# too low. The puts of a round stay within the window of pages that are ready, and the log's own memory is as fresh.
+# The floor walks so much memory that no cache holds it: into memory that is still in the cache it would be far too
+# low. The puts of a round stay within the window of pages that are ready, and the log's own memory is as fresh.
 WALK_BYTES = scaled(256 << 20)
 HEADER = 91 + 5 + 10  # fixed fields, topic, tag property
 
