@@ -4,7 +4,7 @@ Room: tests. It must never change the tree that it is started in: every mutant l
 commit (what is not committed is not tried), and goes with it. What the broken lines are there for:
 ``docs/durability.md`` and ``mqfast/store/FORMAT.md``.
 
-    make mutants                    all of them
+    make mutants                    all of them: 14 minutes on two cores, 23 while others use them too
     make mutants ONLY=room          those with this in their name or file
     python tests/mutation/mutants.py --list
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import signal
@@ -1120,7 +1121,8 @@ def _try(mutant: Mutant, seed: Path, base: Path, show: bool) -> Outcome:
                 return Outcome("BROKEN", "the built code is the same", time.monotonic() - began)
         word, by, text = _run_tests(tree, mutant.tests, mutant.seconds)
         if word == "passed":
-            word, by = "SURVIVED", mutant.why
+            skipped = re.search(r"\d+ skipped", text)
+            word, by = "SURVIVED", mutant.why + (f" ({skipped.group()})" if skipped else "")
         if show or word == "BROKEN":
             print(text)
         return Outcome(word, by, time.monotonic() - began)
@@ -1157,7 +1159,8 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the tests' output as well")
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass on the unbroken tree")
     a = parser.parse_args()
-    chosen = [m for m in MUTANTS if not a.only or any(part in m.name or part in m.file for part in a.only)]
+    here = [m for m in MUTANTS if m.file != _CRC_X86 or platform.machine() == "x86_64"]
+    chosen = [m for m in here if not a.only or any(part in m.name or part in m.file for part in a.only)]
     if not chosen:
         parser.error(f"no mutant has {a.only} in its name or file")
     if a.list:
