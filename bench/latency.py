@@ -138,11 +138,14 @@ def turn(
 class Target:
     """Where the puts of one kind go; a store is made anew before it holds more than ``most_bytes``."""
 
-    def __init__(self, kind: str, place: Path, file_bytes: int, most_bytes: int, size: int) -> None:
+    def __init__(
+        self, kind: str, place: Path, file_bytes: int, most_bytes: int, size: int, settings: dict[str, Any]
+    ) -> None:
         self.kind = kind
         self.place = place
         self.file_bytes = file_bytes
         self.most_bytes = most_bytes
+        self.settings = settings
         self.store: Any = None
         # Hot private memory: the bytes of a record, always at the same place.
         self.memory = memoryview(bytearray(size))
@@ -157,7 +160,8 @@ class Target:
             self.close()
         if self.store is None:
             pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3} if self.kind == "pool" else {}
-            self.store = mqfast.open(self.place / self.kind, mapped_file_bytes_commit_log=self.file_bytes, **pool)
+            given = {"mapped_file_bytes_commit_log": self.file_bytes, **pool, **self.settings}
+            self.store = mqfast.open(self.place / self.kind, **given)
         return self.store.producer("Bench", 0, "TagA").put  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -193,6 +197,7 @@ def measure(
     most_bytes: int,
     kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] = lambda text: None,
+    settings: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure every kind at every rate, in turns of ``segment`` seconds; a row each."""
     from hdrh.histogram import HdrHistogram
@@ -202,7 +207,7 @@ def measure(
         for rate in rates
         for kind in kinds
     }
-    targets = {kind: Target(kind, place, file_bytes, most_bytes, size) for kind in kinds}
+    targets = {kind: Target(kind, place, file_bytes, most_bytes, size, settings or {}) for kind in kinds}
     turns = max(1, round(seconds / segment))
     try:
         for rate in rates:
@@ -258,6 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--file-bytes", type=int, default=1 << 30, help="length of a log file (default: 1 GiB)")
     parser.add_argument("--most-bytes", type=int, default=12 << 30, help="a store is made anew before so much of log")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of both stores")
     parser.add_argument("--path", type=Path, default=None, help="directory on the disk that is measured")
     parser.add_argument("--json", type=Path, help="write the rows to this file as well")
     arguments = parser.parse_args(argv)
@@ -266,6 +272,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError:
         print("latency needs the package hdrhistogram: make bench-latency installs it", file=sys.stderr)
         return 2
+    settings: dict[str, Any] = {}
+    for text in arguments.set:
+        name, _, value = text.partition("=")
+        settings[name] = int(value) if value.isdigit() else value
     place = Path(tempfile.mkdtemp(prefix="mqfast-latency-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
     try:
         rows = measure(
@@ -278,10 +288,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.most_bytes,
             arguments.kinds,
             lambda text: print(text, file=sys.stderr, flush=True),
+            settings,
         )
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    print(f"{machine()}; {arguments.size} B, page cache, flush at its default interval\n{table(rows)}")
+    print(f"{machine()}; {arguments.size} B, page cache, flush at its default interval {settings or ''}\n{table(rows)}")
     for line in verdicts(rows):
         print(line)
     if arguments.json:
