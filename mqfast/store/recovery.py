@@ -141,7 +141,7 @@ def recover(
         doubtful = not clean or config.broker_role == "SLAVE"
         torn = doubtful and last_start >= 0 and _is_torn(log, last_start)
         if torn:
-            end, reason = last_start, "torn properties"
+            end, reason = last_start, "torn topic or properties"
     finally:
         queues.only_known_topics = False
     report.start, report.end, report.last_start, report.reason = start, end, last_start, reason
@@ -227,13 +227,13 @@ def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig
 
 
 def _is_torn(log: CommitLog, last_start: int) -> bool:
-    """Is the end of the last record missing, behind a body whose CRC is right? Nothing else covers its properties.
+    """Is the end of the last record missing, behind a body whose CRC is right? Nothing covers its topic and properties.
 
-    What was not written yet is zero, and no property text ends so. Only of a record that nobody can have been told
-    to be durable: after a crash, at the end of the log.
+    What was not written yet is zero: no property text ends so, and no topic has it. Only of a record that nobody can
+    have been told to be durable: after a crash, at the end of the log.
     """
-    properties = log.message(last_start).properties_bytes
-    return properties.endswith(b"\0")
+    message = log.message(last_start)
+    return "\0" in message.topic or message.properties_bytes.endswith(b"\0")
 
 
 def _keys_from(log: CommitLog, index: IndexService | None, *, clean: bool) -> int | None:

@@ -355,7 +355,8 @@ def check_image(
         for number, m in zip(numbers, messages, strict=True):
             s = sent[number]
             same = m.body == s.body and m.topic == s.topic and m.queue_id == s.queue_id
-            want(same, f"message {number} differs from what was sent")
+            found = f"{m.topic!r}/{m.queue_id} at {m.physical_offset}"
+            want(same, f"message {number} differs from what was sent to {s.topic!r}/{s.queue_id}: {found}")
         log_end = store.max_physical_offset
         if messages and log_end % store.log.file_bytes:
             want(log_end == messages[-1].physical_offset + messages[-1].size, f"the log ends at {log_end}")
