@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -241,6 +242,21 @@ static int64_t real_monotonic_ns(mq_os *os) {
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+static int real_sync_filesystem(mq_os *os, int fd) {
+    (void)os;
+#if defined(__linux__)
+    /* before Linux 5.8 it says nothing of what could not be written */
+    struct utsname kernel;
+    int major = 0, minor = 0;
+    if (uname(&kernel) < 0 || sscanf(kernel.release, "%d.%d", &major, &minor) != 2) return -ENOSYS;
+    if (major < 5 || (major == 5 && minor < 8)) return -ENOSYS;
+    return RESULT(syncfs(fd));
+#else
+    (void)fd;
+    return -ENOSYS;
+#endif
+}
+
 static mq_os the_real_os = {
     .open = real_open,
     .close = real_close,
@@ -268,6 +284,7 @@ static mq_os the_real_os = {
     .lock_byte = real_lock_byte,
     .clock_ms = real_clock_ms,
     .monotonic_ns = real_monotonic_ns,
+    .sync_filesystem = real_sync_filesystem,
     .state = NULL,
 };
 

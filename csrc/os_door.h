@@ -23,7 +23,7 @@ typedef struct {
     int unlinked; /* no name leads to the file any more; set to 0 before a call: a table may leave it alone */
 } mq_stat;
 
-enum { MQ_READ = 0, MQ_READ_WRITE = 1 };                                                           /* mmap protection */
+enum { MQ_READ = 0, MQ_READ_WRITE = 1 }; /* mmap protection */
 enum {
     MQ_ADVISE_RANDOM = 1,
     MQ_ADVISE_SEQUENTIAL,
@@ -68,7 +68,9 @@ struct mq_os {
                      int fd);     /* POSIX record lock on byte 0, not blocking; -EAGAIN when another process holds it */
     int64_t (*clock_ms)(mq_os *); /* wall clock, ms since the epoch */
     int64_t (*monotonic_ns)(mq_os *);
-    void *state; /* of the table's owner */
+    int (*sync_filesystem)(mq_os *,
+                           int fd); /* all of it; errors since fd was opened. -ENOSYS: not here, or not reliable */
+    void *state;                    /* of the table's owner */
 };
 
 /* The real operating system. */

@@ -11,9 +11,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport OsDoor, check, mq_get32, mq_get64, mq_load64, mq_os, mq_put32, mq_put64, mq_store64
+from mqfast.store._os cimport OsDoor, check, mq_get32, mq_get64, mq_load64, mq_or32, mq_os, mq_put32, mq_put64, mq_stat, mq_store64
 
-from errno import ENOENT
+import posixpath as _posixpath
+from errno import ENOENT as _ENOENT
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
@@ -347,12 +348,16 @@ cdef class ConsumeQueue:
         if fresh:
             start = queue_offset * UNIT_BYTES
             start -= start % self.file_bytes
-            self.door.makedirs(self.path)
+            self.door.makedirs(self.path, False)
             for left in _paths.list_offset_files(self.door, self.path)[0]:
                 self.door.unlink(left.path)         # of a queue whose deletion failed halfway
         else:
             start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
-        file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False)
+            if self.fresh:
+                self._sync_first_file()
+        # the first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it
+        file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh)
+        self.fresh = self.fresh or fresh
         try:
             file.grow(max(FIRST_ROOM, (queue_offset * UNIT_BYTES - start + FIRST_ROOM) if fresh else 0))
         except BaseException:
@@ -438,18 +443,68 @@ cdef class ConsumeQueue:
 
     def flush(self) -> int:
         """Make all units durable; returns the bytes synced. Raises: FlushError-grade StorageError."""
+        return self._flush(mq_load64(&self.state.end), True) if self.is_dirty else 0
+
+    @property
+    def is_dirty(self) -> bool:
+        """Is there something to flush?"""
+        return mq_load64(&self.state.end) > self.flushed or self.cut
+
+    @property
+    def end(self) -> int:
+        """Stream byte behind the last unit."""
+        return mq_load64(&self.state.end)
+
+    def was_synced(self, int64_t end, int64_t device) -> int:
+        """All of a filesystem was synced after ``end`` was read: believe it where the files lie there and are what they should be; as flush."""
+        cdef mq_stat st
         cdef MappedFile file
-        cdef int64_t end = mq_load64(&self.state.end), from_, to
+        for file in self.files:
+            if self.door.os.stat(self.door.os, <const char *> file.native_path, &st) < 0 or st.device != device:
+                return self._flush(end, True)
+        return self._flush(end, False)
+
+    cdef int _sync_names(self) except -1:
+        """The names of the queue's directories and of its files."""
+        topic = _posixpath.dirname(self.path)
+        for directory in (self.path, topic, _posixpath.dirname(topic)):
+            self.door.fsync_dir(directory)
+        return 0
+
+    cdef int _sync_first_file(self) except -1:
+        """Before there is a second file. A sync that fails latches the log: it may have dropped units."""
+        cdef MappedFile file = self.files[0]
+        cdef mq_os *os = self.door.os
+        cdef int rc
+        file.hold()
+        try:
+            with nogil:
+                rc = os.msync(os, file.base, self.file_bytes)
+        finally:
+            file.release()
+        if rc < 0:
+            if self.latch is not None:
+                self.latch.c.error[0] = rc
+                mq_or32(self.latch.c.flags, self.latch.c.bits)
+            check(rc, "msync", file.path)
+        self._sync_names()
+        self.fresh = False
+        return 0
+
+    cdef int64_t _flush(self, int64_t end, bint sync) except -1:
+        cdef MappedFile file
+        cdef int64_t from_, to
         cdef uint8_t *base
         cdef mq_os *os = self.door.os
         cdef int rc
         cdef int64_t done = 0
         cdef bint cut = self.cut
-        if end <= self.flushed and not cut:
-            return 0
-        if cut and self.files:
-            # what was taken away must stay away: units that come back after a power cut would be believed
-            self.door.fsync_dir(self.path)
+        if sync and self.files:
+            if self.fresh:
+                self._sync_names()
+            elif cut:
+                # what was taken away must stay away: units that come back after a power cut would be believed
+                self.door.fsync_dir(self.path)
         for file in list(self.files):
             if file.start_offset + self.file_bytes <= self.flushed or (file.start_offset >= end and not cut):
                 continue
@@ -459,9 +514,10 @@ cdef class ConsumeQueue:
             to = self.file_bytes if cut else min(end - file.start_offset, self.file_bytes)
             base = file.hold()
             try:
-                with nogil:
-                    rc = os.msync(os, base + from_, to - from_)
-                check(rc, "msync", file.path)
+                if sync:
+                    with nogil:
+                        rc = os.msync(os, base + from_, to - from_)
+                    check(rc, "msync", file.path)
                 # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
                 file.check_damage()
                 found = self._size_of(file)
@@ -471,15 +527,15 @@ cdef class ConsumeQueue:
             finally:
                 file.release()
             done += to - from_
-        self.flushed = end
-        self.cut = False
+        self.flushed = max(self.flushed, end)
+        self.cut = self.fresh = False
         return done
 
     def _size_of(self, MappedFile file) -> int:
         try:
             return self.door.file_size(file.path)
         except OSError as error:
-            if error.errno != ENOENT:
+            if error.errno != _ENOENT:
                 raise
             return -1
 

@@ -12,7 +12,12 @@ class Latch: ...
 class MappedFile:
     @staticmethod
     def create(
-        door: OsDoor, path: str | PathLike[str], start_offset: int, file_bytes: int, whole: bool = True
+        door: OsDoor,
+        path: str | PathLike[str],
+        start_offset: int,
+        file_bytes: int,
+        whole: bool = True,
+        durable: bool = True,
     ) -> MappedFile: ...
     @staticmethod
     def load(

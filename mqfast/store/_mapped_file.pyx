@@ -88,12 +88,12 @@ cdef class MappedFile:
         self.owned = True
 
     @staticmethod
-    def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True) -> MappedFile:
+    def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True, bint durable=True) -> MappedFile:
         """Make a new zero-filled file of full length and map it for writing.
 
         Args: whole: allocate blocks for all of it now (the log, index files); otherwise it stays sparse and ``grow`` allocates (queues).
         Raises: DiskFull, StorageError; no half file is left behind.
-        Durability: the file and its directory entry are synced before this returns.
+        Durability: the file and its directory entry are synced before this returns; not without ``durable``: the caller does that later.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
         cdef bytes encoded = _os.fsencode(path)
@@ -114,12 +114,13 @@ cdef class MappedFile:
             if rc >= 0:
                 what = "truncate"
                 rc = os.ftruncate(os, file.fd, file_bytes)
-            if rc >= 0:
+            if rc >= 0 and durable:
                 what = "fsync"
                 with nogil:
                     rc = os.fsync(os, file.fd)
             check(rc, what, path)
-            door.fsync_dir(_os.path.dirname(file.path))
+            if durable:
+                door.fsync_dir(_os.path.dirname(file.path))
             file.allocated = file_bytes if whole else 0
             file.map()
         except BaseException:

@@ -78,6 +78,7 @@ cdef extern from "os_door.h" nogil:
         int (*lock_byte)(mq_os *, int fd) noexcept nogil
         int64_t (*clock_ms)(mq_os *) noexcept nogil
         int64_t (*monotonic_ns)(mq_os *) noexcept nogil
+        int (*sync_filesystem)(mq_os *, int fd) noexcept nogil
         void *state
     mq_os *mq_os_real()
 

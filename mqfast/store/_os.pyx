@@ -313,23 +313,29 @@ cdef class OsDoor:
             return
         check(rc, "unlink", path)
 
-    def makedirs(self, path) -> None:
-        """Create the directory and its missing parents; each new entry is made durable."""
+    def makedirs(self, path, bint durable=True) -> None:
+        """Create the directory and its missing parents; each new entry is made durable, unless the caller does that later."""
         path = _os.fspath(path)
         if self.exists(path):
             return
         parent = _os.path.dirname(path) or "."
         if parent != path and not self.exists(parent):
-            self.makedirs(parent)
+            self.makedirs(parent, durable)
         rc = self.os.mkdir(self.os, _os.fsencode(path))
         if rc != -_errno.EEXIST:
             check(rc, "mkdir", path)
+        if not durable:
+            return
         try:
             self.fsync_dir(parent)
         except StorageError:
             # else the next attempt would find it there and take it for durable
             self.os.rmdir(self.os, _os.fsencode(path))
             raise
+
+    def open_directory(self, path) -> OpenDirectory:
+        """Keep a directory open."""
+        return OpenDirectory(self, path)
 
     def rmdir(self, path) -> None:
         """Remove an empty directory."""
@@ -410,6 +416,50 @@ cdef class OsDoor:
         held.path = _os.fspath(path)
         check(mq_os_write_all(self.os, fd, <const char *> b"lock", 4, 0), "write", path)
         return held
+
+
+@cython.no_gc_clear
+@cython.final
+cdef class OpenDirectory:
+    """A directory that is kept open: its number is not given to another one meanwhile, and its filesystem can be synced as a whole.
+
+    A sync tells of what could not be written since this was made. Raises: StorageError. Thread: any, but close when nobody syncs.
+    """
+    cdef OsDoor door
+    cdef int fd
+    cdef str path
+    cdef readonly int64_t device        # number of its filesystem, as stat gives it
+
+    def __cinit__(self, OsDoor door not None, path):
+        cdef mq_stat st
+        self.fd = -1
+        self.door = door
+        self.path = _os.fspath(path)
+        self.fd = door.os.open(door.os, _os.fsencode(path), MQ_OPEN_READ)
+        check(self.fd, "open", path)
+        check(door.os.fstat(door.os, self.fd, &st), "stat", path)
+        self.device = st.device
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            self.door.os.close(self.door.os, self.fd)
+
+    def sync_filesystem(self) -> bool:
+        """Make everything in its filesystem durable; False where the system cannot, or does not tell of failures. Raises: StorageError. GIL: released."""
+        cdef mq_os *os = self.door.os
+        cdef int rc
+        with nogil:
+            rc = os.sync_filesystem(os, self.fd)
+        if rc == -_errno.ENOSYS:
+            return False
+        check(rc, "sync of filesystem", self.path)
+        return True
+
+    def close(self) -> None:
+        """Let go of it. Safe to call twice."""
+        if self.fd >= 0:
+            self.door.os.close(self.door.os, self.fd)
+            self.fd = -1
 
 
 cdef int64_t _fixed_clock_ms(mq_os *os) noexcept nogil:

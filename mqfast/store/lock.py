@@ -11,9 +11,10 @@ import os
 import threading
 from types import TracebackType
 from typing import Final
+from weakref import WeakValueDictionary
 
 from mqfast.errors import StoreLocked
-from mqfast.store.paths import ByteLockHandle, Door
+from mqfast.store.paths import ByteLockHandle, DirectoryHandle, Door
 
 __all__ = ["StoreLock", "abort_exists", "create_abort", "remove_abort"]
 
@@ -27,7 +28,7 @@ class _Registry:
     def reset(self) -> None:
         # Record locks are not inherited by a forked child, and another thread may have held the mutex at the fork.
         self.mutex = threading.Lock()
-        self.held: set[tuple[int, int]] = set()
+        self.held: WeakValueDictionary[tuple[int, int], StoreLock] = WeakValueDictionary()
 
 
 _registry: Final = _Registry()
@@ -44,8 +45,10 @@ class StoreLock:
     Thread: any.
     """
 
-    def __init__(self, key: tuple[int, int], handle: ByteLockHandle) -> None:
+    def __init__(self, key: tuple[int, int], directory: DirectoryHandle, handle: ByteLockHandle) -> None:
         self._key: Final = key
+        # Kept open, so that its number cannot become another store's while this one lasts, should somebody remove it.
+        self._directory: Final = directory
         self._handle: ByteLockHandle | None = handle
         self._pid: Final = os.getpid()
 
@@ -62,9 +65,9 @@ class StoreLock:
             key = door.file_id(_parent(path))
             if key in _registry.held:
                 raise StoreLocked(f"store is already open in this process: {path}")
-            handle = door.lock_byte(path)
-            _registry.held.add(key)
-            return cls(key, handle)
+            lock = cls(key, door.open_directory(_parent(path)), door.lock_byte(path))
+            _registry.held[key] = lock
+            return lock
 
     def release(self) -> None:
         """Let go of the store. Safe to call twice, and without effect in a forked child: the lock is the parent's."""
@@ -73,8 +76,9 @@ class StoreLock:
         with _registry.mutex:
             if self._handle is not None:
                 handle, self._handle = self._handle, None
-                _registry.held.discard(self._key)
+                _registry.held.pop(self._key, None)
                 handle.release()
+                self._directory.close()
 
     def __enter__(self) -> StoreLock:
         return self

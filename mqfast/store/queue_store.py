@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import CommitLog
     from mqfast.store._mapped_file import Latch
-    from mqfast.store._os import OsDoor
+    from mqfast.store._os import OpenDirectory, OsDoor
     from mqfast.store._record import StoredMessage
     from mqfast.store.metadata import TopicTable
 
@@ -67,6 +67,9 @@ class QueueStore:
         self._former_heads: list[ConsumeQueue] = []
         self.light = config.enable_lmq and config.enable_multi_dispatch
         self.skipped = 0
+        # Opened before the first unit: it tells of what failed since then.
+        self._directory: OpenDirectory | None = None
+        self.many = 64  # from so many queues on one sync of everything is less work than one a queue
         # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
         self.only_known_topics = False
         self.warnings: list[str] = []
@@ -208,6 +211,8 @@ class QueueStore:
 
     def load(self) -> None:
         """Take the queues of the directories. Raises: CorruptFile for a file of another length, with its name."""
+        base = self._paths.consume_queue
+        self._directory = self._door.open_directory(base if self._door.exists(base) else self._paths.root)
         for topic, ids in _paths.list_queues(self._door, self._paths.consume_queue).items():
             for queue_id in ids:
                 queue = self._make(topic, queue_id)
@@ -347,14 +352,19 @@ class QueueStore:
 
     def flush(self) -> int:
         """Make all units durable; returns the bytes synced. Raises: StorageError."""
+        dirty = [(queue, queue.end) for queue in self.table.all() if queue.is_dirty]
+        # One sync of everything where it replaces many; not all systems have one that tells of failures.
+        together = self._directory
+        if len(dirty) < self.many or together is None or not together.sync_filesystem():
+            together = None
         done = 0
-        for queue in self.all():
+        for queue, end in dirty:
             try:
-                done += queue.flush()
+                done += queue.flush() if together is None else queue.was_synced(end, together.device)
             except MqfastError:
                 if not queue.deleted:  # else its files went with its topic
                     raise
-        return done
+        return done + sum(queue.flush() for queue in list(self.batch.values()))
 
     def delete_expired(self, min_physical: int) -> int:
         """Drop queue files whose records are all gone; returns how many."""
@@ -404,6 +414,8 @@ class QueueStore:
             queue.close()
         for head in self._batch_heads.values():
             head.close()
+        if self._directory is not None:
+            self._directory.close()
 
 
 def _is_sound(

@@ -19,14 +19,15 @@ damage stay readable through their queues. File formats: ``mqfast/store/FORMAT.m
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import struct
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, overload
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar, overload
 
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed, StoreNotFound, UsageError
@@ -52,6 +53,8 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 # Beyond this many open files the one that was not used for the longest time is closed.
 _OPEN_FILES: Final = 128
 _UNITS_AT_ONCE: Final = 1638
+# So often a call begins again because files that it had listed went meanwhile.
+_TRIES: Final = 5
 _LEAST_TAGS_CODE: Final = -(2**31)
 _MAX_TAGS: Final = 64
 _END_OF_TIME: Final = 2**63 - 1
@@ -337,6 +340,32 @@ class LogScan:
         return messages
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _on_files_that_are_there(
+    method: Callable[Concatenate[StoreReader, _P], _T],
+) -> Callable[Concatenate[StoreReader, _P], _T]:
+    """Under the lock; again with a new listing where retention or the deletion of a topic took a file meanwhile."""
+
+    @functools.wraps(method)
+    def run(self: StoreReader, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with self._lock:
+            for _ in range(_TRIES):
+                self._check_open()
+                listed = self._listing()
+                try:
+                    return method(self, *args, **kwargs)
+                except (CorruptFile, StoreNotFound):
+                    self.refresh()
+                    if self._listing() == listed:
+                        raise
+            return method(self, *args, **kwargs)
+
+    return run
+
+
 class StoreReader:
     """Reads the store at ``path``.
 
@@ -412,6 +441,9 @@ class StoreReader:
             for queue in self._queues.values():
                 queue.refresh()
             self._drop_index()
+
+    def _listing(self) -> tuple[list[int], dict[tuple[str, int], list[int]]]:
+        return self._log.starts, {key: queue.stream.starts for key, queue in self._queues.items()}
 
     def _list_queues(self) -> None:
         paths = self.paths
@@ -531,6 +563,7 @@ class StoreReader:
         directories = (*self.paths.commit_logs, *self.paths.read_only_commit_logs)
         return LogTail(self._door, directories, position, topic, queue_id, tags, spin, poll_interval_us, check_crc)
 
+    @_on_files_that_are_there
     def look(self, place: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
@@ -578,6 +611,7 @@ class StoreReader:
             self._check_open()
             return sorted({topic for topic, _ in self._queues})
 
+    @_on_files_that_are_there
     def queues(self) -> list[QueueRange]:
         """Every queue with its bounds, sorted."""
         with self._lock:
@@ -659,12 +693,14 @@ class StoreReader:
         most = last.queue_offset + last.messages
         return (queue.unit(begin).queue_offset if begin < end else most), most
 
+    @_on_files_that_are_there
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset of the first message still in the log; max_offset when there is none, 0 without queue."""
         with self._lock:
             queue = self._queue(topic, queue_id)
             return self._bounds(queue, *self._span(queue))[0] if queue is not None else 0
 
+    @_on_files_that_are_there
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset behind the last message; 0 without queue."""
         with self._lock:
@@ -685,6 +721,7 @@ class StoreReader:
                 high = middle
         return shift + low * BATCH_UNIT_BYTES
 
+    @_on_files_that_are_there
     def get(
         self,
         topic: str,
@@ -867,6 +904,7 @@ class StoreReader:
 
     # --- by time -----------------------------------------------------------------------------------------------------
 
+    @_on_files_that_are_there
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:

@@ -46,8 +46,9 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "sync_directory": (_E.EIO, _E.ENOSPC),
     "statvfs": (_E.EIO,),
     "lock_byte": (_E.EIO, _E.ENOLCK),
+    "sync_filesystem": (_E.EIO, _E.ENOSPC),
 }
-_SYNCS: Final = ("msync", "fsync", "fdatasync", "sync_directory")
+_SYNCS: Final = ("msync", "fsync", "fdatasync", "sync_directory", "sync_filesystem")
 _LOG: Final = {"mapped_file_bytes_commit_log": 8192, "mapped_file_bytes_consume_queue": 200}
 _MOST: Final = 60
 
@@ -123,6 +124,11 @@ def _flush(run: Run) -> None:
     run.flush()
 
 
+def _flush_many_queues(run: Run) -> None:
+    run.store._queues.many = 2
+    _flush_queues(run)
+
+
 def _flush_queues(run: Run) -> None:
     run.put()
     run.flush_log()
@@ -175,6 +181,7 @@ OPERATIONS: Final = (
     Case("flush", _opened, _flush),
     Case("flush-pool", _opened, _flush, {"transient_store_pool_enable": True}),
     Case("flush-queues", _opened, _flush_queues),
+    Case("flush-many-queues", _opened, _flush_many_queues),
     Case("commit", _opened, _commit, {"transient_store_pool_enable": True}),
     Case("offsets", _opened, _offsets),
     Case("topics", _opened, _topics),

@@ -55,6 +55,7 @@ enum kind {
     K_LOCK_BYTE,
     K_CLOCK_MS,
     K_MONOTONIC_NS,
+    K_SYNC_FILESYSTEM,
     KINDS
 };
 
@@ -649,6 +650,24 @@ static int sim_sync_directory(mq_os *os, const char *path) {
     return leave(s, 0);
 }
 
+static int sim_sync_filesystem(mq_os *os, int fd) {
+    (void)fd;
+    sim *s = os->state;
+    int fault = enter(s, K_SYNC_FILESYSTEM);
+    if (s->frozen) return leave(s, 0);
+    if (fault == -ENOSYS) return leave(s, fault);
+    for (node *n = s->nodes; n != NULL; n = n->next)
+        if (!n->directory) sync_pages(s, n, 0, (live_bytes(n) + PAGE - 1) / PAGE, fault);
+    if (fault < 0) return leave(s, fault);
+    for (int i = 0; i < s->change_count; i++) {
+        apply(&s->changes[i], 0);
+        free(s->changes[i].name);
+        free(s->changes[i].name2);
+    }
+    s->change_count = 0;
+    return leave(s, 0);
+}
+
 static int sim_statvfs(mq_os *os, const char *path, int64_t *total_bytes, int64_t *available_bytes) {
     ENTER(K_STATVFS);
     if (access(path, F_OK) != 0) return leave(s, -ENOENT);
@@ -699,7 +718,8 @@ sim *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks) 
                      sim_fdatasync,      sim_fsync,        sim_rename,
                      sim_unlink,         sim_mkdir,        sim_rmdir,
                      sim_sync_directory, sim_statvfs,      sim_lock_byte,
-                     sim_clock_ms,       sim_monotonic_ns, s};
+                     sim_clock_ms,       sim_monotonic_ns, sim_sync_filesystem,
+                     s};
     return s;
 }
 

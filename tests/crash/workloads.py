@@ -270,6 +270,17 @@ def _many_queues(run: Run) -> None:
     run.close()
 
 
+def _one_sync_for_many_queues(run: Run) -> None:
+    run.open()
+    run.store._queues.many = 3
+    for i in range(30):
+        run.put(f"topic{i % 4}", queue_id=i % 3, size=40)
+        if i in (4, 20):
+            run.flush_queues()
+    run.flush()
+    run.close()
+
+
 def _queue_roll(run: Run) -> None:
     run.open()
     for i in range(45):
@@ -456,6 +467,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("property-crc", _properties, {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}),
         Workload("properties", _properties),
         Workload("many-queues", _many_queues, _SMALL_QUEUE),
+        Workload("one-sync-for-many-queues", _one_sync_for_many_queues, _SMALL_QUEUE),
         Workload("queue-roll", _queue_roll, _SMALL_QUEUE),
         Workload("dispatch-background", _background, {**_BACKGROUND, **_SMALL_LOG}),
         Workload("killed-then-flushed", _killed_then_flushed, _SMALL_LOG),

@@ -112,14 +112,33 @@ def test_a_last_record_without_the_end_of_its_properties_is_cut_off(run: Run) ->
     assert not [d for d in verify(path, config=config).damages if d.severity != "note"]
 
 
-def test_a_directory_whose_name_could_not_be_synced_is_made_again(run: Run) -> None:
+def test_a_last_record_without_the_end_of_its_topic_is_cut_off(run: Run) -> None:
+    for _ in range(5):
+        run.put("topic")
+    target = os.path.join(os.path.dirname(run.root), "image")
+    run.sim.image(target, KILLED)
+    path = os.path.join(target, "s")
+    last = log_messages(path)[-1]
+    with open(os.path.join(path, "commitlog", "0" * 20), "r+b") as file:
+        file.seek(last.physical_offset + last.size - 2 - 3)  # in front of the length of its properties, which is 0
+        file.write(bytes(5))
+    config = StoreConfig.tiny(**run.workload.settings)
+    with open_store(path, config=config, _start_services=False) as store:
+        assert store.max_physical_offset == last.physical_offset
+        assert store.queues() == [("topic", 0, 0, 4)]
+    assert not [d for d in verify(path, config=config).damages if d.severity != "note"]
+
+
+def test_a_directory_whose_name_could_not_be_synced_comes_back_at_the_next_open(run: Run) -> None:
     run.put("other")
+    run.reput()
+    run.flush()
     run.sim.fault("sync_directory", 1, errno.EIO)
     with pytest.raises(StorageError):
-        run.reput()
+        run.flush_queues()
     run.sim.heal()
-    run.reput()
-    run.close()
+    with pytest.raises(StoreFailed):
+        run.put("other")
     path, numbers = survivors(run, STRICT)
     assert numbers == [0]
     assert os.path.isdir(os.path.join(path, "consumequeue", "other", "0"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -52,6 +54,23 @@ def test_trap_a_refused_second_open_does_not_drop_the_record_lock(tmp_path: Path
             StoreLock.acquire(OsDoor(), str(path))
         assert seen_by_another_process(path) == "locked"
     assert seen_by_another_process(path) == "free"
+
+
+def test_a_removed_directory_is_not_taken_for_another_store(tmp_path: Path) -> None:
+    """Filesystems give the number of a removed directory to the next one."""
+    (tmp_path / "old").mkdir()
+    with StoreLock.acquire(OsDoor(), str(tmp_path / "old" / "lock")):
+        shutil.rmtree(tmp_path / "old")
+        for number in range(20):
+            (tmp_path / f"new{number}").mkdir()
+            StoreLock.acquire(OsDoor(), str(tmp_path / f"new{number}" / "lock")).release()
+
+
+def test_a_lock_that_nobody_holds_any_more_is_free(tmp_path: Path) -> None:
+    StoreLock.acquire(OsDoor(), str(tmp_path / "lock"))
+    gc.collect()
+    StoreLock.acquire(OsDoor(), str(tmp_path / "lock")).release()
+    assert seen_by_another_process(tmp_path / "lock") == "free"
 
 
 def test_another_spelling_of_the_path_is_the_same_store(tmp_path: Path) -> None:
