@@ -89,3 +89,26 @@ def test_a_batch_queue_that_grows_while_retention_takes_its_first_file(tmp_path:
     assert queue.min_offset == 4
     assert [unit.physical_offset for unit in queue.iterate(4)] == [400, 500, 600, 700, 800]
     assert queue.flush() > 0
+
+
+def test_a_reader_whose_listing_is_older_than_a_deletion(tmp_path: Path) -> None:
+    with filled(tmp_path) as store, mqfast.StoreReader(tmp_path / "store") as reader:
+        store.put("U", b"x")
+        store.max_offset("U", 0)
+        reader.refresh()
+        assert reader.topics() == ["T", "U"]
+        store.delete_topic("U")
+        assert [row.topic for row in reader.queues()] == ["T"]
+        assert reader.get("U", 0, 0).status is mqfast.GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+
+
+def test_a_reader_whose_listing_is_older_than_retention(tmp_path: Path) -> None:
+    with filled(tmp_path) as store, mqfast.StoreReader(tmp_path / "store") as reader:
+        queue: Any = store._queues.get("T", 0)
+        store.flush()
+        store.log.reap()
+        while store.log.first_is_flushed():
+            store.log.remove_first()
+        assert queue.delete_expired(store.log.min_offset) > 0
+        assert reader.min_offset("T", 0) == queue.min_offset
+        assert reader.get("T", 0, 0).status is mqfast.GetMessageStatus.OFFSET_TOO_SMALL

@@ -27,6 +27,7 @@ from typing import Any
 import mqfast
 from mqfast.errors import OffsetError, StoreBusy, StoreClosed, StoreForked
 from mqfast.message import Message
+from mqfast.store.results import GetMessageStatus
 from mqfast.store.verify import Severity
 
 Queue = tuple[str, int]
@@ -189,7 +190,7 @@ class Round:
         self.store.topic_table.ensure(BATCHES[0], 1, attributes={"queue.type": "BatchCQ"})
         sys.setswitchinterval(rng.choice([5e-3, 5e-4, 5e-5]))
         bodies: list[Callable[[random.Random, Counter[str], int], None]] = [
-            self.write, self.write, self.tail, self.read, self.delete, self.flush
+            self.write, self.write, self.tail, self.read, self.follow, self.delete, self.flush
         ]  # fmt: skip
         if self.job.forks:
             bodies.append(self.fork)
@@ -384,6 +385,23 @@ class Round:
                 elif key:
                     for message in self.call(counts, kind, store.query, topic, key):
                         check_body(message.body, topic, queue_id)
+
+    def follow(self, rng: random.Random, counts: Counter[str], index: int) -> None:
+        """What another process may do: read the files of the open store."""
+        with mqfast.StoreReader(self.job.path) as reader:
+            at: dict[Queue, int] = dict.fromkeys(KEPT, 0)
+            while not self.over.wait(rng.uniform(0.0, 0.002)):
+                queue = rng.choice(KEPT)
+                found = reader.get(*queue, at[queue], 16)
+                for message in found:
+                    check_body(message.body, *queue)
+                if found.next_offset < at[queue] and found.status is not GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+                    raise Broken(f"reader of {queue} at {at[queue]} goes back to {found.next_offset}: {found!r}")
+                at[queue] = found.next_offset
+                counts["follow"] += 1
+                if rng.random() < 0.02:
+                    reader.refresh()
+                    reader.queues()
 
     def check_found(self, found: Any, queue: Queue, at: int, counts: Counter[str], every: bool = True) -> None:
         """What a get found is whole, of its queue, and without holes."""
