@@ -480,10 +480,26 @@ MUTANTS: Final = (
     Mutant(
         "cut-units-not-synced",
         _QUEUE,
-        "        if end <= self.flushed and not cut:\n",
-        "        if end <= self.flushed:\n",
+        "        return mq_load64(&self.state.end) > self.flushed or self.cut\n",
+        "        return mq_load64(&self.state.end) > self.flushed\n",
         "units that were taken away could come back after a power cut and be believed",
         ("test_what_recovery_cut_stays_cut",),
+    ),
+    Mutant(
+        "names-of-a-new-queue-not-synced",
+        _QUEUE,
+        "            if self.fresh:\n                self._sync_names()\n",
+        "            if self.fresh:\n                pass\n",
+        "units in files without a name are lost",
+        ("test_units_are_on_the_disk_before_the_checkpoint_is",),
+    ),
+    Mutant(
+        "one-sync-for-all-not-made",
+        _QUEUES,
+        "        if len(dirty) < self.many or together is None or not together.sync_filesystem():\n",
+        "        if len(dirty) < self.many or together is None:\n",
+        "many queues count as durable behind one sync of the filesystem",
+        ("test_units_are_on_the_disk_before_the_checkpoint_is",),
     ),
     Mutant(
         "unit-beyond-what-is-readable",

@@ -292,8 +292,10 @@ def test_a_write_that_the_system_cuts_short_is_carried_on(start: Callable[..., R
     assert run.door.read_file(path) == data
 
 
-def test_units_are_on_the_disk_before_the_checkpoint_is(start: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("many", [64, 1])
+def test_units_are_on_the_disk_before_the_checkpoint_is(start: Callable[..., Run], many: int) -> None:
     run = start()
+    run.store._queues.many = many  # from so many queues on one sync of the filesystem does for all
     for i in range(25):  # three queue files in each
         run.put(f"t{i % 2}", queue_id=1, size=20)
     run.reput()
