@@ -491,7 +491,7 @@ MUTANTS: Final = (
         "            if self.fresh:\n                self._sync_names()\n",
         "            if self.fresh:\n                pass\n",
         "units in files without a name are lost",
-        ("test_units_are_on_the_disk_before_the_checkpoint_is",),
+        ("test_a_new_queue_has_its_name_on_the_disk_before_the_checkpoint_counts_it",),
     ),
     Mutant(
         "one-sync-for-all-not-made",

@@ -313,6 +313,22 @@ def test_units_are_on_the_disk_before_the_checkpoint_is(start: Callable[..., Run
             assert Path(path, folder, name).read_bytes() == live
 
 
+@pytest.mark.parametrize("many", [64, 1])
+def test_a_new_queue_has_its_name_on_the_disk_before_the_checkpoint_counts_it(
+    start: Callable[..., Run], many: int
+) -> None:
+    run = start()
+    run.store._queues.many = many
+    for topic in ("one", "two"):
+        run.put(topic)
+        run.reput()
+        run.flush_queues()
+        path = after_power_cut(run)
+        assert checkpoint_times(path)[1] == run.store.log.last_store_timestamp
+        file = os.path.join("consumequeue", topic, "0", "0" * 20)
+        assert Path(path, file).read_bytes() == Path(run.path, file).read_bytes() != bytes(200)
+
+
 def test_what_recovery_cut_stays_cut(start: Callable[..., Run]) -> None:
     run = start()
     for topic in "ttttttuu":
