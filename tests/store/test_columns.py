@@ -237,7 +237,8 @@ def patched(tmp_path: Path, *changes: tuple[bytes, bytes]) -> Any:
             head = head.replace(old, new)
         file.seek(0)
         file.write(head)
-    return everything(mqfast.open(str(tmp_path)), "patched")
+    with mqfast.open(str(tmp_path)) as store:
+        return everything(store, "patched")
 
 
 def test_text_that_is_not_utf8_is_repaired(tmp_path: Path) -> None:
