@@ -719,7 +719,12 @@ cdef object schema_capsule(bint large):
     if fill_schema(schema, large) < 0:
         free(schema)
         raise MemoryError()
-    return PyCapsule_New(schema, "arrow_schema", drop_schema_capsule)
+    try:
+        return PyCapsule_New(schema, "arrow_schema", drop_schema_capsule)
+    except BaseException:
+        schema.release(schema)
+        free(schema)
+        raise
 
 
 def arrow_schema():
@@ -741,10 +746,13 @@ def arrow_array(GetResult result not None, requested_schema=None):
         raise MemoryError()
     try:
         fill_batch(batch, result, large)
+        array = PyCapsule_New(batch, "arrow_array", drop_array_capsule)
     except BaseException:
+        if batch.release != NULL:
+            batch.release(batch)
         free(batch)
         raise
-    return schema, PyCapsule_New(batch, "arrow_array", drop_array_capsule)
+    return schema, array
 
 
 # --- Arrow: a stream of one batch ------------------------------------------------------------------------------------------
@@ -795,4 +803,9 @@ def arrow_stream(GetResult result not None, requested_schema=None):
     stream.get_last_error = stream_error
     stream.release = release_stream
     stream.private_data = pending
-    return PyCapsule_New(stream, "arrow_array_stream", drop_stream_capsule)
+    try:
+        return PyCapsule_New(stream, "arrow_array_stream", drop_stream_capsule)
+    except BaseException:
+        stream.release(stream)
+        free(stream)
+        raise

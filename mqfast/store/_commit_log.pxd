@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._consume_queue cimport QueueState
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport OsDoor, mq_load32, mq_os
+from mqfast.store._os cimport Mutex, OsDoor, mq_load32, mq_os
 from mqfast.store._record cimport Draft, Record
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
@@ -100,7 +100,7 @@ cdef class CommitLog:
     cdef public bint sync_flush
     cdef bint hide_unflushed                # readers see only what is durable
     cdef readonly list files
-    cdef object roll_lock
+    cdef Mutex roll_lock
     cdef list retained                      # MappedFiles that stand in the ring, oldest first
     cdef int64_t reaped                     # how many were let go of: the first of `retained` has this number in the ring
     cdef MappedFile current

@@ -17,12 +17,14 @@ from libc.string cimport memcpy, memset
 from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
 from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
+    Mutex,
     OsDoor,
     check,
     crc31,
     crc32_copy,
     futex_wait,
     futex_wake_all,
+    give,
     guard_install,
     latch_cut,
     lock,
@@ -45,6 +47,7 @@ from mqfast.store._os cimport (
     mq_store64,
     os_error,
     populate,
+    take,
     unlock,
     write_all,
 )
@@ -64,7 +67,6 @@ from mqfast.store._record cimport (
 )
 
 import os as _os
-import threading
 
 from mqfast.errors import (
     CorruptFile,
@@ -398,7 +400,7 @@ cdef class CommitLog:
         self.file_bytes = file_bytes
         self.files = []
         self.retained = []
-        self.roll_lock = threading.Lock()
+        self.roll_lock = Mutex()
         self.sync_flush = sync_flush
         self.hide_unflushed = hide_unflushed
         self.prefault_window = prefault_window
@@ -648,9 +650,13 @@ cdef class CommitLog:
     cdef int _retain(self, MappedFile file) except -1:
         """Hold a file until its bytes are durable. Before the put lock is taken."""
         file.hold()
-        file.open_fd()
+        try:
+            file.open_fd()
+            self.retained.append(file)
+        except BaseException:
+            file.release()
+            raise
         file.watch(self.latch)
-        self.retained.append(file)
         return 0
 
     cdef void _switch_to(self, MappedFile file) noexcept:
@@ -675,10 +681,13 @@ cdef class CommitLog:
         Raises: DiskFull, StorageError, PoolExhausted from making the file; StoreBusy when it is not ready in time.
         """
         cdef int64_t before = self.state.file_start if self.state.file_bytes else -1
-        with self.roll_lock:
+        take(self.roll_lock)
+        try:
             self.raise_state()
             if (self.state.file_start if self.state.file_bytes else -1) == before:
                 self._roll_over()
+        finally:
+            give(self.roll_lock)
         return 0
 
     cdef int _roll_over(self) except -1:
@@ -696,8 +705,19 @@ cdef class CommitLog:
                 self.raise_state()
             self.reap()
         file = self.allocator.take(s.file_start + s.file_bytes if s.file_bytes else s.written - s.written % self.file_bytes)
-        self._retain(file)
         self.files.append(file)
+        try:
+            self._retain(file)
+            self.allocator.taken(file)
+        except BaseException:
+            self.files.pop()
+            if self.retained and self.retained[len(self.retained) - 1] is file:
+                self.retained.pop()
+                file.watch(None)
+                file.release()
+            if file.buffer != NULL:
+                self.pool.give_back(file)
+            raise
         self.take_put_lock()
         if mq_load32(&s.flags) & LOG_CLOSED:
             unlock(&s.lock)
@@ -978,12 +998,13 @@ cdef class CommitLog:
             s.pending_head = s.pending_tail
             unlock(&s.commit_lock)
             unlock(&s.flush_lock)
-        for file in self.retained:
+        while self.retained:
+            file = self.retained[len(self.retained) - 1]
             if file.buffer != NULL:
                 self.pool.give_back(file)
+            self.retained.pop()
             file.close_fd()
             file.release()
-        self.retained = []
         files, self.files = self.files, []
         for file in files:
             file.drop()

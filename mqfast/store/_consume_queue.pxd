@@ -46,6 +46,7 @@ cdef class ConsumeQueue:
     cdef readonly int64_t file_bytes
     cdef bytes topic_text
     cdef list files
+    cdef list doomed                # files that destroy has not removed yet
     cdef MappedFile tail            # held for writing
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef bint closed
@@ -75,4 +76,4 @@ cdef class QueueTable:
     cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
     cdef Slots *_fresh(self, int64_t size) except NULL
     cdef void _insert(self, Slots *slots, QueueState *q) noexcept
-    cdef int _rebuild(self, int64_t size) except -1
+    cdef int _rebuild(self, int64_t size, ConsumeQueue without) except -1

@@ -360,6 +360,7 @@ cdef class ConsumeQueue:
         self.fresh = self.fresh or fresh
         try:
             file.grow(max(FIRST_ROOM, (queue_offset * UNIT_BYTES - start + FIRST_ROOM) if fresh else 0))
+            self.files.append(file)
         except BaseException:
             file.destroy()
             raise
@@ -372,7 +373,6 @@ cdef class ConsumeQueue:
                 at += UNIT_BYTES
             q.min_logic = at
             mq_store64(&q.end, at)
-        self.files.append(file)
         self._take_tail(file)
 
     def put(self, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) -> None:
@@ -581,13 +581,17 @@ cdef class ConsumeQueue:
             file.drop()
 
     def destroy(self) -> None:
-        """Remove all files and the queue's directory."""
+        """Remove all files and the queue's directory. After a failure: call it again."""
+        cdef MappedFile file
         self.state.deleted = True
-        files = self.files
+        if self.doomed is None:
+            self.doomed = list(self.files)
         self.close()
-        for file in reversed(files):
-            self.door.unlink(file.path, missing_ok=True)
+        while self.doomed:
+            file = self.doomed[len(self.doomed) - 1]
+            file.destroy()
             self.door.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
+            self.doomed.pop()
         if self.door.is_dir(self.path) and not self.door.listdir(self.path):
             self.door.rmdir(self.path)
             self.door.fsync_dir(self.path.rpartition("/")[0])
@@ -642,27 +646,32 @@ cdef class QueueTable:
             i = (i + 1) & slots.mask
         mq_store64(<int64_t *> &slots.at[i], <int64_t> q)
 
-    cdef int _rebuild(self, int64_t size) except -1:
+    cdef int _rebuild(self, int64_t size, ConsumeQueue without) except -1:
+        cdef list queues = list(self.queues.values())
         cdef Slots *made = self._fresh(size)
         cdef ConsumeQueue queue
-        for queue in self.queues.values():
-            self._insert(made, &queue.state)
+        for queue in queues:
+            if queue is not without:
+                self._insert(made, &queue.state)
         made.older = self.slots
         mq_store64(<int64_t *> &self.slots, <int64_t> made)
         return 0
 
     def insert(self, ConsumeQueue queue) -> None:
         """Add a queue."""
+        if (len(self.queues) + 1) * 2 > self.slots.mask:
+            self._rebuild((self.slots.mask + 1) * 2, None)
+        # what may find no memory comes first: a queue that stands in one of the two only would never be found by a record
         self.queues[queue.topic, queue.queue_id] = queue
-        if len(self.queues) * 2 > self.slots.mask:
-            self._rebuild((self.slots.mask + 1) * 2)
-        else:
-            self._insert(self.slots, &queue.state)
+        self._insert(self.slots, &queue.state)
 
     def remove(self, topic, queue_id) -> None:
         """Forget a queue; its state stays allocated, since a thread may still look at it."""
-        self.removed.append(self.queues.pop((topic, queue_id)))
-        self._rebuild(self.slots.mask + 1)
+        key = (topic, queue_id)
+        queue = self.queues[key]
+        self.removed.append(queue)
+        self._rebuild(self.slots.mask + 1, queue)
+        del self.queues[key]
 
     def get(self, topic, queue_id):
         """The queue, or None."""

@@ -4,6 +4,7 @@ from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport QueueState, QueueTable
 from mqfast.store._index_file cimport IndexState
 from mqfast.store._mapped_file cimport Lease
+from mqfast.store._os cimport Mutex
 from mqfast.store._record cimport Found, Record
 
 cdef struct Walk:
@@ -41,7 +42,7 @@ cdef class Dispatcher:
     cdef readonly QueueTable table
     cdef object queues              # QueueStore: makes queues, knows batch and light queues
     cdef object index               # IndexService, or None
-    cdef object mutex               # the dispatch lock
+    cdef Mutex mutex                # the dispatch lock
     cdef public object error        # what stopped the dispatch for good
     cdef int64_t key_done           # keys of the current record that are in the index already
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown

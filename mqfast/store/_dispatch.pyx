@@ -7,7 +7,6 @@ records that need more than one unit, and at the end of a file.
 Repeats do no harm: a queue skips records whose end it already has, the index those below its end offset.
 """
 
-import threading
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -16,7 +15,7 @@ from mqfast.store._commit_log cimport CommitLog, readable
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport lock, mq_cas64, mq_load64, mq_prefetchr, mq_store64, unlock
+from mqfast.store._os cimport Mutex, give, lock, mq_cas64, mq_load64, mq_prefetchr, mq_store64, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -177,7 +176,7 @@ cdef class Dispatcher:
         self.table = table
         self.queues = queues
         self.index = index
-        self.mutex = threading.RLock()
+        self.mutex = Mutex()
         self.max_level = min(63, len(delay_levels_ms))
         for level in range(1, self.max_level + 1):
             self.delays[level] = delay_levels_ms[level - 1]
@@ -208,7 +207,8 @@ cdef class Dispatcher:
         cdef int64_t begun
         if limit < 0:
             limit = readable(&log.state, log.hide_unflushed)
-        with self.mutex:
+        take(self.mutex)
+        try:
             if mq_load64(&log.state.dispatched) >= limit:
                 return 0
             if self.error is not None:
@@ -240,6 +240,8 @@ cdef class Dispatcher:
             if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
                 mq_cas64(&log.state.dispatched, begun, w.at)
             return w.records
+        finally:
+            give(self.mutex)
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
                 bint keys=True, int64_t flushed_time=0, progress=None) -> tuple:
@@ -267,7 +269,8 @@ cdef class Dispatcher:
         w.key_done = 0
         w.last_start = -1
         w.last_timestamp = 0
-        with self.mutex:
+        take(self.mutex)
+        try:
             index = self.index
             if not keys:
                 self.index = None
@@ -275,6 +278,8 @@ cdef class Dispatcher:
                 stop = self._run(&w, progress)
             finally:
                 self.index = index
+        finally:
+            give(self.mutex)
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
                   AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere"}[stop]
         return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from

@@ -705,10 +705,12 @@ cdef class _Peek:
 
     def __cinit__(self, OsDoor door not None, path):
         cdef mq_stat st
-        cdef bytes name = _os.fsencode(path)
-        cdef const char *c = name
+        cdef bytes name
+        cdef const char *c
         self.fd = -1
         self.door = door
+        name = _os.fsencode(path)
+        c = name
         self.path = _os.fsdecode(path)
         self.fd = door.os.open(door.os, c, MQ_OPEN_READ)
         check(self.fd, "open", path)

@@ -42,6 +42,7 @@ from mqfast.errors import CorruptFile, StoreClosed
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
 cdef int64_t POPULATE_STEP = 4 << 20
+cdef int NO_FILE = 2                     # ENOENT
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
 
@@ -288,8 +289,10 @@ cdef class MappedFile:
 
     def destroy(self) -> None:
         """Remove the file's name; readers that hold it keep the bytes. Safe when it is gone already."""
+        cdef int rc = self.os.unlink(self.os, <const char *> self.native_path)     # first, and without memory: no name stays
         self.drop()
-        self.door.unlink(self.path, missing_ok=True)
+        if rc != -NO_FILE:
+            check(rc, "unlink", self.path)
 
     def grow(self, int64_t end) -> None:
         """Give blocks to a sparse file up to byte ``end``, so that writes through the mapping there cannot fail.

@@ -1,6 +1,15 @@
 # The one door to the operating system, and the C of csrc/, which is linked into this extension only: the others reach it by cimport.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
+cdef extern from *:
+    """
+    /* Where there is no memory for a traceback, Cython's code for `except` and `with` takes and drops a NULL instead. */
+    #undef Py_INCREF
+    #undef Py_DECREF
+    #define Py_INCREF(object) Py_XINCREF((PyObject *) (object))
+    #define Py_DECREF(object) Py_XDECREF((PyObject *) (object))
+    """
+
 cdef extern from "endian.h" nogil:
     int16_t mq_get16(const void *p)
     int32_t mq_get32(const void *p)
@@ -128,3 +137,12 @@ cdef void latch_cut(mq_latch *latch) noexcept nogil
 # errno (negative, as the door returns it) -> exception of mqfast.errors
 cdef object os_error(int64_t rc, str what, object path)
 cdef int check(int64_t rc, str what, object path) except -1
+
+cdef class Mutex:
+    cdef uint32_t word
+    cdef unsigned long owner
+    cdef int depth
+
+
+cdef void take(Mutex mutex) noexcept
+cdef void give(Mutex mutex) noexcept

@@ -1,7 +1,8 @@
 """Types of _os.pyx; what each part does is described there."""
 
 from os import PathLike
-from typing import Any, final
+from types import TracebackType
+from typing import Any, Self, final
 
 _Path = str | PathLike[str]
 
@@ -9,6 +10,13 @@ def crc32_variant() -> str: ...
 def body_crc(data: Any) -> int: ...
 def lost_page_count() -> int: ...
 def guarded_count() -> int: ...
+
+@final
+class Mutex:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 class ByteLock:
     @property

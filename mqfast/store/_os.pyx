@@ -13,6 +13,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.pythread cimport PyThread_get_thread_ident
 
 cdef extern from "crc32.h" nogil:
     uint32_t mq_crc32(uint32_t seed, const uint8_t *p, size_t n)
@@ -140,6 +141,42 @@ cdef int check(int64_t rc, str what, object path) except -1:
     return 0
 
 
+@cython.final
+cdef class Mutex:
+    """A lock that a thread may take again while it has it: ``with mutex:``.
+
+    threading's locks make a tuple when a block ends with an exception; where there is no memory for it, they stay locked for ever.
+    Cython's ``with`` makes that tuple too: in a .pyx it is take, try, finally, give.
+    Thread: any. GIL: released while waiting.
+    """
+
+    def __enter__(self):
+        take(self)
+        return self
+
+    def __exit__(self, kind, value, trace):
+        give(self)
+
+
+cdef void take(Mutex mutex) noexcept:
+    cdef unsigned long me = PyThread_get_thread_ident()
+    if mutex.depth > 0 and mutex.owner == me:
+        mutex.depth += 1
+        return
+    if not mq_lock_try(&mutex.word):
+        with nogil:
+            lock_wait(&mutex.word)
+    mutex.owner = me
+    mutex.depth = 1
+
+
+cdef void give(Mutex mutex) noexcept:
+    mutex.depth -= 1
+    if mutex.depth == 0:
+        mutex.owner = 0
+        unlock(&mutex.word)
+
+
 @cython.no_gc_clear
 cdef class ByteLock:
     """A held POSIX record lock on byte 0 of a file; another process, mqfast or Java, cannot take it meanwhile.
@@ -149,6 +186,9 @@ cdef class ByteLock:
     cdef OsDoor door
     cdef int fd
     cdef readonly str path
+
+    def __cinit__(self):
+        self.fd = -1
 
     def release(self) -> None:
         """Let go of the lock. Safe to call twice."""
@@ -315,22 +355,26 @@ cdef class OsDoor:
 
     def makedirs(self, path, bint durable=True) -> None:
         """Create the directory and its missing parents; each new entry is made durable, unless the caller does that later."""
+        cdef bytes encoded = _os.fsencode(path)
+        cdef const char *name
+        cdef int rc
         path = _os.fspath(path)
         if self.exists(path):
             return
         parent = _os.path.dirname(path) or "."
         if parent != path and not self.exists(parent):
             self.makedirs(parent, durable)
-        rc = self.os.mkdir(self.os, _os.fsencode(path))
+        name = encoded
+        rc = self.os.mkdir(self.os, name)
         if rc != -_errno.EEXIST:
             check(rc, "mkdir", path)
         if not durable:
             return
         try:
             self.fsync_dir(parent)
-        except StorageError:
+        except BaseException:
             # else the next attempt would find it there and take it for durable
-            self.os.rmdir(self.os, _os.fsencode(path))
+            self.os.rmdir(self.os, name)
             raise
 
     def open_directory(self, path) -> OpenDirectory:
@@ -344,11 +388,13 @@ cdef class OsDoor:
     def listdir(self, path) -> list:
         """Names in a directory, sorted; an empty list when there is no such directory."""
         try:
-            return sorted(_os.listdir(path))
+            names = _os.listdir(path)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise StorageError(error.errno, error.strerror, path) from error
+        names.sort()
+        return names
 
     def exists(self, path) -> bool:
         """Is there a file or directory of that name?"""
@@ -403,17 +449,13 @@ cdef class OsDoor:
 
         Raises: StoreLocked when another process holds it.
         """
-        cdef int fd = self.os.open(self.os, _os.fsencode(path), MQ_OPEN_WRITE | MQ_OPEN_CREATE)
-        cdef ByteLock held
-        check(fd, "open", path)
-        cdef int rc = self.os.lock_byte(self.os, fd)
-        if rc < 0:
-            self.os.close(self.os, fd)
-            raise os_error(rc, "lock", path)
-        held = ByteLock.__new__(ByteLock)
+        cdef ByteLock held = ByteLock.__new__(ByteLock)     # closes the descriptor, whatever fails
         held.door = self
-        held.fd = fd
         held.path = _os.fspath(path)
+        held.fd = self.os.open(self.os, _os.fsencode(path), MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+        cdef int fd = held.fd
+        check(fd, "open", path)
+        check(self.os.lock_byte(self.os, fd), "lock", path)
         check(mq_os_write_all(self.os, fd, <const char *> b"lock", 4, 0), "write", path)
         return held
 

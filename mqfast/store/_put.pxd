@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._commit_log cimport Appended, CommitLog, LogState
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
+from mqfast.store._os cimport Mutex
 from mqfast.store._record cimport Draft
 
 
@@ -41,7 +42,7 @@ cdef class PutPath:
     cdef bint read_your_writes
     cdef bint multi_dispatch
     cdef bint version_2_allowed
-    cdef object special_lock            # light queues and inner batches: their properties depend on queue offsets
+    cdef Mutex special_lock             # light queues and inner batches: their properties depend on queue offsets
     cdef dict producers
     cdef object last_topic
     cdef object last_tags
@@ -72,4 +73,3 @@ cdef class Producer:
     cdef int fill_header(self) except -1
     cdef int rebind(self) except -1
     cdef int append(self, object body, object key, Appended *out) except -1
-    cdef PutResult result(self, Appended *out, int outcome)

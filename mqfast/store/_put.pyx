@@ -4,7 +4,6 @@ It must never write a byte before every check has passed, never hold the put loc
 changes while it is copied leave a record whose CRC is wrong. The bound producer is the hot loop: everything constant is encoded once.
 """
 
-import threading
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -30,7 +29,9 @@ from mqfast.store._commit_log cimport (
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._os cimport (
+    Mutex,
     crc31,
+    give,
     lock,
     lock_wait,
     mq_load32,
@@ -39,6 +40,7 @@ from mqfast.store._os cimport (
     mq_put16,
     mq_put32,
     mq_put64,
+    take,
     unlock,
 )
 from mqfast.store._record cimport (
@@ -210,16 +212,20 @@ class Ticket:
     ``wait`` blocks until it is durable; callbacks run in the flush thread once it is, or once that failed.
     """
 
-    __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_path", "end_offset", "result")
+    __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_path", "result")
 
-    def __init__(self, path, result, end_offset):
+    def __init__(self, path, result):
         self._path = path
         self.result = result
-        self.end_offset = end_offset
         self._callbacks = []
         self._finished = False
         self._error = None
-        self._lock = threading.Lock()
+        self._lock = Mutex()
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind the message."""
+        return self.result.physical_offset + self.result.size
 
     def done(self) -> bool:
         """Is the message durable, or its flush failed?"""
@@ -236,12 +242,15 @@ class Ticket:
 
     def add_done_callback(self, callback) -> None:
         """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if it is already."""
-        with self._lock:
+        take(self._lock)
+        try:
             if not self._finished and not self.done():
-                self._callbacks.append(callback)
-                if len(self._callbacks) == 1:
+                if not self._callbacks:
                     self._path.watch_ticket(self)
+                self._callbacks.append(callback)
                 return
+        finally:
+            give(self._lock)
         callback(self)
 
     @property
@@ -251,10 +260,13 @@ class Ticket:
 
     def finish(self, error=None) -> None:
         """Called by the flush service, once."""
-        with self._lock:
+        take(self._lock)
+        try:
             self._finished = True
             self._error = error
             callbacks, self._callbacks = self._callbacks, []
+        finally:
+            give(self._lock)
         for callback in callbacks:
             callback(self)
 
@@ -280,7 +292,7 @@ cdef class PutPath:
         self.read_your_writes = config.dispatch == "inline"
         self.version_2_allowed = config.auto_message_version_on_topic_len
         self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
-        self.special_lock = threading.Lock()
+        self.special_lock = Mutex()
         self.producers = {}
         self.last_queue_id = -1
 
@@ -372,6 +384,7 @@ cdef class PutPath:
         Source: DefaultMessageStore.putMessage.
         """
         cdef Producer p
+        cdef PutResult r
         cdef Appended out
         cdef int outcome = OK
         if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None
@@ -380,10 +393,12 @@ cdef class PutPath:
             if not p.general:
                 if keys is not None and type(keys) is not str:
                     keys = joined(keys)
+                r = PutResult.__new__(PutResult)      # before the append: what raises MemoryError has stored nothing
                 p.append(body, keys or None, &out)
                 if self.sync_flush:
                     outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
-                return p.result(&out, outcome)
+                _fill(r, &out, outcome, self.store_host)
+                return r
         return self.put_general(
             Message(topic, body, queue_id, tags, keys, properties, flag, sys_flag, born_timestamp, born_host, store_host, reconsume_times,
                     prepared_transaction_offset, wait_store_ok), True)
@@ -394,8 +409,9 @@ cdef class PutPath:
 
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
         """Store one message and do not wait for the disk; the ticket does. Arguments as put."""
-        cdef PutResult r = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
-        return Ticket(self, r, r.physical_offset + r.size)
+        ticket = Ticket(self, None)
+        ticket.result = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
+        return ticket
 
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
         """Store many independent messages of one queue; the GIL is released once for all of them.
@@ -416,8 +432,11 @@ cdef class PutPath:
         queue = self.queues.head(message.topic, message.queue_id)
         wait = wait and message.wait_store_ok and self.sync_flush
         if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
-            with self.special_lock:
+            take(self.special_lock)
+            try:
                 return self.put_special(message, properties, wait)
+            finally:
+                give(self.special_lock)
         return self._append_draft(message, queue, topic_text, properties, wait, -1, 1)
 
     cdef PutResult put_special(self, object message, bytes properties, bint wait):
@@ -459,7 +478,7 @@ cdef class PutPath:
             if r is not None:
                 break
         for light in lights:
-            light.next_offset = light.next_offset + 1
+            light.state.next_offset += 1
         if wait:
             r.outcome = self.settle(r.physical_offset + r.size, self.sync_timeout_ns)
         return r
@@ -525,6 +544,7 @@ cdef class PutPath:
             fields = _properties.decode(properties)
             if fields.pop("__CRC32#", None) is not None:
                 properties = _properties.encode(fields)
+        r = PutResult.__new__(PutResult)
         total = self._draft(&d, message, topic_text, properties, born, store, &view)
         scratch = <uint8_t *> PyMem_Malloc(total)
         try:
@@ -557,7 +577,6 @@ cdef class PutPath:
             PyBuffer_Release(&view)
         if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
             self.log.raise_state()
-        r = PutResult.__new__(PutResult)
         _fill(r, &out, OK, store)
         if wait:
             r.outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
@@ -828,22 +847,20 @@ cdef class Producer:
             self.store.log.raise_state()
         return 0
 
-    cdef PutResult result(self, Appended *out, int outcome):
-        cdef PutResult r = PutResult.__new__(PutResult)
-        _fill(r, out, outcome, self.store.store_host)
-        return r
-
     @cython.binding(False)
     def put(self, body, key=None, /):
         """Store one message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
         cdef Appended out
+        cdef PutResult r
         cdef int outcome = OK
         if self.general:
             return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
+        r = PutResult.__new__(PutResult)
         self.append(body, key, &out)
         if self.store.sync_flush:
             outcome = self.store.settle(out.physical_offset + out.size, self.store.sync_timeout_ns)
-        return self.result(&out, outcome)
+        _fill(r, &out, outcome, self.store.store_host)
+        return r
 
     def put_many(self, bodies) -> BatchResult:
         """Store many independent messages; as MessageStore.put_many."""

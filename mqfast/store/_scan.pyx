@@ -113,9 +113,11 @@ cdef class PreadFile:
     """
 
     def __cinit__(self, OsDoor door not None, path, int64_t start=0):
-        cdef bytes name = _os.fsencode(path)
-        cdef const char *c = name
+        cdef bytes name
+        cdef const char *c
         self.fd = -1
+        name = _os.fsencode(path)
+        c = name
         self.door = door
         self.os = door.os
         self.path = _os.fsdecode(path)

@@ -1,7 +1,7 @@
 # Buffers outside the page cache that take the appends of one log file each.
 from libc.stdint cimport int64_t, uint8_t
 from mqfast.store._mapped_file cimport MappedFile
-from mqfast.store._os cimport OsDoor, mq_os
+from mqfast.store._os cimport Mutex, OsDoor, mq_os
 
 
 cdef class TransientStorePool:
@@ -16,7 +16,7 @@ cdef class TransientStorePool:
     cdef Py_ssize_t locked                  # so many of `buffers`, from the first on, are locked
     cdef Py_ssize_t total
     cdef Py_ssize_t available
-    cdef object guard
+    cdef Mutex guard
     cdef int _map(self) except -1
     cdef int _lock_memory(self, Py_ssize_t i, int64_t budget_bytes) except -1
     cdef void _unmap(self, uint8_t *buffer) noexcept

@@ -14,11 +14,10 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from mqfast.store._mapped_file cimport MappedFile
-from mqfast.store._os cimport MQ_ADVISE_HUGE, MQ_READ_WRITE, OsDoor, check, mq_os, populate
+from mqfast.store._os cimport MQ_ADVISE_HUGE, MQ_READ_WRITE, Mutex, OsDoor, check, give, mq_os, populate, take
 
 import logging
 import os as _os
-import threading
 
 from mqfast.errors import InternalError
 from mqfast.store._mapped_file import locked_byte_count
@@ -50,7 +49,7 @@ cdef class TransientStorePool:
         self.os = door.os
         self.buffer_bytes = buffer_bytes
         self.warnings = []
-        self.guard = threading.Lock()
+        self.guard = Mutex()
         self.buffers = <uint8_t **> calloc(count, sizeof(uint8_t *))
         self.spare = <uint8_t **> calloc(count, sizeof(uint8_t *))
         if self.buffers == NULL or self.spare == NULL:
@@ -129,7 +128,8 @@ cdef class TransientStorePool:
         Returns: False when all are lent, or the pool is closed: the file then takes its appends through its mapping.
         Raises: InternalError when the file has a buffer already or is longer than one.
         """
-        with self.guard:
+        take(self.guard)
+        try:
             if file.buffer != NULL:
                 raise InternalError(f"{file.path} has a pool buffer already")
             if file.file_bytes > self.buffer_bytes:
@@ -139,6 +139,8 @@ cdef class TransientStorePool:
             self.available -= 1
             file.buffer = self.spare[self.available]
             return True
+        finally:
+            give(self.guard)
 
     def give_back(self, MappedFile file) -> None:
         """Take back the buffer of ``file``, all of whose bytes are committed or given up; nothing happens when it has none.
@@ -146,7 +148,8 @@ cdef class TransientStorePool:
         Raises: InternalError when the buffer is not one of this pool's.
         """
         cdef Py_ssize_t i
-        with self.guard:
+        take(self.guard)
+        try:
             if file.buffer == NULL:
                 return
             for i in range(self.total):
@@ -160,6 +163,8 @@ cdef class TransientStorePool:
                 self.spare[self.available] = file.buffer
                 self.available += 1
             file.buffer = NULL
+        finally:
+            give(self.guard)
 
     @property
     def free_count(self) -> int:
@@ -173,11 +178,14 @@ cdef class TransientStorePool:
 
     def close(self) -> None:
         """Unmap the free buffers; lent ones go when they are given back. Safe to call twice."""
-        with self.guard:
+        take(self.guard)
+        try:
             self.closed = True
             while self.available > 0:
                 self.available -= 1
                 self._unmap(self.spare[self.available])
+        finally:
+            give(self.guard)
 
     def __dealloc__(self):
         # a lent buffer stays: its file points into it

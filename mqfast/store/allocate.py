@@ -90,8 +90,11 @@ class AllocateMappedFileService:
                 raise PoolExhausted(
                     11, f"all {self.pool.capacity} buffers of the transient store pool wait for a commit"
                 )
-            del self._ready[start]
         return file
+
+    def taken(self, file: MappedFile) -> None:
+        """The file that ``take`` gave is among the log's now; until then it is given again."""
+        del self._ready[file.start_offset]  # in one step: a lock could be taken, and then not be given back
 
     def rolled(self, file: MappedFile) -> None:
         """The log goes on in ``file``: think about the ones behind it."""
@@ -110,7 +113,7 @@ class AllocateMappedFileService:
             ahead = min(ahead, 0 if used * 2 < current.file_bytes else 1 if used * 4 < current.file_bytes * 3 else 2)
         for number in range(1, ahead + 1):
             start = current.start_offset + number * current.file_bytes
-            if start not in self._ready:
+            if start not in self._ready and self._log.find_file(start) is None:
                 return start
         return None
 
@@ -137,17 +140,25 @@ class AllocateMappedFileService:
                     self._urgent = None
                 self._wanted.notify_all()
             return True
-        self.made += 1
-        self.last_error = None
+        try:
+            self._offer(file)
+        except MemoryError:
+            if start not in self._ready:
+                file.destroy()  # its name would be in the way of the next attempt
+            raise
+        return True
+
+    def _offer(self, file: MappedFile) -> None:
         with self._wanted:
+            self.made += 1
+            self.last_error = None
             if self._closed:
                 file.destroy()
             else:
-                self._ready[start] = file
-            if self._urgent == start:
+                self._ready[file.start_offset] = file
+            if self._urgent == file.start_offset:
                 self._urgent = None
             self._wanted.notify_all()
-        return True
 
     def _make(self, start: int) -> MappedFile:
         self._door.makedirs(self._log.path)

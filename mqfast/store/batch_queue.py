@@ -8,13 +8,13 @@ written. Layout: FORMAT.md.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 from mqfast.store._mapped_file import MappedFile
+from mqfast.store._os import Mutex
 from mqfast.store._unit_bytes import BATCH_UNIT_BYTES, read_batch_unit, sync, valid_batch_units, write_batch_unit
 from mqfast.store.results import BoundaryType
 
@@ -96,11 +96,12 @@ class BatchConsumeQueue:
         self.max_physical = -1
         """Start of the last record that has a unit, -1 when there is none (a ConsumeQueue keeps the end)."""
         self.deleted = False
+        self._doomed: list[MappedFile] | None = None
         self.was_cut = False
         """Was anything behind its end cleared since this was last set?"""
         self._per_file: Final = file_bytes // BATCH_UNIT_BYTES
         self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
-        self._lock = threading.Lock()  # for who replaces it: dispatch adds files while retention takes them away
+        self._lock = Mutex()  # for who replaces it: dispatch adds files while retention takes them away
         self._end = 0  # number behind the last unit
         self._flushed = 0  # units below this number are durable
         self._min_offset = -1
@@ -321,8 +322,12 @@ class BatchConsumeQueue:
         path = os.path.join(self.path, _paths.offset_name(start))
         # Sparse: write_batch_unit asks for blocks as they are needed.
         file = MappedFile.create(self.door, path, start, self.file_bytes, False)
-        with self._lock:
-            self._files = [*self._files, file]
+        try:
+            with self._lock:
+                self._files = [*self._files, file]
+        except MemoryError:
+            file.destroy()  # its name would be in the way of the next attempt
+            raise
 
     # --- read ---
 
@@ -454,14 +459,16 @@ class BatchConsumeQueue:
             file.drop()
 
     def destroy(self) -> None:
-        """Remove all files and the queue's directory."""
+        """Remove all files and the queue's directory. After a failure: call it again."""
         self.deleted = True
-        files = self.file_list
+        if self._doomed is None:
+            self._doomed = list(self._files)
         self.close()
         self.max_physical = -1
-        for file in reversed(files):
-            self.door.unlink(file.path, missing_ok=True)
+        while self._doomed:
+            self._doomed[-1].destroy()
             self.door.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
+            self._doomed.pop()
         if self.door.is_dir(self.path) and not self.door.listdir(self.path):
             self.door.rmdir(self.path)
             self.door.fsync_dir(os.path.dirname(self.path))

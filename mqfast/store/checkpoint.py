@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 from typing import Final
 
+from mqfast.store._os import Mutex
 from mqfast.store.paths import Door
 
 __all__ = ["StoreCheckpoint"]
@@ -36,7 +36,7 @@ class StoreCheckpoint:
     def __init__(self, door: Door, path: str) -> None:
         self._door = door
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._whole = False
         self._written: bytes | None = None
         self.warnings: list[str] = []

@@ -9,13 +9,13 @@ the tickets that wait by callback.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from errno import EIO
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import FlushError, MqfastError, StorageError, StoreClosed
 from mqfast.store._mapped_file import mapping_count
+from mqfast.store._os import Mutex
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class FlushService:
         self._index = index
         self._checkpoint = checkpoint
         self._config = config
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._tickets: list[Ticket] = []
         now = time.monotonic()
         self._log_due = now + config.flush_interval_ms_commit_log / 1000
@@ -120,7 +120,6 @@ class FlushService:
         failed = self._log.error_number
         with self._lock:
             done = [ticket for ticket in self._tickets if failed or ticket.done()]
-            self._tickets = [ticket for ticket in self._tickets if ticket not in done] if done else self._tickets
         for ticket in done:
             durable = self._log.flushed >= ticket.end_offset
             error = (
@@ -128,8 +127,13 @@ class FlushService:
             )
             try:
                 ticket.finish(error)
+            except MemoryError:
+                raise  # the next turn goes on with this one
             except Exception:
                 _log.exception("a flush callback failed")
+        if done:
+            with self._lock:
+                self._tickets = [ticket for ticket in self._tickets if ticket not in done]
 
     def close(self) -> None:
         """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises:
@@ -146,10 +150,10 @@ class FlushService:
         except MqfastError as failure:
             error = failure
         self._finish_tickets()
-        with self._lock:
-            rest, self._tickets = self._tickets, []
-        for ticket in rest:
-            ticket.finish(StoreClosed("the store was closed"))
+        while self._tickets:
+            self._tickets[-1].finish(StoreClosed("the store was closed"))
+            with self._lock:
+                self._tickets.pop()
         if error is not None:
             raise error
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from mqfast.errors import CorruptFile, StoreClosed, UsageError
 from mqfast.store._index_file import IndexFile, infer_sizes, key_hash, search
-from mqfast.store._os import OsDoor
+from mqfast.store._os import Mutex, OsDoor
 
 __all__ = ["IndexLoad", "IndexQuery", "IndexService", "infer_index_sizes"]
 
@@ -128,7 +127,7 @@ class IndexService:
         self._directory = directory
         self._config = config
         self._checkpoint = checkpoint
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         # The open files, oldest first. Replaced, never changed: a query walks the tuple it found.
         self.files: tuple[IndexFile, ...] = ()
         self.is_closed = False
@@ -268,7 +267,12 @@ class IndexService:
                 self._config.max_index_num,
                 (full.end_timestamp, full.end_offset) if full else None,
             )
-            self.files = (*self.files, file)
+            try:
+                # Not unpacked: where there is no memory for that, CPython keeps the files of the old tuple for ever.
+                self.files = self.files + (file,)  # noqa: RUF005
+            except MemoryError:
+                file.destroy()  # else it would be found behind the next one
+                raise
         if full is not None:
             full.flush()
             if full.end_timestamp > 0:

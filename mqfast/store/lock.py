@@ -8,12 +8,12 @@ descriptor of it drops the lock of the whole process. Format: ``mqfast/store/FOR
 from __future__ import annotations
 
 import os
-import threading
 from types import TracebackType
 from typing import Final
 from weakref import WeakValueDictionary
 
 from mqfast.errors import StoreLocked
+from mqfast.store._os import Mutex
 from mqfast.store.paths import ByteLockHandle, DirectoryHandle, Door
 
 __all__ = ["StoreLock", "abort_exists", "create_abort", "remove_abort"]
@@ -27,7 +27,7 @@ class _Registry:
 
     def reset(self) -> None:
         # Record locks are not inherited by a forked child, and another thread may have held the mutex at the fork.
-        self.mutex = threading.Lock()
+        self.mutex = Mutex()
         self.held: WeakValueDictionary[tuple[int, int], StoreLock] = WeakValueDictionary()
 
 
@@ -50,7 +50,7 @@ class StoreLock:
         # Kept open, so that its number cannot become another store's while this one lasts, should somebody remove it.
         self._directory: Final = directory
         self._handle: ByteLockHandle | None = handle
-        self._pid: Final = os.getpid()
+        self._held: Final = _registry.held
 
     @classmethod
     def acquire(cls, door: Door, path: str) -> StoreLock:
@@ -71,14 +71,13 @@ class StoreLock:
 
     def release(self) -> None:
         """Let go of the store. Safe to call twice, and without effect in a forked child: the lock is the parent's."""
-        if os.getpid() != self._pid:
-            return
-        with _registry.mutex:
-            if self._handle is not None:
-                handle, self._handle = self._handle, None
-                _registry.held.pop(self._key, None)
-                handle.release()
-                self._directory.close()
+        # Without memory and without the mutex: whoever wants the store sees it held until the lock is gone.
+        handle = self._handle
+        if handle is not None and self._held is _registry.held:
+            handle.release()
+            self._held.pop(self._key, None)
+            self._directory.close()
+            self._handle = None
 
     def __enter__(self) -> StoreLock:
         return self

@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import logging
 import os
-import threading
 import time
 import weakref
 from dataclasses import replace
@@ -24,7 +23,6 @@ from mqfast.config import StoreConfig
 from mqfast.errors import (
     ConfigError,
     CorruptFile,
-    MqfastError,
     OffsetError,
     StoreClosed,
     StoreForked,
@@ -38,7 +36,7 @@ from mqfast.store._commit_log import CommitLog
 from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._dispatch import Dispatcher
 from mqfast.store._mapped_file import locked_byte_count, mapping_count
-from mqfast.store._os import OsDoor
+from mqfast.store._os import Mutex, OsDoor
 from mqfast.store._put import PutPath
 from mqfast.store._query import query
 from mqfast.store._read import GetResult, read
@@ -93,22 +91,27 @@ class MessageStore(PutPath):
         # is started, and a put that needs a new log file makes it.
         self.path: Final = path
         self.door: Final = door or OsDoor()
-        self._close_lock = threading.RLock()
+        self._close_lock = Mutex()
         self._is_closed = False
         self._opened_in = os.getpid()
         self._started = time.perf_counter()
         self.door.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
+        self._closing: list[Callable[[], object]] = []
+        self._letting_go: list[Callable[[], object]] = []
+        self._close_failure: Exception | None = None
         try:
-            self._open(config, progress, _start_services)
+            self._open(config, progress)
+            _open_stores.add(self)
+            if _start_services:
+                self._start()
         except BaseException:
             self._lock.release()
             raise
-        _open_stores.add(self)
 
     # --- open ---
 
-    def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None, start_services: bool) -> None:
+    def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None) -> None:
         door, path = self.door, self.path
         root = config.store_path_root_dir
         if root is not None and os.path.realpath(root) != os.path.realpath(path):
@@ -174,9 +177,16 @@ class MessageStore(PutPath):
         self._metadata = Service("metadata", self._persist_turn)
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
         _log.info("%s: %s", path, self._retention.policy())
-        if start_services:
-            for service in self._services():
+
+    def _start(self) -> None:
+        services = self._services()
+        try:
+            for service in services:
                 service.start()
+        except BaseException:
+            for service in services:
+                service.stop()
+            raise
 
     def _services(self) -> list[Service]:
         owners = (self._allocate, self._flush, self._commit, self._reput, self._prefault, self._retention)
@@ -470,52 +480,77 @@ class MessageStore(PutPath):
     def close(self) -> None:
         """Flush and close. Safe to call twice. Messages and views already got stay valid.
 
-        Raises: FlushError, StorageError when something could not be made durable: the next open then recovers.
+        Raises: FlushError, StorageError when something could not be made durable: the next open then recovers;
+        MemoryError when there was not enough to go on: then call it again.
         """
         with self._close_lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
             if self._opened_in != os.getpid():
                 return  # a forked child: threads, lock and files are the parent's
-            log = self.log
-            log.set_flag(_CLOSED)
-            failures: list[BaseException] = []
-            steps: list[Callable[[], object]] = [self._retention.close, self._metadata.stop]
-            if self._prefault is not None:
-                steps.append(self._prefault.close)
-            if self._commit is not None:
-                steps.append(self._commit.close)
-            if log.error_number:
-                steps += [self._reput.service.stop, self._flush.close]
-            elif log.sync_flush:
-                steps += [log.flush, self._reput.close, self._flush.close]
-            else:
-                steps += [self._reput.close, self._flush.close]
-            steps.append(self._allocate.close)
-            steps.append(self._persist_topics)
-            steps.append(self.consumer_offsets.persist)
-            for step in steps:
-                try:
-                    step()
-                except Exception as error:
-                    failures.append(error)
-            in_order = not failures and not log.error_number and log.dispatched >= log.written
-            if in_order:
-                try:
-                    self._checkpoint.flush()
-                    _lock.remove_abort(self.door, self.paths.abort)
-                except MqfastError as error:
-                    failures.append(error)
-            with self._dispatcher.locked():  # a get may still be dispatching where a flush failed
-                for step in (self._close_index, self._queues.close, log.close, self._close_pool, self._lock.release):
-                    try:
-                        step()
-                    except Exception as error:
-                        failures.append(error)
-            _open_stores.discard(self)
-            if failures:
-                raise failures[0]
+            if not self._is_closed:
+                self._letting_go = [
+                    self._lock.release,
+                    self._close_pool,
+                    self.log.close,
+                    self._queues.close,
+                    self._close_index,
+                ]
+                self._closing = self._steps_of_closing()
+                self._is_closed = True
+            self._carry_out(self._closing)
+            failure, self._close_failure = self._close_failure, None
+            if failure is not None:
+                raise failure
+
+    def _carry_out(self, steps: list[Callable[[], object]]) -> None:
+        """From the last one on; what is left when memory fails is for the next close."""
+        while steps:
+            try:
+                steps[-1]()
+            except MemoryError:
+                raise
+            except Exception as error:
+                self._close_failure = self._close_failure or error
+            steps.pop()
+
+    def _steps_of_closing(self) -> list[Callable[[], object]]:
+        log = self.log
+        steps: list[Callable[[], object]] = [self._refuse_puts, self._retention.close, self._metadata.stop]
+        if self._prefault is not None:
+            steps.append(self._prefault.close)
+        if self._commit is not None:
+            steps.append(self._commit.close)
+        if log.error_number:
+            steps += [self._reput.service.stop, self._flush.close]
+        elif log.sync_flush:
+            steps += [log.flush, self._reput.close, self._flush.close]
+        else:
+            steps += [self._reput.close, self._flush.close]
+        steps += [
+            self._allocate.close,
+            self._persist_topics,
+            self.consumer_offsets.persist,
+            self._say_closed_in_order,
+            self._let_go,
+            self._forget,
+        ]
+        steps.reverse()
+        return steps
+
+    def _refuse_puts(self) -> None:
+        self.log.set_flag(_CLOSED)
+
+    def _say_closed_in_order(self) -> None:
+        log = self.log
+        if self._close_failure is None and not log.error_number and log.dispatched >= log.written:
+            self._checkpoint.flush()
+            _lock.remove_abort(self.door, self.paths.abort)
+
+    def _let_go(self) -> None:
+        with self._dispatcher.locked():  # a get may still be dispatching where a flush failed
+            self._carry_out(self._letting_go)
+
+    def _forget(self) -> None:
+        _open_stores.discard(self)
 
     def _close_index(self) -> None:
         if self._index is not None:
@@ -646,7 +681,7 @@ def _close_all() -> None:
 def _forked() -> None:
     for store in list(_open_stores):
         store._is_closed = True
-        store._close_lock = threading.RLock()  # a thread that is not here may have held it
+        store._close_lock = Mutex()  # a thread that is not here may have held it
         store.log.set_flag(_FORKED)
     _open_stores.clear()
 

@@ -9,12 +9,12 @@ Format: ``mqfast/store/FORMAT.md``.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self
 
 from mqfast.errors import CorruptFile, StoreNotFound
 from mqfast.store import fastjson
+from mqfast.store._os import Mutex
 from mqfast.store.paths import Door
 
 __all__ = [
@@ -51,7 +51,7 @@ class ConfigFile:
         self.warnings: list[str] = []
         self._door: Final = door
         self._check: Final = check
-        self._lock: Final = threading.Lock()
+        self._lock: Final = Mutex()
         self._main_is_good = True
         self._written: bytes | None = None
 
@@ -169,7 +169,7 @@ class _Table:
     def __init__(self, door: Door, path: str) -> None:
         self._door: Final = door
         self._file: Final = ConfigFile(door, path, self._check)
-        self._lock: Final = threading.RLock()
+        self._lock: Final = Mutex()
         self._root: _Json = {}
 
     @classmethod

@@ -7,12 +7,12 @@ queue: whether an offset still exists is for the reader to find out. Format: ``m
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.message import LMQ_PREFIX
+from mqfast.store._os import Mutex
 from mqfast.store.metadata import ConfigFile, new_data_version, next_data_version
 from mqfast.store.paths import Door
 
@@ -68,8 +68,8 @@ class ConsumerOffsets:
         self._file: Final = ConfigFile(door, path, _check)
         self._lmq: Final = lmq
         self._version_step: Final = version_step
-        self._lock: Final = threading.Lock()
-        self._persist_lock: Final = threading.Lock()
+        self._lock: Final = Mutex()
+        self._persist_lock: Final = Mutex()
         self._commits = 0
         self._root: dict[Any, Any] = {}
         self._table: dict[str, dict[int, int]] = {}

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, MessageIllegal, MqfastError, OffsetError
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store._os import Mutex
 from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
 
@@ -59,13 +59,15 @@ class QueueStore:
         self._paths = paths
         self._config = config
         self._topics = topics
-        self._lock = threading.RLock()
+        self._lock = Mutex()
         self.table = QueueTable()
         self.batch: dict[tuple[str, int], BatchConsumeQueue] = {}
         self._batch_topics: set[str] = set()
         self._batch_heads: dict[tuple[str, int], ConsumeQueue] = {}
         self._former_heads: list[ConsumeQueue] = []
         self.light = config.enable_lmq and config.enable_multi_dispatch
+        # Out of the table, and not yet removed from the disk.
+        self._gone: list[AnyQueue] = []
         self.skipped = 0
         # Opened before the first unit: it tells of what failed since then.
         self._directory: OpenDirectory | None = None
@@ -98,6 +100,8 @@ class QueueStore:
             return found
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if self._gone:
+            self._destroy_gone(topic)  # else its files would be taken for those of the new queue
         return ConsumeQueue(
             self._door,
             self._paths.consume_queue,
@@ -117,6 +121,8 @@ class QueueStore:
     def _batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueue:
         found = self.batch.get((topic, queue_id))
         if found is None:
+            if self._gone:
+                self._destroy_gone(topic)
             size = self._config.mapped_file_bytes_batch_consume_queue
             found = BatchConsumeQueue(self._door, self._paths.batch_consume_queue, topic, queue_id, size)
             self.batch[topic, queue_id] = found
@@ -371,7 +377,7 @@ class QueueStore:
         with self._lock:  # no topic is deleted meanwhile
             return sum(queue.delete_expired(min_physical) for queue in self.all())
 
-    def locked(self) -> threading.RLock:
+    def locked(self) -> Mutex:
         """Context manager: no queue is made or dropped meanwhile."""
         return self._lock
 
@@ -381,20 +387,34 @@ class QueueStore:
         return [queue for queue in self.table.all() if queue.topic == topic] + heads
 
     def remove_topic(self, topic: str) -> int:
-        """Drop the topic's queues and their files; returns how many. Nobody puts into them any more, nor dispatches."""
+        """Drop the topic's queues and their files; returns how many. Nobody puts into them any more, nor dispatches.
+
+        After a failure: call it again.
+        """
         with self._lock:
-            gone = [queue for queue in self.table.all() if queue.topic == topic]
-            for queue in gone:
-                self.table.remove(topic, queue.queue_id)
-                queue.destroy()
+            for queue in self.table.all():
+                if queue.topic == topic:
+                    if queue not in self._gone:
+                        self._gone.append(queue)
+                    self.table.remove(topic, queue.queue_id)
             for key in [key for key in self.batch if key[0] == topic]:
-                self.batch.pop(key).destroy()
+                if self.batch[key] not in self._gone:
+                    self._gone.append(self.batch[key])
+                del self.batch[key]
                 self._batch_topics.discard(topic)
             for key in [key for key in self._batch_heads if key[0] == topic]:
                 # A producer may still look at it.
-                self._former_heads.append(self._batch_heads.pop(key))
+                self._former_heads.append(self._batch_heads[key])
+                del self._batch_heads[key]
+            dropped = sum(queue.topic == topic and isinstance(queue, ConsumeQueue) for queue in self._gone)
+            self._destroy_gone(topic)
             self._drop_topic_dirs(topic)
-            return len(gone)
+            return dropped
+
+    def _destroy_gone(self, topic: str) -> None:
+        for queue in [queue for queue in self._gone if queue.topic == topic]:
+            queue.destroy()
+            self._gone.remove(queue)
 
     def _drop_topic_dirs(self, topic: str) -> None:
         for base in (self._paths.consume_queue, self._paths.batch_consume_queue):
@@ -414,6 +434,8 @@ class QueueStore:
             queue.close()
         for head in self._batch_heads.values():
             head.close()
+        for queue in self._gone:
+            queue.close()
         if self._directory is not None:
             self._directory.close()
 

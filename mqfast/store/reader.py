@@ -22,7 +22,6 @@ import errno
 import functools
 import os
 import struct
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,7 @@ from mqfast.errors import CorruptFile, OffsetError, StoreClosed, StoreNotFound, 
 from mqfast.message import LMQ_PREFIX, decode_message_id
 from mqfast.properties import jhash, split_keys
 from mqfast.store._index_file import IndexFile, search
-from mqfast.store._os import REAL, OsDoor
+from mqfast.store._os import REAL, Mutex, OsDoor
 from mqfast.store._record import StoredMessage
 from mqfast.store._scan import ExtFiles, LogWalk, PreadFile
 from mqfast.store._tail import LogTail
@@ -395,7 +394,7 @@ class StoreReader:
         check_is_store(self._door, self.paths)
         self._slots = max_hash_slot_num or (config.max_hash_slot_num if config is not None else None)
         self._entries = max_index_num or (config.max_index_num if config is not None else None)
-        self._lock = threading.RLock()
+        self._lock = Mutex()
         self._closed = False
         self._files = _OpenFiles(self._door)
         self._log = _Stream(self._door, (*self.paths.commit_logs, *self.paths.read_only_commit_logs), self._files)

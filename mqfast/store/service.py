@@ -36,8 +36,9 @@ class Service:
 
     def start(self) -> None:
         """Start the loop."""
-        self._thread = threading.Thread(target=self._run, name=f"mqfast-{self.name}", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"mqfast-{self.name}", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def wake(self) -> None:
         """End the current sleep."""
@@ -66,10 +67,16 @@ class Service:
             try:
                 self._turn(self._bell)
             except Exception as error:
-                if type(error) is not type(self.error) or str(error) != str(self.error):
-                    _log.error("%s: %s", self.name, error)
-                self.error = error
-                if not self._stopping:
-                    self._bell.sleep(self._pause)
+                try:
+                    self._tell(error)
+                except Exception:
+                    pass  # there may be no memory for the words; the loop goes on
             else:
                 self.error = None
+
+    def _tell(self, error: Exception) -> None:
+        before, self.error = self.error, error
+        if type(error) is not type(before) or str(error) != str(before):
+            _log.error("%s: %s", self.name, error)
+        if not self._stopping:
+            self._bell.sleep(self._pause)

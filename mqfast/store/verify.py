@@ -9,6 +9,7 @@ synced, into its own directory first. Formats: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -187,8 +188,11 @@ class _Verifier:
         files.sort()
         total = sum(self.door.file_size(file.path) for file in files)
         done = 0
-        with ThreadPoolExecutor(max(1, threads), "mqfast-verify") as pool:
-            for result in pool.map(self._one_log, files):
+        with contextlib.ExitStack() as stack:
+            checked: Iterable[_LogFile] = map(self._one_log, files)
+            if min(threads, len(files)) > 1:
+                checked = stack.enter_context(ThreadPoolExecutor(threads, "mqfast-verify")).map(self._one_log, files)
+            for result in checked:
                 self.logs.append(result)
                 done += result.end - result.file.start_offset
                 if progress is not None:

@@ -970,8 +970,8 @@ MUTANTS: Final = (
     Mutant(
         "abort-removed-after-a-failure",
         _STORE,
-        "            in_order = not failures and not log.error_number and log.dispatched >= log.written\n",
-        "            in_order = True\n",
+        "        if self._close_failure is None and not log.error_number and log.dispatched >= log.written:\n",
+        "        if True:\n",
         "a store that could not be closed in order must be recovered",
         ("test_a_store_whose_last_flush_failed_is_recovered_at_the_next_open",),
     ),

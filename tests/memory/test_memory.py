@@ -1,0 +1,36 @@
+"""Allocations fail in every public call: it raises MemoryError, and nothing else happens.
+
+Room: tests/memory. Short form of ``make memory``: a random part of the allocations; what is judged: loop.py. A failure
+names the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import runs
+from cases import CASES
+
+STEP = 5 if os.environ.get("MQFAST_LONG") == "1" else 60
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_failing_allocations(part: int) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    names = [case.name for case in CASES][part::PARTS]
+    print(f"python tests/memory/runs.py {STEP} {seed} {' '.join(names)}")
+    try:
+        counts, wrong = runs.run_cases(names, STEP, seed)
+    except runs.CannotRun as reason:
+        pytest.skip(str(reason))
+    assert not wrong, "\n".join(wrong)
+    assert counts["cases"] == len(names)
+    assert counts["raised"] > 30
