@@ -13,7 +13,7 @@ lib=build/races/lib
 reports=build/races/reports
 rm -rf "$reports"
 mkdir -p "$lib" "$reports"
-MQFAST_SANITIZE=thread "$python" setup.py -q build --build-base build/races --build-lib "$lib" 2>build/races/build.log ||
+MQFAST_SANITIZE=thread "$python" setup.py -q build --build-base build/races --build-lib "$lib" >build/races/build.log 2>&1 ||
     { cat build/races/build.log; exit 1; }
 ${CC:-cc} -O1 -g -fsanitize=thread -shared -fPIC -o build/races/canary.so tests/races/canary.c
 # Address space layouts that an older runtime cannot live with are switched off where that is allowed.
