@@ -17,7 +17,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-rivals wheel clean \
+.PHONY: demo test crash crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -28,6 +28,8 @@ help:
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
+	@echo "make memory  failing allocations in every public call"
+	@echo "make coverage  line and branch coverage of csrc/ and mqfast/store"
 	@echo "make bench   measure (pytest-benchmark)"
 	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
 	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
@@ -62,6 +64,15 @@ KILLS ?= 500
 crash-kill: build
 	$(BIN)/python tests/kill/runs.py $(KILLS)
 	$(BIN)/python tests/kill/syscalls.py
+
+# Allocation 1, 2, ... fails in every public call; MEMORY_STEP=9 takes about every ninth.
+MEMORY_STEP ?= 1
+memory: build
+	$(BIN)/python tests/memory/runs.py $(MEMORY_STEP)
+
+# csrc with gcov, the Python of the store with coverage.py, in a build of its own; a table, and which goal is missed.
+coverage: build
+	.ci/coverage $(BIN)/python $(COVERAGE_ARGS)
 
 # Real filesystems filled to the last block; needs root, else it says why not.
 crash-block: build
