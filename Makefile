@@ -71,8 +71,9 @@ memory: build
 	$(BIN)/python tests/memory/runs.py $(MEMORY_STEP)
 
 # csrc with gcov, the Python of the store with coverage.py, in a build of its own; a table, and which goal is missed.
-coverage: build
-	.ci/coverage $(BIN)/python $(COVERAGE_ARGS)
+coverage: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'coverage>=7.6'
+	$(BIN)/python .ci/coverage_report.py $(COVERAGE_ARGS)
 
 # Real filesystems filled to the last block; needs root, else it says why not.
 crash-block: build

@@ -144,7 +144,7 @@ class BuildExt(build_ext):
             # The coverage reader looks for the generated C beside its .pyx.
             build_dir=None if COVERAGE else self.cython_dir,
             compiler_directives=DIRECTIVES,
-            emit_linenums=SANITIZE,  # a sanitizer's report then names lines of the .pyx
+            emit_linenums=SANITIZE or DEBUG,  # so that sanitizers, gdb and gcov name lines of the .pyx
             force=bool(self.force),
         )
         generated = {module.name: list(module.sources) for module in translated}
