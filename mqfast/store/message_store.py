@@ -551,6 +551,7 @@ class MessageStore(PutPath):
 
     def _forget(self) -> None:
         _open_stores.discard(self)
+        self.forget_producers()  # they and the store hold each other, which the garbage collector cannot end
 
     def _close_index(self) -> None:
         if self._index is not None:
