@@ -12,7 +12,7 @@ import sys
 
 from .check import Workplace, Wrong, clear
 from .mutations import mutate
-from .runner import Outcome, run, scratch_dir
+from .runner import Finding, Outcome, run, scratch_dir
 from .stores import make_bases
 
 
@@ -52,6 +52,14 @@ def main() -> int:
             clear(os.path.dirname(root))
         print("the rule holds:", dict(place.counts))
         return 0
+    told: list[Finding] = []
+
+    def tell(outcome: Outcome) -> None:
+        for finding in outcome.findings[len(told) :]:  # at once: a long run may be stopped by hand
+            print(finding, flush=True)
+        told[:] = outcome.findings
+        print("damage:", line(outcome), flush=True)
+
     outcome = run(
         bases,
         options.first,
@@ -59,9 +67,9 @@ def main() -> int:
         seconds=options.seconds,
         processes=options.processes,
         stop_after=options.findings,
-        progress=lambda outcome: print("damage:", line(outcome), flush=True),
+        progress=tell,
     )
-    for finding in outcome.findings:
+    for finding in outcome.findings[len(told) :]:
         print(finding)
     print(f"damage: seeds {options.first} to {outcome.next_seed - 1}; {line(outcome)}")
     return 1 if outcome.findings else 0
