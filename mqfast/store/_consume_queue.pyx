@@ -583,7 +583,8 @@ cdef class ConsumeQueue:
     def destroy(self) -> None:
         """Remove all files and the queue's directory. After a failure: call it again."""
         cdef MappedFile file
-        self.state.deleted = True
+        if not self.state.deleted:      # else somebody may be putting beside it, and reads this under the put lock
+            self.state.deleted = True
         if self.doomed is None:
             self.doomed = list(self.files)
         self.close()
