@@ -9,11 +9,12 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
 
-from harness import QUICK, ROOT, ROUNDS, Table
+from harness import QUICK, ROOT, ROUNDS, Table, in_memory
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import mqfast
@@ -69,25 +70,31 @@ def test_idle_memory(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
 def test_open_large(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
     """A clean store of 100 log files and 10,000 queues: the call of open alone, files in the page cache."""
     files, queues = (10, 500) if QUICK else (100, 10_000)
-    settings = {"mappedFileSizeCommitLog": 1 << 20}
-    with mqfast.open(place / "store", **settings) as store:
-        body = b"x" * ((1 << 20) * files // queues - 200)
-        for number in range(queues):
-            store.put(f"Bench{number // 100}", body, number % 100)
+    settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000}
+    # On a RAM disk, if there is one: what is opened is in the page cache anyway, and the names of a new queue are synced,
+    # which takes a disk milliseconds.
+    ram = in_memory()
     seconds: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="mqfast-bench-", dir=ram or place) as directory:
+        path = Path(directory) / "store"
+        with mqfast.open(path, **settings) as store:
+            body = b"x" * ((1 << 20) * files // queues - 200)
+            for number in range(queues):
+                store.put(f"Bench{number // 100}", body, number % 100)
 
-    def work() -> None:
-        began = time.perf_counter()
-        store = mqfast.open(place / "store", create=False)
-        seconds.append(time.perf_counter() - began)
-        assert len(store.log.files) >= files - 1
-        assert store.stats()["queues"] == queues
-        store.close()
+        def work() -> None:
+            began = time.perf_counter()
+            store = mqfast.open(path, create=False)
+            seconds.append(time.perf_counter() - began)
+            assert len(store.log.files) >= files - 1
+            assert store.stats()["queues"] == queues
+            store.close()
 
-    benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=1)
+        benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=1)
     ms = statistics.median(seconds) * 1e3
     met = None if QUICK else ms < 200
-    table.add(f"open {files} log files, {queues:,} queues, clean", f"{ms:.1f} ms", "< 200 ms", met, "-")
+    where = " (on a RAM disk)" if ram else ""
+    table.add(f"open {files} log files, {queues:,} queues, clean", f"{ms:.1f} ms{where}", "< 200 ms", met, "-")
 
 
 def test_import(benchmark: BenchmarkFixture, table: Table) -> None:

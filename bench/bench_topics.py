@@ -1,19 +1,21 @@
 """Many queues: put rate, memory and mappings with 1 to 100,000 of them. Target: at 10,000 queues >= 0.8 times the rate
 of one, and never more mappings than the kernel allows.
 
-100,000 queues are measured with MQFAST_BENCH_QUEUES=100000 only: making them takes minutes and gigabytes.
+From 10,000 queues on the stores are on a RAM disk, if there is one: the names of each new queue are synced, and on a
+disk that takes minutes. 100,000 queues are measured with MQFAST_BENCH_QUEUES=100000 only.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 import time
 from itertools import cycle, islice
 from pathlib import Path
 
 import psutil
-from harness import QUICK, Table, interleaved, scaled
+from harness import QUICK, Table, in_memory, interleaved, scaled
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import mqfast
@@ -22,6 +24,14 @@ PUTS = 50_000
 QUEUES_OF_A_TOPIC = 64
 COUNTS = [1, 64, 1024, *([] if QUICK else [10_000])]
 COUNTS += [int(os.environ["MQFAST_BENCH_QUEUES"])] if "MQFAST_BENCH_QUEUES" in os.environ else []
+
+
+def _private_memory() -> int:
+    """Bytes that are the process's own: the log's and queues' pages are the page cache's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    return psutil.Process().memory_info().rss
 
 
 def _mappings() -> int:
@@ -38,10 +48,15 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
     puts = scaled(PUTS)
 
     def one(count: int) -> None:
+        ram = in_memory() if count >= 10_000 else None
+        with tempfile.TemporaryDirectory(prefix="mqfast-bench-", dir=ram or place) as directory:
+            measured(count, Path(directory), ", on a RAM disk" if ram else "")
+
+    def measured(count: int, place: Path, where: str) -> None:
         with mqfast.open(place / f"one{count}") as alone, mqfast.open(place / f"many{count}") as store:
             single = alone.producer("Bench").put
             began = time.perf_counter()
-            before = psutil.Process().memory_info().rss
+            before = _private_memory()
             producers = [
                 store.producer(f"Bench{number // QUEUES_OF_A_TOPIC}", number % QUEUES_OF_A_TOPIC).put
                 for number in range(count)
@@ -66,15 +81,15 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
 
             many, one_queue = interleaved(many_work, one_work)
             ratio = statistics.median(b / a for a, b in zip(many, one_queue, strict=True))
-            memory = psutil.Process().memory_info().rss - before
+            memory = _private_memory() - before
             limit = int(Path("/proc/sys/vm/max_map_count").read_text())
             mapped = _mappings()
             ns = statistics.median(many)
             disk = _disk(place / f"many{count}" / "consumequeue") / 2**20
             table.add(
                 f"put 256 B to {count:,} queues in turn",
-                f"{ratio:.2f}x of one queue ({ns:.0f} ns; {memory / 2**20:,.0f} MiB, {mapped:,} of {limit:,} mappings, "
-                f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s)",
+                f"{ratio:.2f}x of one queue ({ns:.0f} ns; {memory / 2**20:,.1f} MiB of its own, {mapped:,} of {limit:,} mappings, "
+                f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s{where})",
                 ">= 0.8x at 10,000" if count >= 10_000 else "-",
                 (ratio >= 0.8 and mapped < limit) if count >= 10_000 else None,
             )

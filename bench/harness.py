@@ -15,6 +15,15 @@ QUICK = os.environ.get("MQFAST_BENCH_QUICK", "") not in ("", "0")
 ROUNDS = 3 if QUICK else 9
 
 
+def in_memory() -> str | None:
+    """A directory on a RAM disk with some room, or None: for what needs thousands of files and no disk."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return "/dev/shm" if found.f_bavail * found.f_frsize > 4 << 30 else None
+
+
 def scaled(count: int) -> int:
     """The count of a full run, or a tenth of it in a quick one (at least 1)."""
     return max(1, count // 10) if QUICK else count
