@@ -71,8 +71,8 @@ def test_open_large(benchmark: BenchmarkFixture, place: Path, table: Table) -> N
     """A clean store of 100 log files and 10,000 queues: the call of open alone, files in the page cache."""
     files, queues = (10, 500) if QUICK else (100, 10_000)
     settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000}
-    # On a RAM disk, if there is one: what is opened is in the page cache anyway, and the names of a new queue are synced,
-    # which takes a disk milliseconds.
+    # On a RAM disk, if there is one: what is opened is in the page cache anyway, and the names of each new queue are
+    # synced, which takes a disk milliseconds.
     ram = in_memory()
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(prefix="mqfast-bench-", dir=ram or place) as directory:

@@ -88,7 +88,8 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
             disk = _disk(place / f"many{count}" / "consumequeue") / 2**20
             table.add(
                 f"put 256 B to {count:,} queues in turn",
-                f"{ratio:.2f}x of one queue ({ns:.0f} ns; {memory / 2**20:,.1f} MiB of its own, {mapped:,} of {limit:,} mappings, "
+                f"{ratio:.2f}x of one queue ({ns:.0f} ns; {memory / 2**20:,.1f} MiB of its own, "
+                f"{mapped:,} of {limit:,} mappings, "
                 f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s{where})",
                 ">= 0.8x at 10,000" if count >= 10_000 else "-",
                 (ratio >= 0.8 and mapped < limit) if count >= 10_000 else None,
