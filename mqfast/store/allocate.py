@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
 from mqfast.store import paths as _paths
+from mqfast.store._commit_log import Bell
 from mqfast.store._mapped_file import MappedFile
+from mqfast.store._os import Mutex
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store._commit_log import Bell, CommitLog
+    from mqfast.store._commit_log import CommitLog
     from mqfast.store._os import OsDoor
     from mqfast.store._transient_pool import TransientStorePool
 
@@ -45,7 +46,8 @@ class AllocateMappedFileService:
         self._door = door
         self._log = log
         self._config = config
-        self._wanted = threading.Condition()
+        self._guard = Mutex()
+        self._made = Bell()  # rung when a file is ready, or cannot be made
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, MqfastError] = {}
         self._urgent: int | None = None
@@ -65,32 +67,41 @@ class AllocateMappedFileService:
         StoreClosed.
         """
         deadline = time.monotonic() + _TAKE_TIMEOUT_S
-        with self._wanted:
-            while start not in self._ready:
-                if self._closed:
-                    raise StoreClosed("the store is closing")
-                error = self._failed.pop(start, None)
-                if error is not None:
-                    raise error
-                self._urgent = start
-                if not self.service.is_running:
-                    self.step()  # a store without services: nobody else makes it
-                    continue
-                self.service.wake()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise StoreBusy(
-                        11,
-                        f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
-                        self._log.path,
-                    )
-                self._wanted.wait(left)
+        while not self._is_ready(start):
+            if not self.service.is_running:
+                self.step()  # a store without services: nobody else makes it
+                continue
+            self.service.wake()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StoreBusy(
+                    11,
+                    f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
+                    self._log.path,
+                )
+            self._made.sleep(left)
+        with self._guard:
+            if self._closed:
+                raise StoreClosed("the store is closing")
             file = self._ready[start]
             if self.pool is not None and not self.pool.lend(file) and self._config.fast_fail_if_no_buffer_in_store_pool:
                 raise PoolExhausted(
                     11, f"all {self.pool.capacity} buffers of the transient store pool wait for a commit"
                 )
         return file
+
+    def _is_ready(self, start: int) -> bool:
+        """Is the file there? Else it is wanted. Raises: why it could not be made; StoreClosed."""
+        with self._guard:
+            if self._closed:
+                raise StoreClosed("the store is closing")
+            if start in self._ready:
+                return True
+            error = self._failed.pop(start, None)
+            if error is not None:
+                raise error
+            self._urgent = start
+            return False
 
     def taken(self, file: MappedFile) -> None:
         """The file that ``take`` gave is among the log's now; until then it is given again."""
@@ -123,7 +134,7 @@ class AllocateMappedFileService:
 
     def step(self) -> bool:
         """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""
-        with self._wanted:
+        with self._guard:
             start = None if self._closed else self._next_start()
         if start is None:
             return False
@@ -134,11 +145,11 @@ class AllocateMappedFileService:
             self.failed += 1
             self.last_error = error
             self._retry_at = time.monotonic() + _RETRY_S
-            with self._wanted:
+            with self._guard:
                 if urgent:
                     self._failed[start] = error
                     self._urgent = None
-                self._wanted.notify_all()
+                self._made.ring()
             return True
         try:
             self._offer(file)
@@ -149,7 +160,7 @@ class AllocateMappedFileService:
         return True
 
     def _offer(self, file: MappedFile) -> None:
-        with self._wanted:
+        with self._guard:
             self.made += 1
             self.last_error = None
             if self._closed:
@@ -158,7 +169,7 @@ class AllocateMappedFileService:
                 self._ready[file.start_offset] = file
             if self._urgent == file.start_offset:
                 self._urgent = None
-            self._wanted.notify_all()
+            self._made.ring()
 
     def _make(self, start: int) -> MappedFile:
         self._door.makedirs(self._log.path)
@@ -190,9 +201,9 @@ class AllocateMappedFileService:
 
     def close(self) -> None:
         """Stop, and remove the files that were made for nothing (RocketMQ does so at a clean stop)."""
-        with self._wanted:
+        with self._guard:
             self._closed = True
-            self._wanted.notify_all()
+            self._made.ring()
         self.service.stop()
         # From the last one on, and one by one: a crash in between must not leave a gap.
         for start in sorted(self._ready, reverse=True):

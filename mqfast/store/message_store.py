@@ -99,6 +99,7 @@ class MessageStore(PutPath):
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
         self._closing: list[Callable[[], object]] = []
         self._letting_go: list[Callable[[], object]] = []
+        self._queues: QueueStore = None  # type: ignore[assignment]
         self._close_failure: Exception | None = None
         try:
             self._open(config, progress)
@@ -106,7 +107,12 @@ class MessageStore(PutPath):
             if _start_services:
                 self._start()
         except BaseException:
-            self._lock.release()
+            try:
+                # Not left to the end of the object: CPython may keep the arguments of a call that finds no memory.
+                if self._queues is not None:
+                    self._queues.close()
+            finally:
+                self._lock.release()
             raise
 
     # --- open ---

@@ -430,14 +430,14 @@ class QueueStore:
 
     def close(self) -> None:
         """Unmap everything that nobody holds."""
+        if self._directory is not None:
+            self._directory.close()
         for queue in self.all():
             queue.close()
         for head in self._batch_heads.values():
             head.close()
         for queue in self._gone:
             queue.close()
-        if self._directory is not None:
-            self._directory.close()
 
 
 def _is_sound(

@@ -16,6 +16,8 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cases import CASES, Case, Stage
 
+from mqfast.config import StoreConfig
 from mqfast.errors import StorageError
+from mqfast.store.message_store import open_store
 from mqfast.store.reader import StoreReader
 from mqfast.store.results import StoreState
 from mqfast.store.verify import verify
@@ -265,6 +269,49 @@ class Loop:
                 pass
 
 
+def services(folder: str) -> dict[str, int]:
+    """Every second, third, ... allocation of the service threads fails: they go on afterwards. Raises: Bad."""
+    settings = {"dispatch": "background", "flush_interval_ms_commit_log": 10, "flush_interval_ms_consume_queue": 10}
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 16, mapped_file_bytes_consume_queue=2000, **settings)
+    path = os.path.join(folder, "s")
+    faults = sent = 0
+    with open_store(path, config=config) as store:
+        for every in (2, 3, 5, 9):
+            store.put("t", b"the next file is there")
+            library.fail_others(every)
+            for _ in range(50):
+                store.put("t", bytes(100), keys=f"k{sent}")
+                sent += 1
+                time.sleep(0.002)
+            library.fail_others(0)
+            faults += library.fail_hits()
+            ticket = store.put_nowait("t", b"flushed by its service")
+            told = threading.Event()
+            ticket.add_done_callback(lambda ticket, told=told: told.set())
+            want(told.wait(20), f"after every allocation number {every} failed: nobody finishes a ticket")
+            sent += 2
+            began = time.monotonic()
+            while (behind := store.stats())["dispatch_behind_bytes"] or behind["service_errors"]:
+                want(time.monotonic() - began < 20, f"after every allocation number {every} failed: {behind}")
+                time.sleep(0.01)
+            ended = [s.name for s in store._services() if s._thread is None or not s._thread.is_alive()]
+            want(not ended, f"service threads ended: {ended}")
+        want(store.state is StoreState.OPEN, f"the store is {store.state}")
+        want(store.max_offset("t", 0) == sent, f"{store.max_offset('t', 0)} messages, {sent} were put")
+    want(verify(path, config=config).ok, "verify")
+    return {"calls": sent, "faults": faults, "raised": 0, "answered": sent}
+
+
+def run_services(folder: str) -> dict[str, Any]:
+    """What main says of a case, for the service threads."""
+    try:
+        return {**services(folder), "bad": ""}
+    except Bad as error:
+        return {"calls": 0, "faults": 0, "raised": 0, "answered": 0, "bad": f"services: {error}"}
+    finally:
+        library.fail_others(0)
+
+
 def main() -> int:
     """Run the cases named; one line of JSON each. Returns: 1 when something was wrong."""
     faulthandler.enable()
@@ -272,9 +319,16 @@ def main() -> int:
     seed, step, *names = sys.argv[1:]
     wrong = 0
     for name in names:
-        case = next(case for case in CASES if case.name == name)
         scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         folder = tempfile.mkdtemp(prefix="mqfast-memory-", dir=scratch)
+        if name == "services":
+            print(json.dumps({"begin": name}), flush=True)
+            said = run_services(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            print(json.dumps({"case": name, **said}), flush=True)
+            wrong += bool(said["bad"])
+            continue
+        case = next(case for case in CASES if case.name == name)
         loop = Loop(case, folder, int(step), random.Random(f"{seed} {name}"))
         print(json.dumps({"begin": name}), flush=True)
         bad = ""

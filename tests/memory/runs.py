@@ -87,7 +87,7 @@ def main() -> int:
 
     step = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
-    names = sys.argv[3:] or [case.name for case in CASES]
+    names = sys.argv[3:] or [*(case.name for case in CASES), "services"]
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     began = time.monotonic()

@@ -34,3 +34,12 @@ def test_failing_allocations(part: int) -> None:
     assert not wrong, "\n".join(wrong)
     assert counts["cases"] == len(names)
     assert counts["raised"] > 30
+
+
+def test_service_threads_outlive_a_lack_of_memory() -> None:
+    try:
+        counts, wrong = runs.run_cases(["services"], STEP, 0)
+    except runs.CannotRun as reason:
+        pytest.skip(str(reason))
+    assert not wrong, "\n".join(wrong)
+    assert counts["faults"] > 30
