@@ -87,18 +87,24 @@ def run_tests(python: str, tests: list[str]) -> int:
     return ended.returncode
 
 
-def nogil_functions(path: Path) -> set[str]:
-    """Names of the C functions of a .pyx that are declared nogil."""
+def nogil_lines(path: Path) -> set[int]:
+    """Numbers of the lines of a .pyx that stand in functions declared nogil."""
     text = path.read_text(encoding="utf-8")
-    heads = re.findall(r"^ *cdef [^\n]*?\b(\w+)\((?:[^()]|\([^()]*\))*\)[^:\n]*\bnogil:", text, re.MULTILINE)
-    return set(heads)
+    rows = text.split("\n")
+    inside: set[int] = set()
+    for head in re.finditer(r"^( *)cdef [^\n]*?\w+\((?:[^()]|\([^()]*\))*\)[^:\n]*\bnogil:\n", text, re.MULTILINE):
+        number = text.count("\n", 0, head.end())  # of the first line of the body, from 0
+        while number < len(rows) and (not rows[number] or rows[number].startswith(head[1] + " ")):
+            number += 1
+            inside.add(number)
+    return inside
 
 
 def gcov() -> tuple[dict[str, dict[int, int]], dict[str, Branches]]:
     """(file -> line -> count, file -> line -> branch counts) of csrc and of nogil functions."""
     lines: dict[str, dict[int, int]] = defaultdict(dict)
     branches: dict[str, Branches] = defaultdict(dict)
-    allowed: dict[str, set[str]] = {}
+    allowed: dict[str, set[int]] = {}
     for data in sorted(TREE.rglob("*.gcno")):
         ended = subprocess.run(
             ["gcov", "--json-format", "--stdout", "--branch-probabilities", str(data)],
@@ -111,12 +117,12 @@ def gcov() -> tuple[dict[str, dict[int, int]], dict[str, Branches]]:
                 if not compiled and not name.startswith("csrc/"):
                     continue
                 if compiled and name not in allowed:
-                    allowed[name] = nogil_functions(TREE / name)
+                    allowed[name] = nogil_lines(TREE / name)
                 for line in file["lines"]:
-                    function = line.get("function_name", "")
-                    if compiled and not any(function.endswith(f"_{one}") for one in allowed[name]):
-                        continue
                     number = line["line_number"]
+                    # Python's own start of the module is numbered from the last line directive on.
+                    if compiled and (number not in allowed[name] or line.get("function_name", "").startswith("__Pyx_")):
+                        continue
                     lines[name][number] = lines[name].get(number, 0) + line["count"]
                     taken = [branch["count"] for branch in line["branches"] if not branch["throw"]]
                     known = branches[name].setdefault(number, [0] * len(taken))
