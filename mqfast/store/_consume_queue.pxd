@@ -57,7 +57,7 @@ cdef class ConsumeQueue:
     cdef MappedFile file_of(self, int64_t byte)
     cdef _take_tail(self, MappedFile file)
     cdef void _give_up_tail(self) noexcept
-    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical) except -1
+    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
     cdef int64_t _flush(self, int64_t end, bint sync) except -1
     cdef int _sync_names(self) except -1
     cdef int _sync_first_file(self) except -1

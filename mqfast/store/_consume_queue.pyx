@@ -305,25 +305,29 @@ cdef class ConsumeQueue:
         cdef QueueState *q = &self.state
         cdef int64_t low, high, middle
         cdef int64_t end = mq_load64(&q.end)
+        cdef bint fillers
         if not self.files or q.min_logic >= end:
             return
         first = (<MappedFile> self.files[0]).start_offset
         low = max(q.min_logic, first) // UNIT_BYTES
         high = end // UNIT_BYTES
-        if self._gone(high - 1, min_physical):
+        # fillers stand in front of the first unit: elsewhere it is a damaged one, which says nothing of those before it
+        physical, size, _ = self.unit(low)
+        fillers = physical == 0 and size == FILLER_SIZE
+        if self._gone(high - 1, min_physical, fillers):
             q.min_logic = end
             return
         while low < high:                   # first unit that is not gone
             middle = (low + high) // 2
-            if self._gone(middle, min_physical):
+            if self._gone(middle, min_physical, fillers):
                 low = middle + 1
             else:
                 high = middle
         q.min_logic = low * UNIT_BYTES
 
-    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical) except -1:
+    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1:
         physical, size, _ = self.unit(queue_offset)
-        return physical < min_physical or (physical == 0 and size == FILLER_SIZE)
+        return fillers if physical == 0 and size == FILLER_SIZE else physical < min_physical
 
     # --- write ---
 
@@ -550,7 +554,7 @@ cdef class ConsumeQueue:
         cdef int removed = 0
         while len(self.files) > 1:
             file = self.files[0]
-            if not self._gone((file.start_offset + self.file_bytes) // UNIT_BYTES - 1, min_physical):
+            if not self._gone((file.start_offset + self.file_bytes) // UNIT_BYTES - 1, min_physical, True):
                 break
             self.files.pop(0)
             file.destroy()

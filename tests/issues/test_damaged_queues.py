@@ -95,6 +95,37 @@ def test_units_lost_from_a_queue_come_back_and_new_messages_are_seen(
             assert store.get("T", 0, 0).bodies() == [*bodies, b"new"]
 
 
+@pytest.mark.parametrize("place", [3, 5])
+def test_a_unit_that_looks_like_a_filler_hides_only_itself(tmp_path: Path, place: int) -> None:
+    """The search for the first unit took it for one of those in front of the queue, and left out all before it."""
+    bodies = fill(tmp_path)
+
+    def spoil(units: list[tuple[int, int, int]]) -> None:
+        units[place] = (0, 0x7FFFFFFF, units[place][2])
+
+    change(tmp_path, "T", spoil)
+    for _ in range(2):
+        with mqfast.open(tmp_path, **SETTINGS) as store:
+            assert store.min_offset("T", 0) == 0
+            found = store.get("T", 0, 0).bodies()
+            assert found[: len(bodies) - 1] == [body for i, body in enumerate(bodies) if i != place]
+            store.put("T", b"new")
+
+
+def test_a_lost_body_length_is_no_empty_body(tmp_path: Path) -> None:
+    """RocketMQ checks no CRC where the length says that there is no body."""
+    body = bytes([0]) + b"x" * 20
+    with mqfast.open(tmp_path, **SETTINGS) as store:
+        place = store.put("T", body).physical_offset
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        file.seek(place + 84)
+        file.write(struct.pack(">ib", 0, 1) + b"T" + struct.pack(">h", 21))  # the lengths agree
+    with mqfast.StoreReader(tmp_path) as reader:
+        assert list(reader.scan()) == []
+    assert not verify(tmp_path).ok
+
+
 @pytest.mark.parametrize(("at", "value"), [(12, struct.pack(">i", -5)), (20, struct.pack(">q", -1)), (20, b"\x7f" * 8)])
 def test_a_record_with_an_impossible_header_gets_no_queue(tmp_path: Path, at: int, value: bytes) -> None:
     bodies = fill(tmp_path)
