@@ -100,7 +100,7 @@ MUTANTS: Final = (
     Mutant(
         "body-crc-unchecked",
         _RECORD,
-        "return r.body_bytes == 0 or crc31(r.body, r.body_bytes) == <uint32_t> r.body_crc",
+        "return crc31(r.body, r.body_bytes) == <uint32_t> r.body_crc",
         "return 1",
         "recovery would keep a record with a torn or flipped body",
         ("test_trap_34_the_cut_removes_every_file_above_it",),
@@ -464,8 +464,8 @@ MUTANTS: Final = (
     Mutant(
         "min-offset-one-too-far",
         _QUEUE,
-        "return physical < min_physical or (physical == 0 and size == FILLER_SIZE)",
-        "return physical <= min_physical or (physical == 0 and size == FILLER_SIZE)",
+        "return fillers if physical == 0 and size == FILLER_SIZE else physical < min_physical",
+        "return fillers if physical == 0 and size == FILLER_SIZE else physical <= min_physical",
         "the first record that is left would be hidden",
         ("test_the_budget_takes_the_oldest_files_and_what_follows_them",),
     ),
