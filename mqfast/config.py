@@ -354,7 +354,7 @@ class StoreConfig:
         choices=("inline", "background"),
     )
     prefault_window_bytes: int = _own(
-        2 << 20,
+        16 << 20,
         "bytes",
         "Stretch of the log, ahead of its end, that is kept writable so that no put waits for a page fault.",
     )

@@ -72,7 +72,7 @@ cdef struct Appended:
 cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes,
                        const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
                        const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
-                       Appended *out) noexcept nogil
+                       int64_t now, Appended *out) noexcept nogil
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
                         int64_t now, Appended *out) noexcept nogil
 cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:

@@ -95,22 +95,22 @@ cdef int64_t SYNC_STEP = 4 << 20        # a sync covers at most this much, so th
 cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes,
                        const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
                        const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
-                       Appended *out) noexcept nogil:
+                       int64_t now, Appended *out) noexcept nogil:
     """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields.
 
-    topic comes with its length byte. Copy and CRC are one pass that reads each byte once, so that they agree even when the caller's
+    topic comes with its length byte. now: its store time, or -1 for the clock's. Copy and CRC are one pass that reads each byte once, so that they agree even when the caller's
     buffer changes meanwhile; into cold log memory the pass costs no more than the copy alone.
     """
     cdef int32_t property_total = properties_bytes + (key_bytes + 6 if key != NULL else 0)
     cdef int32_t total = 88 + body_bytes + topic_bytes + 2 + property_total
     cdef int64_t physical = s.written
     cdef int64_t position = physical - s.file_start
-    cdef int64_t now
     cdef uint8_t *p
     cdef uint8_t *at
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
-    now = s.os.clock_ms(s.os)
+    if now < 0:
+        now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
     mq_store64(&s.lock_since_ms, now)
@@ -394,7 +394,7 @@ cdef class CommitLog:
 
     def __init__(self, OsDoor door, path, file_bytes, *, sync_flush=False, hide_unflushed=False, crc_property=False,
                  inline_dispatch=True,
-                 prefault_window=2 << 20):
+                 prefault_window=16 << 20):
         self.door = door
         self.path = path
         self.file_bytes = file_bytes

@@ -835,7 +835,7 @@ cdef class Producer:
                                    <const uint8_t *> PyBytes_AS_STRING(self.topic_text), <int32_t> PyBytes_GET_SIZE(self.topic_text),
                                    key_text, <int32_t> key_bytes,
                                    <const uint8_t *> PyBytes_AS_STRING(self.properties), <int32_t> PyBytes_GET_SIZE(self.properties),
-                                   self.tags_code, self.dispatch_later or key_text != NULL, out)
+                                   self.tags_code, self.dispatch_later or key_text != NULL, -1, out)
                 unlock(&s.lock)
                 if rc == APPEND_OK:
                     break
@@ -943,7 +943,7 @@ cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, 
                              Py_ssize_t start, Py_ssize_t n) noexcept nogil:
     """Append from start on, in chunks; returns where it stopped: n, or earlier when a roll is needed or the log was latched."""
     cdef Py_ssize_t end, i
-    cdef int64_t bytes_
+    cdef int64_t bytes_, now
     cdef int rc
     while start < n:
         end = start
@@ -957,9 +957,10 @@ cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, 
         if refused(s, q):
             unlock(&s.lock)
             return start
+        now = s.os.clock_ms(s.os)       # one reading a chunk: it costs as much as the copy of a small body
         for i in range(start, end):
             rc = append_simple(s, q, header, at[i], sizes[i], topic, topic_bytes, NULL, 0, properties,
-                               properties_bytes, tags_code, dispatch_later, &out[i])
+                               properties_bytes, tags_code, dispatch_later, now, &out[i])
             if rc != APPEND_OK:
                 unlock(&s.lock)
                 return i

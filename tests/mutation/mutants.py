@@ -152,20 +152,16 @@ MUTANTS: Final = (
     Mutant(
         "room-one-byte-short",
         _LOG,
-        "    if position + total + BLANK_BYTES > s.file_bytes:\n"
-        "        return APPEND_NO_ROOM\n"
-        "    now = s.os.clock_ms(s.os)\n",
-        "    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n"
-        "        return APPEND_NO_ROOM\n"
-        "    now = s.os.clock_ms(s.os)\n",
+        "    cdef uint8_t *at\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
+        "    cdef uint8_t *at\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "a record would leave 7 bytes in its file, too few for the end mark",
         ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
     ),
     Mutant(
         "general-room-one-byte-short",
         _LOG,
-        "    if position + total + BLANK_BYTES > s.file_bytes:\n        return APPEND_NO_ROOM\n    if now < 0:\n",
-        "    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n        return APPEND_NO_ROOM\n    if now < 0:\n",
+        "        return APPEND_MOVED\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
+        "        return APPEND_MOVED\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "the same, for a record of any kind",
         ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
     ),
