@@ -68,7 +68,7 @@ crash-kill: build
 # Allocation 1, 2, ... fails in every public call; MEMORY_STEP=9 takes about every ninth.
 MEMORY_STEP ?= 1
 memory: build
-	$(BIN)/python tests/memory/runs.py $(MEMORY_STEP)
+	$(BIN)/python tests/memory/memory_runs.py $(MEMORY_STEP)
 
 # csrc with gcov, the Python of the store with coverage.py, in a build of its own; a table, and which goal is missed.
 coverage: $(VENV)/.installed

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import runs
+import memory_runs as runs
 from cases import CASES
 
 STEP = 5 if os.environ.get("MQFAST_LONG") == "1" else 60
@@ -26,7 +26,7 @@ PARTS = 4
 def test_failing_allocations(part: int) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     names = [case.name for case in CASES][part::PARTS]
-    print(f"python tests/memory/runs.py {STEP} {seed} {' '.join(names)}")
+    print(f"python tests/memory/memory_runs.py {STEP} {seed} {' '.join(names)}")
     try:
         counts, wrong = runs.run_cases(names, STEP, seed)
     except runs.CannotRun as reason:

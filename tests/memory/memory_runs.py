@@ -81,7 +81,7 @@ def run_cases(names: Sequence[str], step: int, seed: int) -> tuple[Counter[str],
 
 
 def main() -> int:
-    """``runs.py [STEP [SEED [CASE ...]]]``. Returns: 1 when something was wrong."""
+    """``memory_runs.py [STEP [SEED [CASE ...]]]``. Returns: 1 when something was wrong."""
     sys.path.insert(0, str(_HERE))
     from cases import CASES
 
@@ -97,7 +97,7 @@ def main() -> int:
         wrong += bad
         print(f"memory: {name}: {one['faults']} failed allocations, {one['raised']} calls raised", flush=True)
         for text in bad:
-            print(f"WRONG {text}\n  again: python tests/memory/runs.py {step} {seed} {name}", flush=True)
+            print(f"WRONG {text}\n  again: python tests/memory/memory_runs.py {step} {seed} {name}", flush=True)
     print(
         f"memory: seed {seed}, {counts['cases']} public calls made {counts['calls']} times,"
         f" {counts['faults']} with failed allocations: {counts['raised']} raised, {counts['answered']} answered all the"
