@@ -743,6 +743,13 @@ class StoreReader:
             queue = self._queue(topic, queue_id)
             if queue is None:
                 return ReadResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            if queue.stream.begin % queue.unit_bytes:
+                raise CorruptFile(
+                    "queue file is named between two units",
+                    path=queue.stream.files[0].path,
+                    expected=f"a multiple of {queue.unit_bytes}",
+                    found=queue.stream.begin,
+                )
             begin, end = self._span(queue)
             first, last = self._bounds(queue, begin, end)
             if last == 0:
@@ -794,6 +801,15 @@ class StoreReader:
                     return
                 position += queue.unit_bytes
                 following = unit.queue_offset + unit.messages
+                if following <= result.next_offset:  # a consumer would ask for the same offset for ever
+                    if count:
+                        return
+                    raise CorruptFile(
+                        f"the unit of queue offset {result.next_offset} does not lead on",
+                        path=queue.stream.files[queue.stream.find(position - queue.unit_bytes)].path,
+                        expected=f"a unit that ends behind offset {result.next_offset}",
+                        found=f"one that ends at {following}",
+                    )
                 if unit.is_filler or not _may_match(unit.tags_code, wanted):
                     result.next_offset = following
                     continue

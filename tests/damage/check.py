@@ -196,7 +196,11 @@ class _Check:
             self.attempt(lambda: reader.log_range())
             rows = {(row.topic, row.queue_id): row[2:] for row in self.attempt(reader.queues) or ()}
             for topic, queue_id in {**rows, **self.base.queues}:
-                span = rows.get((topic, queue_id)) or self.base.queues.get((topic, queue_id), (0, 0))
+                span = rows.get((topic, queue_id))
+                if span is None:  # one damaged queue can keep the list of all from being made
+                    span = self.attempt(
+                        lambda t=topic, q=queue_id: (reader.min_offset(t, q), reader.max_offset(t, q))
+                    ) or self.base.queues.get((topic, queue_id), (0, 0))
                 got |= self.read_queue(
                     lambda at, t=topic, q=queue_id: reader.get(t, q, at, 16),
                     *span,
