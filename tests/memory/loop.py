@@ -1,7 +1,7 @@
 """The child: one case, with allocation 1, 2, ... failing, alone and then with the next 200, until the call meets none.
 
-Room: tests; started by memory_runs.py with fail_malloc preloaded and PYTHONMALLOC=malloc. It must never make anything of
-its own while the call runs, and never excuse an outcome but MemoryError or the call's own answer.
+Room: tests; started by memory_runs.py with fail_malloc preloaded and PYTHONMALLOC=malloc. It must never make anything
+of its own while the call runs, and never excuse an outcome but MemoryError or the call's own answer.
 """
 
 from __future__ import annotations
