@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,20 @@ def test_put_many(benchmark: BenchmarkFixture, place: Path, table: Table, floor:
                 store.put_many("Bench", bodies)
 
         benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=2)
-    _row(table, benchmark, floor, place, size, f"put_many {size} B", PUTS, 150)
+    _row(table, benchmark, floor, place, size, f"put_many {size} B without a rest", PUTS, 150)
+
+
+def test_put_many_in_bursts(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
+    """Ten thousand bodies of 1 KiB after a rest of 50 ms: the pages that they need were made ready meanwhile."""
+    bodies = [b"x" * 1024] * 1000
+    with mqfast.open(place / "store") as store:
+
+        def work() -> None:
+            for _ in range(10):
+                store.put_many("Bench", bodies)
+
+        benchmark.pedantic(work, setup=lambda: time.sleep(0.05), rounds=ROUNDS, warmup_rounds=2)
+    _row(table, benchmark, floor, place, 1024, "put_many 1024 B in bursts of 11 MB", 10_000, 150)
 
 
 def test_keyed(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
