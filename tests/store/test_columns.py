@@ -20,7 +20,8 @@ TOPIC = "columns"
 
 
 def filled(path: Path, count: int = 200, **config: Any) -> mqfast.MessageStore:
-    store = mqfast.open(str(path), **config)
+    # without a window: its pages would count as memory of the process while they are made
+    store = mqfast.open(str(path), prefault_window_bytes=0, **config)
     for i in range(count):
         store.put(
             TOPIC,

@@ -246,7 +246,7 @@ def test_beside_a_live_writer(tmp_path: Path) -> None:
             topic = f"T{i % 3}"
             put = store.put(topic, b"%06d" % i * 40, tags="even" if i % 2 == 0 else "odd", keys=f"k{i}")
             assert list(reader.scan(put.physical_offset))[-1].physical_offset == put.physical_offset
-            store.get(topic, 0, i // 3)  # has the put dispatched
+            store.query(topic, f"k{i}")  # has the put dispatched, its key too
             result = reader.get(topic, 0, i // 3)
             assert [bytes(m.body) for m in result] == [b"%06d" % i * 40]
             assert result.max_offset == i // 3 + 1 == reader.max_offset(topic, 0)
