@@ -106,7 +106,7 @@ cdef class CommitLog:
     cdef MappedFile current
     cdef public int64_t prefault_window
     cdef MappedFile file_at(self, int64_t physical_offset)
-    cdef int roll(self) except -1
+    cdef int roll(self, int64_t needed) except -1
     cdef int _roll_over(self) except -1
     cdef int _retain(self, MappedFile file) except -1
     cdef int _sync_range(self, int64_t first, int64_t end) except -1

@@ -98,8 +98,8 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
                        int64_t now, Appended *out) noexcept nogil:
     """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields.
 
-    topic comes with its length byte. now: its store time, or -1 for the clock's. Copy and CRC are one pass that reads each byte once, so that they agree even when the caller's
-    buffer changes meanwhile; into cold log memory the pass costs no more than the copy alone.
+    topic comes with its length byte. now: its store time, or -1 for the clock's. Copy and CRC are one pass that reads each byte once, so
+    that they agree even when the caller's buffer changes meanwhile; into cold log memory the pass costs no more than the copy alone.
     """
     cdef int32_t property_total = properties_bytes + (key_bytes + 6 if key != NULL else 0)
     cdef int32_t total = 88 + body_bytes + topic_bytes + 2 + property_total
@@ -675,16 +675,17 @@ cdef class CommitLog:
         if mq_load64(&s.prefaulted) < file.start_offset:
             mq_store64(&s.prefaulted, file.start_offset)
 
-    cdef int roll(self) except -1:
-        """Go on in the next file, unless somebody else did so meanwhile. The put lock is not held.
+    cdef int roll(self, int64_t needed) except -1:
+        """Go on in the next file if this one has no room for so many bytes: somebody else may have gone on meanwhile, or what refused an
+        append may be over. The put lock is not held.
 
         Raises: DiskFull, StorageError, PoolExhausted from making the file; StoreBusy when it is not ready in time.
         """
-        cdef int64_t before = self.state.file_start if self.state.file_bytes else -1
+        cdef LogState *s = &self.state
         take(self.roll_lock)
         try:
             self.raise_state()
-            if (self.state.file_start if self.state.file_bytes else -1) == before:
+            if s.file_bytes == 0 or mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.file_bytes:
                 self._roll_over()
         finally:
             give(self.roll_lock)

@@ -571,7 +571,7 @@ cdef class PutPath:
                     break
                 if rc == APPEND_MOVED:
                     return None
-                self.log.roll()
+                self.log.roll(total)
         finally:
             PyMem_Free(scratch)
             PyBuffer_Release(&view)
@@ -661,7 +661,7 @@ cdef class PutPath:
                     i += step
                     continue
                 unlock(&s.lock)
-                self.log.roll()
+                self.log.roll(size)
         finally:
             PyMem_Free(block)
             PyMem_Free(states)
@@ -839,7 +839,7 @@ cdef class Producer:
                 unlock(&s.lock)
                 if rc == APPEND_OK:
                     break
-                self.store.log.roll()
+                self.store.log.roll(total)
         finally:
             if borrowed:
                 PyBuffer_Release(&view)
@@ -921,7 +921,7 @@ cdef class Producer:
                         self.rebind()
                         q = self.q
                     else:
-                        self.store.log.roll()
+                        self.store.log.roll(fixed + sizes[done])
         finally:
             for i in range(taken):
                 PyBuffer_Release(&views[i])
