@@ -39,9 +39,10 @@ from mqfast.store._record cimport (
     find_properties,
     make_message,
     parse_record,
+    read_store_timestamp,
 )
 
-from mqfast.errors import CorruptFile, OffsetError, StoreClosed, UsageError
+from mqfast.errors import CorruptFile, OffsetError, StoreClosed, StoreNotFound, UsageError
 from mqfast.store._read import tag_filter
 from mqfast.store._scan import PreadFile
 from mqfast.store.paths import list_offset_files
@@ -80,6 +81,7 @@ cdef class LogTail:
     cdef int64_t queue_id
     cdef object tags                # as tag_filter, or None
     cdef bint spin, checked
+    cdef bint polling               # a thread is in poll: it reads the mapping without the GIL
     cdef int64_t interval_ns
     cdef uint32_t bell
 
@@ -108,24 +110,31 @@ cdef class LogTail:
     cdef bint _find_file(self) except -1:
         """Map the file of the position, if it is there. Raises: OffsetError when it was removed; CorruptFile."""
         cdef int64_t bytes_
+        cdef MappedFile file
         files = sorted(file for directory in self.directories for file in list_offset_files(self.door, directory)[0])
-        for file in files:
-            bytes_ = self.door.file_size(file.path)
-            if file.start_offset <= self.position < file.start_offset + bytes_:
-                if file.start_offset == self.position and bytes_ != self.file_bytes:
+        for start, path in files:
+            try:
+                bytes_ = self.door.file_size(path)
+                if not start <= self.position < max(start + bytes_, start + 1):
+                    continue
+                if start == self.position and bytes_ != self.file_bytes:
                     # perhaps it is being made: before it has its whole length nothing is put into it
-                    first = PreadFile(self.door, file.path)
-                    begun = first.read(0, 4, whole=False).strip(b"\0")
+                    first = PreadFile(self.door, path)
+                    begun = first.read(0, min(4, first.bytes), whole=False).strip(b"\0")
                     first.close()
                     if not begun:
-                        continue
-                    bytes_ = self.door.file_size(file.path)
-                self.file = MappedFile.load(self.door, file.path, file.start_offset, bytes_, writable=False, exact=False)
-                self.held = lease(self.file)
-                self.file_bytes = bytes_
-                return True
-        if files and files[0].start_offset > self.position:
-            raise OffsetError(f"physical offset {self.position} is outside the log, which begins at {files[0].start_offset}")
+                        return False
+                    bytes_ = self.door.file_size(path)
+                file = MappedFile.load(self.door, path, start, bytes_, writable=False, exact=False)
+                self.held = lease(file)
+            except StoreNotFound:
+                return False        # retention was faster: the next look sees what is left
+            self.file = file
+            self.file_bytes = bytes_
+            return True
+        for start, _ in files:
+            if start > self.position:
+                raise OffsetError(f"physical offset {self.position} is outside the log: the next file begins at {start}")
         return False
 
     cdef int _leave_file(self) except -1:
@@ -145,7 +154,7 @@ cdef class LogTail:
         self.file.check_damage()
         if self.last >= 0:
             p = self.held.base + (self.last - self.file.start_offset)
-            if mq_get32(p) != self.seen.total or mq_get64(p + 28) != self.last or mq_get64(p + 56) != self.seen.store_timestamp:
+            if mq_get32(p) != self.seen.total or mq_get64(p + 28) != self.last or read_store_timestamp(p) != self.seen.store_timestamp:
                 self.file.check_damage()
                 raise CorruptFile("the log was cut back under its reader", path=self.file.path, offset=self.last,
                                   expected=f"the record of {self.seen.total} bytes that was read there", found=f"size {mq_get32(p)}")
@@ -185,19 +194,28 @@ cdef class LogTail:
         Args: max_count: most messages to return; timeout: seconds, None for ever, 0 to look once.
         Returns: one message or more in log order, none at the timeout. Raises: StoreClosed after close; CorruptFile when no whole record stands
         where one has begun, or the log was cut back or a page of it is gone; OffsetError when retention removed what was not read yet.
-        GIL: released while waiting.
+        UsageError when another thread is polling. GIL: released while waiting.
         """
+        if max_count < 1:
+            raise UsageError(f"max_count: expected at least 1, found {max_count}")
+        if self.polling:
+            raise UsageError("poll: expected one thread at a time, found another one in it")
+        self.polling = True
+        try:
+            return self._poll(max_count, -1 if timeout is None else <int64_t> (max(<double> timeout, 0.0) * 1e9))
+        finally:
+            self.polling = False
+
+    cdef list _poll(self, Py_ssize_t max_count, int64_t timeout_ns):
         cdef list found = []
         cdef int64_t now, deadline = -1, unwhole_since = -1
         cdef int stop, outcome
         cdef const uint8_t *p
         cdef int64_t pause = 0 if self.spin else self.interval_ns
-        if max_count < 1:
-            raise UsageError(f"max_count: expected at least 1, found {max_count}")
         guard_install()
         now = self.os.monotonic_ns(self.os)
-        if timeout is not None:
-            deadline = now + <int64_t> (max(<double> timeout, 0.0) * 1e9)
+        if timeout_ns >= 0:
+            deadline = now + timeout_ns
         while True:
             if mq_load32(&self.bell):
                 self._leave_file()

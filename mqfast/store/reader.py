@@ -558,6 +558,8 @@ class StoreReader:
         Unlike the rest of the reader it maps the file that it follows, and needs no ``refresh``.
         Raises: OffsetError when ``from_offset`` is below the log; CorruptFile, StorageError.
         """
+        with self._lock:
+            self._check_open()
         position = self.log_range()[1] if from_offset is None else from_offset
         directories = (*self.paths.commit_logs, *self.paths.read_only_commit_logs)
         return LogTail(self._door, directories, position, topic, queue_id, tags, spin, poll_interval_us, check_crc)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,52 @@ def test_what_retention_removed_is_an_error(tmp_path: Path) -> None:
         tail.poll(timeout=10)
     with pytest.raises(OffsetError, match="begins at 131072"):
         tail_of(store, from_offset=0)
+
+
+def test_a_rest_behind_a_record_of_a_version_6_host(store: mqfast.MessageStore) -> None:
+    """Its store time stands elsewhere; after each rest the last record is looked at again."""
+    tail = tail_of(store)
+    store.put("T", b"first", born_host="[::1]:99")
+    assert taken(tail, 1) == [b"first"]
+    assert tail.poll(timeout=0.2) == []  # longer than it takes until it looks around
+    store.put("T", b"second")
+    assert taken(tail, 1) == [b"second"]
+
+
+def test_a_hole_in_the_log_is_an_error(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        store.put_many("T", [b"x" * 1000] * 200)
+        tail = tail_of(store, from_offset=0)
+    sorted((tmp_path / "store" / "commitlog").iterdir())[1].unlink()
+    assert len(tail.poll(1000, timeout=10)) == 60
+    with pytest.raises(OffsetError, match="next file begins at 131072"):
+        tail.poll(timeout=10)
+
+
+def test_one_thread_polls_at_a_time(store: mqfast.MessageStore) -> None:
+    tail = tail_of(store, from_offset=0)
+    store.put("T", b"first")
+    assert taken(tail, 1) == [b"first"]
+    ended = threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(StoreClosed):
+            tail.poll()
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:  # until the other one is in
+        try:
+            tail.poll(timeout=0)
+        except UsageError:
+            break
+    else:
+        pytest.fail("two threads polled at once")
+    tail.close()
+    assert ended.wait(10)
+    thread.join()
 
 
 @pytest.mark.parametrize(
