@@ -13,6 +13,7 @@ from __future__ import annotations
 __all__ = [
     "CorruptFile",
     "ConfigError",
+    "DataLoss",
     "DiskFull",
     "FlushError",
     "FlushTimeout",
@@ -169,6 +170,10 @@ class CorruptFile(MqfastError, ValueError):
         self.offset = offset
         self.expected = expected
         self.found = found
+
+
+class DataLoss(MqfastError, LookupError):
+    """Messages that were to be read are gone: their files were removed, or an offset lies outside of its queue."""
 
 
 # --- we are wrong

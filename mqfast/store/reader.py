@@ -22,9 +22,10 @@ import errno
 import functools
 import os
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from heapq import nlargest
 from types import TracebackType
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -52,6 +53,9 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 # Beyond this many open files the one that was not used for the longest time is closed.
 _OPEN_FILES: Final = 128
 _UNITS_AT_ONCE: Final = 1638
+# Where the log is divided: so many queues are asked, and a record further away than this is looked for in the log.
+_BOUNDARY_QUEUES: Final = 4
+_BOUNDARY_BYTES: Final = 4 << 20
 # So often a call begins again because files that it had listed went meanwhile.
 _TRIES: Final = 5
 _LEAST_TAGS_CODE: Final = -(2**31)
@@ -399,9 +403,11 @@ class StoreReader:
         self._files = _OpenFiles(self._door)
         self._log = _Stream(self._door, (*self.paths.commit_logs, *self.paths.read_only_commit_logs), self._files)
         self._log_end = -1
+        self._readable_end = -1
         self._index: tuple[IndexFile, ...] = ()
         self._index_names: list[str] = []
         self._queues: dict[tuple[str, int], _Queue] = {}
+        self._largest: list[_Queue] | None = None
         self._list_queues()
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -467,6 +473,7 @@ class StoreReader:
                         self._files,
                     )
         self._queues = found
+        self._largest = None
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
@@ -502,20 +509,112 @@ class StoreReader:
                 return 0, 0
             if self._log_end < self._log.begin:
                 self._log_end = self._last_used_file()
-            while (file := self._log_file(self._log_end)) is not None:
-                walk = LogWalk(file, self._log_end)
-                stop = walk.skip()
-                self._log_end = walk.at
-                if stop not in ("blank", "end"):
-                    break
-                following = self._log_file(file.end)
-                if following is None or following.read(0, min(8, following.bytes)).strip(b"\0") == b"":
-                    # The blank belongs to the log; whether there is a next file yet is a matter of preallocation.
-                    if stop == "blank":
-                        self._log_end = file.end
-                    break
-                self._log_end = file.end
+            self._log_end = self._whole_until(self._log_end)
             return self._log.begin, self._log_end
+
+    def _whole_until(self, physical_offset: int) -> int:
+        """The end of the last whole record from a record's beginning on, before the first damage."""
+        at = physical_offset
+        while (file := self._log_file(at)) is not None:
+            walk = LogWalk(file, at)
+            stop = walk.skip()
+            at = walk.at
+            if stop not in ("blank", "end"):
+                break
+            following = self._log_file(file.end)
+            if following is None or following.read(0, min(8, following.bytes)).strip(b"\0") == b"":
+                # The blank belongs to the log; whether there is a next file yet is a matter of preallocation.
+                return file.end if stop == "blank" else at
+            at = file.end
+        return at
+
+    @_on_files_that_are_there
+    def readable_range(self) -> tuple[int, int]:
+        """As log_range, but the end is at least that of the last whole record that any queue points at: records behind
+        damage are within, and only what no queue has yet is looked at.
+
+        Raises: CorruptFile, StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            self._log.refresh()
+            if not self._log.files:
+                return 0, 0
+            known = max(self._readable_end, self._log.begin)
+            for queue in self._queues.values():
+                end = self._end(queue)
+                if end > queue.stream.begin:
+                    unit = queue.unit(end - queue.unit_bytes)
+                    if not unit.is_filler:
+                        known = max(known, unit.physical_offset + unit.size)
+            if known <= self._log.begin:
+                return self.log_range()
+            self._readable_end = self._whole_until(known)
+            return self._log.begin, self._readable_end
+
+    def log_files(self) -> list[tuple[str, int, int]]:
+        """Path, physical offset of the first byte and length of every file of the log, as of the last listing.
+
+        Raises: StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            return [(f.path, f.start_offset, self._door.file_size(f.path)) for f in self._log.files]
+
+    @_on_files_that_are_there
+    def record_boundary(self, physical_offset: int, limit: int) -> int:
+        """The first place at or behind a physical offset where a record or a file begins; ``limit`` when there is none
+        before it. For dividing the log among several readers.
+
+        Raises: CorruptFile, StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            starts = self._log.starts
+            i = bisect_left(starts, physical_offset)
+            best = min(starts[i], limit) if i < len(starts) else limit
+            # Queues first: they are quicker, and bytes of a body may look like a record.
+            if self._largest is None:
+                self._largest = nlargest(_BOUNDARY_QUEUES, self._queues.values(), key=lambda queue: queue.end())
+            for queue in self._largest:
+                unit = self._unit_from(queue, physical_offset)
+                if unit is not None and unit.physical_offset < best and self._is_whole(unit):
+                    best = unit.physical_offset
+            if best - physical_offset > _BOUNDARY_BYTES and (file := self._log_file(physical_offset)) is not None:
+                found = file.find_record(physical_offset)
+                if 0 <= found < best:
+                    best = found
+            return best
+
+    def _unit_from(self, queue: _Queue, physical_offset: int) -> Unit | None:
+        """The first unit of a queue that points at or behind a physical offset."""
+        begin, end = self._span(queue)
+        low, high = 0, (end - begin) // queue.unit_bytes
+        found = None
+        while low < high:
+            middle = (low + high) // 2
+            unit = queue.unit(begin + middle * queue.unit_bytes)
+            if unit.physical_offset < physical_offset:
+                low = middle + 1
+            else:
+                high, found = middle, unit
+        return found
+
+    @_on_files_that_are_there
+    def unit_at(self, topic: str, queue_id: int, offset: int) -> Unit:
+        """The unit of a queue that holds a queue offset.
+
+        Raises: OffsetError outside of the queue's bounds, CorruptFile, StorageError.
+        """
+        with self._lock:
+            queue = self._queue(topic, queue_id)
+            begin, end = self._span(queue) if queue is not None else (0, 0)
+            first, last = self._bounds(queue, begin, end) if queue is not None else (0, 0)
+            if queue is None or not first <= offset < last:
+                raise OffsetError(
+                    f"queue {topic}/{queue_id}: expected an offset from {first} to {last - 1}, found {offset}"
+                )
+            return queue.unit(self._position(queue, offset, begin, end))
 
     def _last_used_file(self) -> int:
         for i in range(len(self._log.files) - 1, 0, -1):

@@ -1,0 +1,480 @@
+"""Every option of the Spark source and sink: its name, type, default, where it applies and what it means.
+
+Room: the Spark adapter, imports neither Spark nor Arrow. The fields of ``Options`` are the one table: parsing, the
+errors with the nearest name and the reference in ``docs/spark.md`` all come from it. It must never look at a store:
+whether a topic or an offset exists is for ``selection.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mqfast.errors import ConfigError
+
+__all__ = ["BATCH", "SINK", "STREAM", "Options", "describe", "parse"]
+
+BATCH: Final = "batch"
+STREAM: Final = "stream"
+SINK: Final = "sink"
+READ: Final = (BATCH, STREAM)
+EVERYWHERE: Final = (BATCH, STREAM, SINK)
+
+# What Spark itself puts among the options of a source or sink.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "paths"})
+_SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)", re.IGNORECASE)
+_FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+# (text) -> value; raises ValueError with what was expected.
+Reader = Callable[[str], Any]
+
+
+# --- kinds of values -------------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a text that is not empty")
+    return text
+
+
+def _flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("true or false")
+    return word == "true"
+
+
+def _number(text: str) -> int:
+    word = text.strip()
+    if not (word.isascii() and word.isdigit() and int(word) > 0):
+        raise ValueError("a whole number above 0")
+    return int(word)
+
+
+def size(text: str) -> int:
+    """Bytes from ``"134217728"``, ``"128m"`` or ``"1g"``.
+
+    Raises: ValueError saying what was expected.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise ValueError("a size such as 128m or a number of bytes")
+    return int(found[1]) * _FACTORS[found[2].lower()]
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds from ``"500ms"``, ``"30s"``, ``"15m"``, ``"1h"`` or ``"7d"``.
+
+    Raises: ValueError saying what was expected.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("a duration such as 500ms, 30s, 15m, 1h or 7d")
+    return int(found[1]) * _MILLISECONDS[found[2].lower()]
+
+
+def instant_ms(text: str) -> int:
+    """Milliseconds since the epoch from a number of them or from ISO 8601; a time without a zone is in UTC.
+
+    Raises: ValueError saying what was expected.
+    """
+    word = text.strip()
+    if word.isascii() and word.isdigit():
+        return int(word)
+    try:
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        raise ValueError("milliseconds since the epoch, or a time such as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("names separated by commas")
+    if len(set(names)) < len(names):
+        raise ValueError("each name once")
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"a JSON object ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object")
+    return value
+
+
+def _queues(text: str) -> tuple[tuple[str, int], ...]:
+    """``{"T": [0, 1]}`` or ``T/0,T/1``."""
+    expected = 'queues such as T/0,T/1 or {"T": [0, 1]}'
+    found: list[tuple[str, int]] = []
+    if text.lstrip().startswith("{"):
+        for topic, queue_ids in _json_object(text).items():
+            if not isinstance(queue_ids, list) or not all(type(i) is int and i >= 0 for i in queue_ids):
+                raise ValueError(expected)
+            found += [(topic, i) for i in queue_ids]
+    else:
+        for name in _names(text):
+            topic, _, queue_id = name.rpartition("/")
+            if not topic or not (queue_id.isascii() and queue_id.isdigit()):
+                raise ValueError(expected)
+            found.append((topic, int(queue_id)))
+    if not found or len(set(found)) < len(found):
+        raise ValueError(expected + ", each once")
+    return tuple(sorted(found))
+
+
+_WORDS: Final = frozenset({"earliest", "latest", "group"})
+# An offset of JSON: these two numbers mean the words, as in Kafka's connector.
+_NUMBERS: Final = {-2: "earliest", -1: "latest"}
+
+
+def _one_offset(value: object) -> int | str:
+    if isinstance(value, str) and value in _WORDS:
+        return value
+    if type(value) is int and value in _NUMBERS:
+        return _NUMBERS[value]
+    if type(value) is int and value >= 0:
+        return value
+    raise ValueError("offsets of JSON to be earliest (-2), latest (-1), group or a number from 0 on")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One end of what is read: ``word`` (earliest, latest, group), ``back_count`` messages or ``back_ms`` milliseconds
+    before the end, or offsets by queue; exactly one of them, but ``others`` (a word) goes with ``by_queue``.
+    """
+
+    word: str | None = None
+    back_count: int | None = None
+    back_ms: int | None = None
+    by_queue: Mapping[tuple[str, int], int | str] | None = None
+    others: int | str | None = None
+
+
+def _by_queue(table: dict[str, Any], one: Callable[[object], Any]) -> tuple[dict[tuple[str, int], Any], Any]:
+    """``{"T/0": v, "*": w}`` or ``{"T": {"0": v}}`` as ((topic, queue id) -> v, w)."""
+    found: dict[tuple[str, int], Any] = {}
+    others = None
+    for name, value in table.items():
+        if name == "*":
+            others = one(value)
+            continue
+        entries = value.items() if isinstance(value, dict) else [(name.rpartition("/")[2], value)]
+        topic = name if isinstance(value, dict) else name.rpartition("/")[0]
+        for queue_id, entry in entries:
+            if not topic or not (queue_id.isascii() and queue_id.isdigit()):
+                raise ValueError('JSON by queue, {"T/0": 5} or {"T": {"0": 5}}')
+            found[topic, int(queue_id)] = one(entry)
+    return found, others
+
+
+def _bound(text: str) -> Bound:
+    word = text.strip()
+    if word.lower() in _WORDS:
+        return Bound(word=word.lower())
+    if word.startswith("{"):
+        by_queue, others = _by_queue(_json_object(word), _one_offset)
+        return Bound(by_queue=by_queue, others=others)
+    if word.startswith("-") and word[1:].isascii() and word[1:].isdigit():
+        return Bound(back_count=int(word[1:]))
+    if word.startswith("-") and _DURATION.fullmatch(word[1:]):
+        return Bound(back_ms=duration_ms(word[1:]))
+    raise ValueError("earliest, latest, group, -1000 (messages), -10m (time) or JSON by queue")
+
+
+def _one_instant(value: object) -> int:
+    if isinstance(value, str):
+        return instant_ms(value)
+    if type(value) is int and value >= 0:
+        return value
+    raise ValueError("times in milliseconds or as text")
+
+
+def _instants(text: str) -> Mapping[tuple[str, int], int]:
+    found, others = _by_queue(_json_object(text), _one_instant)
+    if others is not None:
+        raise ValueError("times of named queues; startingTimestamp or endingTimestamp is for the others")
+    return found
+
+
+def _choice(*words: str) -> Reader:
+    def read(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(" or ".join(words) + _nearest(word, words))
+        return word
+
+    read.__name__ = "|".join(words)
+    return read
+
+
+_KINDS: Final[dict[Reader, str]] = {
+    _text: "text",
+    _flag: "true, false",
+    _number: "number",
+    size: "size",
+    duration_ms: "duration",
+    instant_ms: "time",
+    _names: "names",
+    _pattern: "regular expression",
+    _queues: "queues",
+    _bound: "offsets",
+    _instants: "JSON",
+}
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def _option(read: Reader, default: Any, where: tuple[str, ...], meaning: str, *, shown: str = "") -> Any:
+    metadata = {"read": read, "where": where, "meaning": meaning, "shown": shown}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parsed options; a field's name is the option's in snake case."""
+
+    # where the store is
+    path: str | None = _option(_text, None, EVERYWHERE, "Root directory of the store; `load(path)` sets it.")
+    name_server: str | None = _option(
+        _text, None, EVERYWHERE, "Name server of a cluster to read or write over the network. Not in this version."
+    )
+    brokers: str | None = _option(_text, None, EVERYWHERE, "Brokers to go to over the network. Not in this version.")
+
+    # what is read
+    view: str = _option(
+        _choice("messages", "queues", "files", "audit", "consumequeue", "groups"), "messages", (BATCH,),
+        "What the rows are: messages, queues with their bounds, files of the log, a check of each file of the log, "
+        "units of the queues, or the progress of consumer groups.",
+    )  # fmt: skip
+    columns: tuple[str, ...] | None = _option(
+        _names,
+        None,
+        READ,
+        "Columns to read, in this order; fewer columns are much faster. `.schema(...)` does the same.",
+    )
+    include_body: bool = _option(_flag, True, READ, "Is `body` among the columns when none are named?")
+    properties: str = _option(
+        _choice("map", "raw", "none"), "map", READ,
+        "Properties as a map, as the string that is stored, or not at all.",
+    )  # fmt: skip
+    subscribe: tuple[str, ...] | None = _option(
+        _names, None, READ, "Topics to read. One of subscribe, assign and subscribePattern, or none for all topics "
+        "but light queues.",
+    )  # fmt: skip
+    assign: tuple[tuple[str, int], ...] | None = _option(
+        _queues, None, READ, 'Queues to read: `T/0,T/1` or `{"T": [0, 1]}`.'
+    )
+    subscribe_pattern: re.Pattern[str] | None = _option(
+        _pattern, None, READ, "Topics to read whose whole name matches."
+    )
+    starting_offsets: Bound | None = _option(
+        _bound, None, READ,
+        "First message of each queue: `earliest`, `latest`, `group` (see group), `-1000` (messages before the end), "
+        '`-10m` (before now), or JSON such as `{"T/0": 17, "T/1": "latest", "*": "earliest"}`; -2 and -1 are earliest '
+        "and latest, `*` is for queues that are not named.", shown="batch earliest, stream latest",
+    )  # fmt: skip
+    ending_offsets: Bound | None = _option(
+        _bound, None, (BATCH,), "End of each queue, not included; the same forms.", shown="latest"
+    )
+    starting_timestamp: int | None = _option(
+        instant_ms, None, READ, "Read from the first message on that was stored at or after this time."
+    )
+    ending_timestamp: int | None = _option(instant_ms, None, (BATCH,), "Read messages stored before this time.")
+    starting_offsets_by_timestamp: Mapping[tuple[str, int], int] | None = _option(
+        _instants, None, READ, 'The same by queue: `{"T/0": 1767225600000}`.'
+    )
+    ending_offsets_by_timestamp: Mapping[tuple[str, int], int] | None = _option(
+        _instants, None, (BATCH,), "The same by queue."
+    )
+    starting_offsets_by_timestamp_strategy: str = _option(
+        _choice("latest", "error"), "latest", READ,
+        "A queue without a message at or after its starting time: begin at its end, or fail.",
+    )  # fmt: skip
+    group: str | None = _option(_text, None, READ, "Consumer group whose offsets `group` means.")
+    tag_filter: str | None = _option(_text, None, READ, "Only messages with one of these tags: `A || B`.")
+    pushdown: bool = _option(
+        _flag, False, (BATCH,), "Evaluate filters while reading; needs `spark.sql.python.filterPushdown.enabled=true`."
+    )
+
+    # how it is read
+    order: str = _option(
+        _choice("auto", "queue", "commitlog"), "auto", READ,
+        "Along the queues, along the log, or whichever reads less.",
+    )  # fmt: skip
+    partition_bytes: int = _option(size, 128 << 20, READ, "Bytes of log that one task reads.", shown="128m")
+    min_partitions: int | None = _option(_number, None, READ, "At least so many tasks, where there is enough to read.")
+    max_partitions: int | None = _option(_number, None, READ, "At most so many tasks.")
+    batch_bytes: int = _option(size, 1 << 20, READ, "Bytes of log in one Arrow batch.", shown="1m")
+    verify_crc: str = _option(
+        _choice("off", "fail", "skip", "mark"), "off", READ,
+        "A body whose checksum disagrees: not looked at; the task fails; the message is left out; the column `crcOk` "
+        "tells. With skip and mark, what is no record at all is left out too, with off and fail it fails the task.",
+    )  # fmt: skip
+    fail_on_data_loss: bool = _option(
+        _flag,
+        True,
+        READ,
+        "Fail when messages that should be read are gone; otherwise they are left out with a warning.",
+    )
+    lease_ttl: int = _option(
+        duration_ms, 3_600_000, READ,
+        "For so long mqfast's retention keeps what was planned to be read; 0s: no lease is written.", shown="1h",
+    )  # fmt: skip
+
+    # streams
+    max_offsets_per_trigger: int | None = _option(_number, None, (STREAM,), "At most so many messages in one batch.")
+    max_bytes_per_trigger: int | None = _option(size, None, (STREAM,), "At most so many bytes of log in one batch.")
+    min_offsets_per_trigger: int | None = _option(
+        _number, None, (STREAM,), "Wait for so many messages before the next batch, but no longer than maxTriggerDelay."
+    )
+    max_trigger_delay: int = _option(
+        duration_ms, 900_000, (STREAM,), "How long minOffsetsPerTrigger may wait.", shown="15m"
+    )
+    state_dir: str | None = _option(
+        _text, None, (STREAM,), "Directory that keeps the first offsets, so that a restart before the first batch "
+        "begins at the same place.",
+    )  # fmt: skip
+    commit_group: str | None = _option(
+        _text, None, (STREAM,), "Write the progress into the store as the offsets of this consumer group."
+    )
+
+    # the sink
+    topic: str | None = _option(_text, None, (SINK,), "Topic of rows without a column `topic`.")
+    queue_selector: str = _option(
+        _choice("hash", "round_robin", "column"), "hash", (SINK,),
+        "Queue of a row without `queueId`: by the hash of its sharding key or keys, in turn, or only by the column.",
+    )  # fmt: skip
+    preserve_timestamps: bool = _option(_flag, False, (SINK,), "Keep `bornTimestamp` of the rows.")
+    preserve_ids: bool = _option(_flag, False, (SINK,), "Keep `uniqKey` of the rows.")
+    ignore_extra_columns: bool = _option(_flag, False, (SINK,), "Leave out columns that the sink does not know.")
+    txn_id: str | None = _option(
+        _text, None, (SINK,), "Name under which a write counts once; give the same one when a job is repeated.",
+        shown="query id, job id",
+    )  # fmt: skip
+    staging: str | None = _option(
+        _text, None, (SINK,), "Directory for what tasks have written and the driver has not yet appended.",
+        shown="<store>/spark-staging",
+    )  # fmt: skip
+    staging_ttl: int = _option(
+        duration_ms, 604_800_000, (SINK,), "Staged files that nobody names go after so long.", shown="7d"
+    )
+    delivery: str = _option(
+        _choice("exactly_once", "at_least_once"), "exactly_once", (SINK,), "What a restart may do to written messages."
+    )
+
+
+def option_name(field: str) -> str:
+    """The option's name as users write it: ``partition_bytes`` is ``partitionBytes``."""
+    first, *rest = field.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+_FIELDS: Final = {option_name(field.name).lower(): field for field in dataclasses.fields(Options)}
+
+
+def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    by_lower = {word.lower(): word for word in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[found[0]]}?" if found else ""
+
+
+def nearest_name(name: str, known: list[str]) -> str:
+    """``"; did you mean x?"`` where a known name is near, else nothing."""
+    return _nearest(name, known)
+
+
+def parse(given: Mapping[str, str], *where: str) -> Options:
+    """Check and convert what a user gave; names in any case, ``where`` is BATCH, STREAM or SINK, or several of them
+    where it is not known yet which it will be.
+
+    Raises: ConfigError naming the option, what was expected and the nearest name.
+    """
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        key = name.lower()
+        if key in _SPARKS_OWN:
+            continue
+        field = _FIELDS.get(key)
+        here = [option_name(f.name) for f in _FIELDS.values() if set(where) & set(f.metadata["where"])]
+        if field is None:
+            raise ConfigError(f"option {name}: there is none of this name{_nearest(name, here)}")
+        proper = option_name(field.name)
+        if not set(where) & set(field.metadata["where"]):
+            places = " and ".join(field.metadata["where"])
+            raise ConfigError(f"option {proper}: it is for {places}, not for {' and '.join(where)}")
+        try:
+            values[field.name] = field.metadata["read"](str(text))
+        except ValueError as error:
+            raise ConfigError(f"option {proper}: expected {error}, found {text!r}") from None
+    options = Options(**values)
+    _check_together(options)
+    return options
+
+
+def _check_together(o: Options) -> None:
+    if o.path is None and o.name_server is None and o.brokers is None:
+        raise ConfigError("option path: expected the root directory of a store, found none")
+    if o.name_server is not None or o.brokers is not None:
+        name = "nameServer" if o.name_server is not None else "brokers"
+        raise ConfigError(f"option {name}: this version reads and writes local stores only; give path")
+    chosen = [n for n, v in (("subscribe", o.subscribe), ("assign", o.assign), ("subscribePattern", o.subscribe_pattern)) if v]  # fmt: skip
+    if len(chosen) > 1:
+        raise ConfigError(f"options {' and '.join(chosen)}: expected one of them")
+    for way in ("starting", "ending"):
+        names = (f"{way}_offsets", f"{way}_timestamp", f"{way}_offsets_by_timestamp")
+        given = [option_name(name) for name in names if getattr(o, name) is not None]
+        if len(given) > 1 and given != [f"{way}Timestamp", f"{way}OffsetsByTimestamp"]:
+            raise ConfigError(f"options {' and '.join(given)}: expected one of them")
+    for bound, name in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
+        words = {bound.word, bound.others, *(bound.by_queue or {}).values()} if bound is not None else set()
+        if "group" in words and o.group is None:
+            raise ConfigError(f"option {name}: group needs the option group, the consumer group's name")
+    if o.min_partitions is not None and o.max_partitions is not None and o.min_partitions > o.max_partitions:
+        raise ConfigError(f"option minPartitions: expected at most maxPartitions ({o.max_partitions}), found {o.min_partitions}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Described:
+    """One row of the reference."""
+
+    name: str
+    kind: str
+    default: str
+    where: str
+    meaning: str
+
+
+def describe() -> list[Described]:
+    """Every option, in the order of the table."""
+    rows = []
+    for field in dataclasses.fields(Options):
+        read, default = field.metadata["read"], field.default
+        shown = field.metadata["shown"] or ("" if default is None else str(default).lower())
+        where = ", ".join(field.metadata["where"]) if field.metadata["where"] != EVERYWHERE else "all"
+        kind = _KINDS.get(read, read.__name__)
+        rows.append(Described(option_name(field.name), kind, shown, where, field.metadata["meaning"]))
+    return rows

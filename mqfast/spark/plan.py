@@ -1,0 +1,212 @@
+"""From a snapshot of a store to the pieces that tasks read.
+
+Room: the Spark adapter, imports neither Spark nor Arrow. Everything here is arithmetic on a snapshot that was taken
+once; the few questions that need the store (where a record begins, which bytes a queue's offsets span) go through
+``Places``, so that it can be tested without one. It must never read a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from mqfast.message import LMQ_PREFIX
+
+__all__ = [
+    "LogFile",
+    "Piece",
+    "Places",
+    "Queue",
+    "QueueRange",
+    "ScanRange",
+    "Selection",
+    "Snapshot",
+    "plan",
+    "scan_pieces",
+]
+
+# Along the log when at least this part of the bytes between the first and the last message is asked for.
+_LOG_SHARE: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the log; ``used`` bytes of it belong to the log."""
+
+    path: str
+    start: int
+    bytes: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue: messages from ``min_offset`` up to, not including, ``max_offset``."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    is_batch: bool = False
+
+    @property
+    def is_light(self) -> bool:
+        """Do its messages lie in the log under another topic?"""
+        return self.topic.startswith(LMQ_PREFIX)
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A store at one moment. What lies beyond these ends is not read, however long a job runs.
+
+    ``store_id`` names the store by its content, see ``LocalAccess.check``; ``log_start`` and ``log_end`` are physical
+    offsets, ``taken_ms`` is the time.
+    """
+
+    root: str
+    store_id: str
+    taken_ms: int
+    log_start: int
+    log_end: int
+    files: tuple[LogFile, ...] = ()
+    queues: tuple[Queue, ...] = ()
+
+    @property
+    def message_bytes(self) -> float:
+        """About how many bytes of log one message takes."""
+        messages = sum(q.messages for q in self.queues if not q.is_light)
+        return (self.log_end - self.log_start) / messages if messages else 1024.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Messages of one queue from ``start`` up to, not including, ``end``."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRange:
+    """Records that begin in the log from ``start`` up to, not including, ``end``; a record begins at ``start``."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task reads: a part of the log, or parts of queues one after another."""
+
+    scan: ScanRange | None = None
+    queues: tuple[QueueRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The messages that a user asked for.
+
+    ``whole``: everything that queues could hold, so that the log need not be compared with them.
+    """
+
+    ranges: tuple[QueueRange, ...] = ()
+    whole: bool = False
+
+    @property
+    def messages(self) -> int:
+        """How many messages it holds at most."""
+        return sum(r.end - r.start for r in self.ranges)
+
+
+class Places(Protocol):
+    """What planning asks of a store."""
+
+    def boundary(self, physical_offset: int, limit: int) -> int:
+        """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
+
+    def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
+        """The part of the log in which these messages lie; ``(0, 0)`` for none."""
+
+
+def plan(
+    snapshot: Snapshot,
+    selection: Selection,
+    places: Places,
+    *,
+    order: str = "auto",
+    partition_bytes: int = 128 << 20,
+    min_partitions: int | None = None,
+    max_partitions: int | None = None,
+) -> list[Piece]:
+    """Cut what was asked for into pieces of about ``partition_bytes`` of log; empty when there is nothing."""
+    ranges = [r for r in selection.ranges if r.start < r.end]
+    if selection.whole:
+        span = (snapshot.log_start, snapshot.log_end)
+    else:
+        span = places.physical_span(ranges) if ranges else (0, 0)
+    if span[0] >= span[1]:
+        return []
+    selected = span[1] - span[0] if selection.whole else sum(r.end - r.start for r in ranges) * snapshot.message_bytes
+    along_log = order == "commitlog" or (order == "auto" and _prefers_log(snapshot, selection, selected, span))
+    total = span[1] - span[0] if along_log else selected
+    parts = max(1, round(total / partition_bytes))
+    if min_partitions is not None:
+        parts = max(parts, min_partitions)
+    if max_partitions is not None:
+        parts = min(parts, max_partitions)
+    if along_log:
+        return [Piece(scan=piece) for piece in scan_pieces(span[0], span[1], parts, places)]
+    return _queue_pieces(ranges, parts)
+
+
+def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span: tuple[int, int]) -> bool:
+    if selection.whole:
+        return True
+    kinds = {(q.topic, q.queue_id): q for q in snapshot.queues}
+    wanted = [kinds.get((r.topic, r.queue_id)) for r in selection.ranges]
+    # A light queue's messages are found through it only; a batch queue counts otherwise than its records do.
+    if any(q is not None and (q.is_light or q.is_batch) for q in wanted):
+        return False
+    return selected >= _LOG_SHARE * (span[1] - span[0])
+
+
+def scan_pieces(start: int, end: int, parts: int, places: Places) -> list[ScanRange]:
+    """Cut a part of the log into at most ``parts`` pieces of like size, each from the beginning of a record on."""
+    cuts = [start]
+    for i in range(1, parts):
+        wanted = start + (end - start) * i // parts
+        if wanted > cuts[-1]:
+            cut = places.boundary(wanted, end)
+            if cuts[-1] < cut < end:
+                cuts.append(cut)
+    return [ScanRange(a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+
+
+def _queue_pieces(ranges: Sequence[QueueRange], parts: int) -> list[Piece]:
+    """Deal the messages out in order; a queue is cut where a piece is full, and a piece may hold many queues."""
+    total = sum(r.end - r.start for r in ranges)
+    parts = min(parts, total)
+    pieces: list[Piece] = []
+    current: list[QueueRange] = []
+    done = 0
+    for r in ranges:
+        at = r.start
+        while at < r.end:
+            # Messages up to the end of the piece that is being filled: all pieces differ by at most one.
+            room = total * (len(pieces) + 1) // parts - done
+            count = min(room, r.end - at)
+            current.append(QueueRange(r.topic, r.queue_id, at, at + count))
+            at += count
+            done += count
+            if count == room:
+                pieces.append(Piece(queues=tuple(current)))
+                current = []
+    return pieces

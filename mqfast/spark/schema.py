@@ -1,0 +1,222 @@
+"""The columns of every view, in one place: from here come the Arrow schema, the StructType and their agreement.
+
+Room: the Spark adapter. pyarrow and pyspark are imported where their types are made. It must never know where a value
+comes from; that is ``access.py`` and the scanner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import ConfigError
+from mqfast.spark.options import Options, nearest_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["VIEWS", "Column", "arrow_schema", "columns_of_type", "chosen_columns", "struct_type"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column; ``kind`` is Spark's short name of the type."""
+
+    name: str
+    kind: str
+    meaning: str
+    nullable: bool = False
+
+
+_MAP: Final = "map<string,string>"
+
+MESSAGES: Final = (
+    Column("topic", "string", "Topic of the queue."),
+    Column("queueId", "int", "Queue."),
+    Column("queueOffset", "bigint", "Place in the queue, counted in messages."),
+    Column("physicalOffset", "bigint", "Place in the log, counted in bytes."),
+    Column("msgSize", "int", "Bytes of the whole record."),
+    Column("bodySize", "int", "Bytes of the body as stored."),
+    Column("bornTimestamp", "timestamp", "When the producer made the message."),
+    Column("storeTimestamp", "timestamp", "When the message was stored."),
+    Column("bornHost", "string", "Host and port of the producer."),
+    Column("storeHost", "string", "Host and port of the broker."),
+    Column("flag", "int", "The application's own number."),
+    Column("sysFlag", "int", "Bits: compressed body, transaction, IPv6 hosts, batch."),
+    Column("reconsumeTimes", "int", "How often the message was sent back."),
+    Column("preparedTransactionOffset", "bigint", "Place of the half message of a transaction."),
+    Column("bodyCrc", "int", "Checksum of the body as the record has it, 31 bits."),
+    Column("tags", "string", "Property TAGS.", nullable=True),
+    Column("keys", "string", "Property KEYS, separated by blanks.", nullable=True),
+    Column("uniqKey", "string", "Property UNIQ_KEY, made by the producer.", nullable=True),
+    Column("msgId", "string", "Message id from store host and place in the log."),
+    Column("properties", _MAP, "All properties; `properties=raw`: the string as stored."),
+    Column("body", "binary", "The body as stored, perhaps compressed (see sysFlag)."),
+    Column("crcOk", "boolean", "Does the checksum agree? Only with `verifyCrc=mark`."),
+)
+
+# Left out unless they are named: they cost time and are rarely wanted.
+_ON_REQUEST: Final = frozenset({"bornHost", "storeHost", "msgId"})
+
+QUEUES: Final = (
+    Column("topic", "string", "Topic."),
+    Column("queueId", "int", "Queue."),
+    Column("minOffset", "bigint", "First message still in the log."),
+    Column("maxOffset", "bigint", "Behind the last message."),
+    Column("messages", "bigint", "maxOffset - minOffset."),
+    Column("minTimestamp", "timestamp", "Store time of the first message.", nullable=True),
+    Column("maxTimestamp", "timestamp", "Store time of the last message.", nullable=True),
+    Column("minPhysicalOffset", "bigint", "Place of the first message in the log.", nullable=True),
+    Column("maxPhysicalOffset", "bigint", "Place of the last message in the log.", nullable=True),
+)
+FILES: Final = (
+    Column("path", "string", "The file."),
+    Column("startOffset", "bigint", "Physical offset of its first byte."),
+    Column("fileBytes", "bigint", "Its length."),
+    Column("usedBytes", "bigint", "Bytes of it that belong to the log so far."),
+    Column("modified", "timestamp", "When it was last written."),
+    Column("minTimestamp", "timestamp", "Store time of its first message.", nullable=True),
+)
+AUDIT: Final = (
+    Column("path", "string", "The file."),
+    Column("startOffset", "bigint", "Physical offset of the first byte that was looked at."),
+    Column("endOffset", "bigint", "Physical offset behind the last one."),
+    Column("records", "bigint", "Whole records whose checksums agree."),
+    Column("recordBytes", "bigint", "Their bytes."),
+    Column("bodyBytes", "bigint", "Bytes of their bodies."),
+    Column("crcErrors", "bigint", "Whole records whose checksums do not."),
+    Column("gaps", "bigint", "Places where no record begins though one should."),
+    Column("gapBytes", "bigint", "Bytes up to the next record there."),
+    Column("firstBadOffset", "bigint", "Physical offset of the first fault.", nullable=True),
+    Column("firstBadReason", "string", "What is wrong there.", nullable=True),
+    Column("minTimestamp", "timestamp", "Lowest store time.", nullable=True),
+    Column("maxTimestamp", "timestamp", "Highest store time.", nullable=True),
+)
+CONSUMEQUEUE: Final = (
+    Column("topic", "string", "Topic of the queue."),
+    Column("queueId", "int", "Queue."),
+    Column("queueOffset", "bigint", "Place of the unit in the queue."),
+    Column("physicalOffset", "bigint", "Where it says that the record is."),
+    Column("msgSize", "int", "How long it says that the record is."),
+    Column("tagsCode", "bigint", "Hash of the tags; for delayed messages the delivery time."),
+    Column("messages", "int", "Messages behind the unit: above 1 in batch queues only."),
+)
+GROUPS: Final = (
+    Column("group", "string", "Consumer group."),
+    Column("topic", "string", "Topic."),
+    Column("queueId", "int", "Queue."),
+    Column("committedOffset", "bigint", "Next message that the group will read."),
+    Column("minOffset", "bigint", "First message of the queue.", nullable=True),
+    Column("maxOffset", "bigint", "Behind its last message.", nullable=True),
+    Column("lag", "bigint", "Messages that the group has not read.", nullable=True),
+)
+VIEWS: Final[dict[str, tuple[Column, ...]]] = {
+    "messages": MESSAGES,
+    "queues": QUEUES,
+    "files": FILES,
+    "audit": AUDIT,
+    "consumequeue": CONSUMEQUEUE,
+    "groups": GROUPS,
+}
+
+
+# --- which columns ---------------------------------------------------------------------------------------------------
+
+
+def _available(options: Options) -> dict[str, Column]:
+    found = {}
+    for column in VIEWS[options.view]:
+        if column.name == "crcOk" and options.view == "messages" and options.verify_crc != "mark":
+            continue
+        if column.name == "properties" and options.properties != "map":
+            if options.properties == "none":
+                continue
+            column = replace(column, kind="string")
+        found[column.name] = column
+    return found
+
+
+def _named(name: str, available: dict[str, Column], options: Options) -> Column:
+    column = available.get(name)
+    if column is not None:
+        return column
+    if name == "crcOk" and options.view == "messages":
+        raise ConfigError("column crcOk: it is there with verifyCrc=mark only")
+    if name == "properties" and options.view == "messages":
+        raise ConfigError("column properties: properties=none leaves it out")
+    raise ConfigError(f"column {name}: view {options.view} has none of this name{nearest_name(name, list(available))}")
+
+
+def chosen_columns(options: Options) -> tuple[Column, ...]:
+    """The columns that the options ask for, of whatever view.
+
+    Raises: ConfigError for a column that the view does not have.
+    """
+    available = _available(options)
+    if options.columns is not None:
+        return tuple(_named(name, available, options) for name in options.columns)
+    left_out = set(_ON_REQUEST) if options.view == "messages" else set()
+    if not options.include_body:
+        left_out.add("body")
+    return tuple(column for name, column in available.items() if name not in left_out)
+
+
+def columns_of_type(schema: StructType, options: Options) -> tuple[Column, ...]:
+    """The columns that a user's own schema names, in its order.
+
+    Raises: ConfigError for unknown names and for types that are not the column's.
+    """
+    available = _available(options)
+    found = []
+    for field in schema.fields:
+        column = _named(field.name, available, options)
+        if field.dataType.simpleString() != column.kind:
+            raise ConfigError(
+                f"column {column.name}: expected type {column.kind}, found {field.dataType.simpleString()}"
+            )
+        if not field.nullable and column.nullable:
+            raise ConfigError(f"column {column.name}: it may be null; the schema says not null")
+        found.append(replace(column, nullable=field.nullable))
+    if not found:
+        raise ConfigError("schema: expected at least one column, found none")
+    if len({column.name for column in found}) < len(found):
+        raise ConfigError("schema: expected each column once")
+    return tuple(found)
+
+
+# --- both kinds of schema --------------------------------------------------------------------------------------------
+
+
+def struct_type(columns: Iterable[Column]) -> StructType:
+    """Spark's schema of these columns."""
+    from pyspark.sql import types as t
+
+    kinds: dict[str, DataType] = {
+        "string": t.StringType(),
+        "int": t.IntegerType(),
+        "bigint": t.LongType(),
+        "timestamp": t.TimestampType(),
+        "binary": t.BinaryType(),
+        "boolean": t.BooleanType(),
+        _MAP: t.MapType(t.StringType(), t.StringType(), True),
+    }
+    return t.StructType([t.StructField(c.name, kinds[c.kind], c.nullable) for c in columns])
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """Arrow's schema of these columns, the one that Spark expects of their StructType."""
+    import pyarrow as pa
+
+    entries = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True))
+    kinds = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
+        "boolean": pa.bool_(),
+        _MAP: entries,
+    }
+    return pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in columns])

@@ -1,0 +1,156 @@
+"""Which messages a user asked for: topics and queues, and where each queue begins and ends.
+
+Room: the Spark adapter, imports neither Spark nor Arrow. Works on one snapshot, for batches and for the first offsets
+of a stream alike; what only the store knows (offsets by time, offsets of groups) comes through ``Access``. It must
+never leave out in silence what was named: an unknown topic or queue is an error with the nearest name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from mqfast.errors import ConfigError, DataLoss
+from mqfast.spark.options import Bound, Options, nearest_name
+from mqfast.spark.plan import Queue, QueueRange, Selection, Snapshot
+
+if TYPE_CHECKING:
+    from mqfast.spark.access import Access
+
+__all__ = ["ending_offsets", "select", "selected_queues", "starting_offsets"]
+
+Key = tuple[str, int]
+
+
+def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
+    """The queues that subscribe, assign or subscribePattern name; all but light queues without any of them.
+
+    Raises: ConfigError for a topic or queue that is not there.
+    """
+    queues = snapshot.queues
+    if options.subscribe is not None:
+        topics = sorted({q.topic for q in queues})
+        for name in options.subscribe:
+            if name not in topics:
+                raise ConfigError(f"option subscribe: the store has no topic {name}{nearest_name(name, topics)}")
+        return [q for q in queues if q.topic in options.subscribe]
+    if options.assign is not None:
+        known = {(q.topic, q.queue_id): q for q in queues}
+        names = [f"{topic}/{queue_id}" for topic, queue_id in known]
+        for topic, queue_id in options.assign:
+            if (topic, queue_id) not in known:
+                name = f"{topic}/{queue_id}"
+                raise ConfigError(f"option assign: the store has no queue {name}{nearest_name(name, names)}")
+        return [known[key] for key in options.assign]
+    if options.subscribe_pattern is not None:
+        return [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
+    return [q for q in queues if not q.is_light]
+
+
+def starting_offsets(
+    snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Access, default: str
+) -> dict[Key, int]:
+    """The first offset of each queue, within its bounds; ``default`` is earliest or latest.
+
+    Raises: ConfigError for a queue that is not there or, with strategy error, has nothing from the time on; DataLoss
+        for an offset below the bounds.
+    """
+    by_time = options.starting_offsets_by_timestamp
+    found = _resolve(
+        snapshot, queues, options, access, default, "starting", options.starting_offsets, options.starting_timestamp, by_time
+    )  # fmt: skip
+    if options.starting_offsets_by_timestamp_strategy == "error":
+        for queue in queues:
+            key = (queue.topic, queue.queue_id)
+            timed = options.starting_timestamp is not None or key in (by_time or {})
+            if timed and found[key] >= queue.max_offset:
+                raise ConfigError(f"option startingTimestamp: queue {key[0]}/{key[1]} has no message from then on")
+    return found
+
+
+def ending_offsets(snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Access) -> dict[Key, int]:
+    """The end of each queue, not included, within its bounds.
+
+    Raises: as starting_offsets.
+    """
+    return _resolve(
+        snapshot, queues, options, access, "latest", "ending",
+        options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp,
+    )  # fmt: skip
+
+
+def _resolve(
+    snapshot: Snapshot,
+    queues: Iterable[Queue],
+    options: Options,
+    access: Access,
+    default: str,
+    way: str,
+    bound: Bound | None,
+    timestamp: int | None,
+    timestamps: Mapping[Key, int] | None,
+) -> dict[Key, int]:
+    queues = list(queues)
+    bound = bound or Bound(word=default)
+    named = {*(bound.by_queue or {}), *(timestamps or {})}
+    _check_named(named, queues, f"{way}Offsets" if bound.by_queue else f"{way}OffsetsByTimestamp")
+    groups: dict[Key, int] = {}
+    if options.group is not None:
+        groups = access.group_offsets(options.group)
+    found: dict[Key, int] = {}
+    for q in queues:
+        key = (q.topic, q.queue_id)
+        moment = (timestamps or {}).get(key, timestamp)
+        if moment is None and bound.back_ms is not None:
+            moment = snapshot.taken_ms - bound.back_ms
+        if moment is not None:
+            offset = access.offset_by_time(q.topic, q.queue_id, moment)
+        elif bound.back_count is not None:
+            offset = q.max_offset - bound.back_count
+        else:
+            wanted: int | str | None = bound.word
+            if bound.by_queue is not None:
+                wanted = bound.by_queue.get(key, bound.others if bound.others is not None else default)
+            if wanted == "group":
+                wanted = groups.get(key, default)
+            offset = q.min_offset if wanted == "earliest" else q.max_offset if wanted == "latest" else int(wanted or 0)
+            if isinstance(wanted, int):
+                _check_offset(q, offset, way, options.fail_on_data_loss)
+        found[key] = min(max(offset, q.min_offset), q.max_offset)
+    return found
+
+
+def _check_named(named: Iterable[Key], queues: list[Queue], option: str) -> None:
+    known = {(q.topic, q.queue_id) for q in queues}
+    for key in sorted(set(named) - known):
+        name = f"{key[0]}/{key[1]}"
+        near = nearest_name(name, [f"{topic}/{queue_id}" for topic, queue_id in known])
+        raise ConfigError(f"option {option}: queue {name} is not among those that are read{near}")
+
+
+def _check_offset(queue: Queue, offset: int, way: str, fail: bool) -> None:
+    """An offset outside of the queue means that messages are gone, or that the offset is of another store."""
+    if fail and not queue.min_offset <= offset <= queue.max_offset:
+        raise DataLoss(
+            f"{way} offset {offset} of queue {queue.topic}/{queue.queue_id}: expected {queue.min_offset} to "
+            f"{queue.max_offset}, which is what the store has; failOnDataLoss=false reads what is there"
+        )
+
+
+def select(snapshot: Snapshot, options: Options, access: Access) -> Selection:
+    """The messages that a batch reads.
+
+    Raises: ConfigError, DataLoss.
+    """
+    queues = selected_queues(snapshot, options)
+    given = (
+        options.subscribe, options.assign, options.subscribe_pattern,
+        options.starting_offsets, options.starting_timestamp, options.starting_offsets_by_timestamp,
+        options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp,
+    )  # fmt: skip
+    if all(value is None for value in given):
+        return Selection(tuple(QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues), whole=True)
+    start = starting_offsets(snapshot, queues, options, access, "earliest")
+    end = ending_offsets(snapshot, queues, options, access)
+    ranges = (QueueRange(topic, queue_id, start[topic, queue_id], end[topic, queue_id]) for topic, queue_id in start)
+    return Selection(tuple(r for r in ranges if r.start < r.end))

@@ -1,0 +1,184 @@
+"""The data source ``mqfast`` as Spark sees it: schemas, partitions, and the reading of one partition.
+
+Room: the Spark adapter. Spark makes these objects in Python processes that know no session: once to plan, and again,
+unpickled, in every task; whatever a task needs travels in its partition. Options, schemas, paths and offsets are
+checked while planning, so that what is wrong shows before a job begins. It must never yield anything but Arrow
+batches: rows are ten times slower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from mqfast.spark import options as table
+from mqfast.spark.access import Access, ReadSettings, open_access
+from mqfast.spark.options import Options
+from mqfast.spark.plan import Piece, Selection, Snapshot, plan
+from mqfast.spark.schema import Column, chosen_columns, columns_of_type, struct_type
+from mqfast.spark.selection import select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, DataSourceStreamReader
+
+__all__ = ["BatchReader", "MqFastSource", "PushdownBatchReader"]
+
+
+class MqFastSource(DataSource):
+    """``format("mqfast")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "mqfast"
+
+    def schema(self) -> StructType:
+        """The columns that the options ask for.
+
+        Raises: ConfigError, StoreNotFound.
+        """
+        options = table.parse(self.options, table.BATCH, table.STREAM)
+        open_access(options).close()
+        return struct_type(chosen_columns(options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A batch read. Raises: ConfigError."""
+        options = table.parse(self.options, table.BATCH)
+        kind = PushdownBatchReader if options.pushdown else BatchReader
+        return kind(options, columns_of_type(schema, options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream read. Raises: ConfigError."""
+        from mqfast.spark.stream import StreamReader
+
+        options = table.parse(self.options, table.STREAM)
+        return StreamReader(options, columns_of_type(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """A batch write. Raises: ConfigError."""
+        from mqfast.spark.sink import BatchWriter
+
+        return BatchWriter(table.parse(self.options, table.SINK), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """A stream write. Raises: ConfigError."""
+        from mqfast.spark.sink import StreamWriter
+
+        return StreamWriter(table.parse(self.options, table.SINK), schema, overwrite)
+
+
+@dataclasses.dataclass
+class Part(InputPartition):
+    """What one task reads, and all that it needs for that."""
+
+    options: Options
+    columns: tuple[Column, ...]
+    store_id: str
+    piece: Piece
+    settings: ReadSettings
+
+
+_settled = False
+
+
+def settle() -> None:
+    """Once per worker: what is loaded by now stays. Spark collects garbage after each task, which otherwise takes
+    longer than many a task.
+    """
+    global _settled
+    if not _settled:
+        _settled = True
+        gc.collect()
+        gc.freeze()
+
+
+def read_part(part: Part) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition.
+
+    Raises: StoreNotFound where the store is another one, CorruptFile, DataLoss, StorageError.
+    """
+    access = open_access(part.options)
+    try:
+        access.check(part.store_id)
+        if part.piece.scan is not None:
+            yield from access.scan(part.piece.scan, part.columns, part.settings)
+        for piece in part.piece.queues:
+            yield from access.gather(piece, part.columns, part.settings)
+    finally:
+        access.close()
+
+
+def read_settings(options: Options, selection: Selection) -> ReadSettings:
+    """How tasks read, as the options say; the same for batches and streams."""
+    bounds = None if selection.whole else {(r.topic, r.queue_id): (r.start, r.end) for r in selection.ranges}
+    tags = None
+    if options.tag_filter is not None and options.tag_filter.strip() != "*":
+        tags = tuple(tag.strip() for tag in options.tag_filter.split("||") if tag.strip())
+    return ReadSettings(
+        batch_bytes=options.batch_bytes,
+        verify_crc=options.verify_crc,
+        fail_on_data_loss=options.fail_on_data_loss,
+        queues=bounds,
+        tags=tags,
+        raw_properties=options.properties == "raw",
+    )
+
+
+def parts_of(
+    options: Options, columns: tuple[Column, ...], snapshot: Snapshot, pieces: Sequence[Piece], settings: ReadSettings
+) -> list[InputPartition]:
+    """Partitions of planned pieces; the same for batches and streams."""
+    along_queues = dataclasses.replace(settings, queues=None)
+    return [
+        Part(options, columns, snapshot.store_id, piece, settings if piece.scan is not None else along_queues)
+        for piece in pieces
+    ]
+
+
+class BatchReader(DataSourceReader):
+    """One batch read: a snapshot when it is planned, pieces of it read by tasks."""
+
+    def __init__(self, options: Options, columns: tuple[Column, ...]) -> None:
+        self.options: Final = options
+        self.columns: Final = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """Look at the store once, and divide what is to be read.
+
+        Raises: ConfigError, DataLoss, StoreNotFound, StorageError.
+        """
+        access = open_access(self.options)
+        try:
+            snapshot = access.snapshot()
+            selection = select(snapshot, self.options, access)
+            return self._plan(access, snapshot, selection)
+        finally:
+            access.close()
+
+    def _plan(self, access: Access, snapshot: Snapshot, selection: Selection) -> list[InputPartition]:
+        o = self.options
+        pieces = plan(
+            snapshot, selection, access, order=o.order, partition_bytes=o.partition_bytes,
+            min_partitions=o.min_partitions, max_partitions=o.max_partitions,
+        )  # fmt: skip
+        return parts_of(o, self.columns, snapshot, pieces, read_settings(o, selection))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of one partition, in Arrow batches."""
+        settle()
+        if isinstance(partition, Part):  # else there is nothing to read: Spark makes a partition of its own then
+            yield from read_part(partition)
+
+
+class PushdownBatchReader(BatchReader):
+    """A batch read that evaluates filters itself; see BatchReader."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what narrows the reading; Spark still evaluates all of them."""
+        return filters
