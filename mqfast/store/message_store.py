@@ -384,8 +384,8 @@ class MessageStore(PutPath):
             with self._dispatcher.locked(), self._queues.locked():
                 self._dispatcher.step()
                 leaving = self._queues.of_topic(topic)
-                self.mark_deleted(leaving)
                 try:
+                    self.mark_deleted(leaving)
                     # Their last records, be they durable or not: later they would begin the topic's next queues.
                     if self._pool is not None:
                         self.log.commit()

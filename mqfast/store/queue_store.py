@@ -94,10 +94,18 @@ class QueueStore:
             if self.is_batch(topic):
                 return self._batch_head(topic, queue_id)
             found = self.table.get(topic, queue_id)
+            if found is not None and found.deleted:  # the deletion of its topic broke off: go on with it
+                self._leave(found)
+                found = None
             if found is None:
                 found = self._make(topic, queue_id)
                 self.table.insert(found)
             return found
+
+    def _leave(self, queue: ConsumeQueue) -> None:
+        if queue not in self._gone:
+            self._gone.append(queue)
+        self.table.remove(queue.topic, queue.queue_id)
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         if self._gone:
@@ -113,6 +121,9 @@ class QueueStore:
 
     def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:
         head = self._batch_heads.get((topic, queue_id))
+        if head is not None and head.deleted:  # as above; what is left of its queue goes on
+            self._former_heads.append(head)
+            head = None
         if head is None:
             head = self._batch_heads[topic, queue_id] = self._make(topic, queue_id)
             head.next_offset = max(0, self._batch_queue(topic, queue_id).max_offset)
@@ -394,9 +405,7 @@ class QueueStore:
         with self._lock:
             for queue in self.table.all():
                 if queue.topic == topic:
-                    if queue not in self._gone:
-                        self._gone.append(queue)
-                    self.table.remove(topic, queue.queue_id)
+                    self._leave(queue)
             for key in [key for key in self.batch if key[0] == topic]:
                 if self.batch[key] not in self._gone:
                     self._gone.append(self.batch[key])
