@@ -7,7 +7,6 @@ names the command that repeats it.
 from __future__ import annotations
 
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -24,8 +23,7 @@ STEP = 3 if LONG else 40
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_random_kills(part: int) -> None:
-    seed = random.SystemRandom().randrange(1 << 30)
+def test_random_kills(part: int, seed: int) -> None:
     print(f"python tests/kill/runs.py {KILLS} {seed}")
     counts = runs.run_until(KILLS, seed)
     assert counts["kills"] >= KILLS
@@ -33,8 +31,8 @@ def test_random_kills(part: int) -> None:
 
 
 @pytest.mark.parametrize("name", syscalls.WORKLOADS)
-def test_kills_at_system_calls(tmp_path: Path, name: str) -> None:
-    first = random.SystemRandom().randrange(1, STEP + 1)
+def test_kills_at_system_calls(tmp_path: Path, seed: int, name: str) -> None:
+    first = seed % STEP + 1
     print(f"first call {first}, every {STEP}th")
     try:
         counts = syscalls.run(syscalls.build(tmp_path), name, STEP, first)

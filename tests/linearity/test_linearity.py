@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,8 +44,7 @@ def eager_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("dispatch", ["inline", "background"])
 @pytest.mark.parametrize("mode", [{}, SYNC, POOL, SYNC | POOL], ids=["async", "sync", "pool", "pool-sync"])
-def test_histories(tmp_path: Path, mode: dict[str, Any], dispatch: str) -> None:
-    seed = random.SystemRandom().randrange(1 << 30)
+def test_histories(tmp_path: Path, seed: int, mode: dict[str, Any], dispatch: str) -> None:
     print(f"seed {seed}")
     with mqfast.open(tmp_path / "store", **SMALL, **mode, dispatch=dispatch) as store:
         history = record(store, SECONDS, seed, writers=3, readers=3)

@@ -7,7 +7,6 @@ names the command that repeats it.
 from __future__ import annotations
 
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -23,8 +22,7 @@ PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_failing_allocations(part: int) -> None:
-    seed = random.SystemRandom().randrange(1 << 30)
+def test_failing_allocations(part: int, seed: int) -> None:
     names = [case.name for case in CASES][part::PARTS]
     print(f"python tests/memory/memory_runs.py {STEP} {seed} {' '.join(names)}")
     try:
