@@ -341,7 +341,7 @@ cdef int _errno_enxio = _errno.ENXIO
 cdef inline bint is_unit(const uint8_t *p, int32_t unit_bytes) noexcept nogil:
     if mq_get64(p) < 0 or mq_get32(p + 8) <= 0:
         return False
-    return unit_bytes == UNIT_BYTES or (mq_get64(p + 28) >= 0 and mq_get16(p + 36) > 0)
+    return unit_bytes == UNIT_BYTES or (<uint64_t> mq_get64(p + 28) >> 62 == 0 and mq_get16(p + 36) > 0)
 
 
 cdef int64_t first_set(const uint8_t *p, int64_t n) noexcept nogil:
@@ -367,10 +367,11 @@ cdef class LogWalk:
     Thread: one at a time. GIL: released while reading and parsing.
     """
 
-    def __cinit__(self, PreadFile file not None, int64_t physical_offset, bint check_crc=True, bint property_crc=False):
+    def __cinit__(self, PreadFile file not None, int64_t physical_offset, bint check_crc=True, bint property_crc=False,
+                  int64_t block_bytes=_BLOCK):
         memset(&self.window, 0, sizeof(self.window))
         self.file = file
-        self.room = _BLOCK
+        self.room = max(block_bytes, HEAD_BYTES)
         self.buffer = <uint8_t *> malloc(self.room)
         if self.buffer == NULL:
             raise MemoryError()

@@ -4,7 +4,7 @@ It must never read or write beside the file, whatever position it is asked for, 
 fields of a 46-byte unit stand, and nothing of queues. Layout: FORMAT.md.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from mqfast.store._mapped_file cimport MappedFile
 from mqfast.store._os cimport check, mq_get16, mq_get32, mq_get64, mq_os, mq_put16, mq_put32, mq_put64
 
@@ -83,7 +83,9 @@ def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> 
             while count < most:
                 p = base + count * 46
                 physical = mq_get64(p)
-                if physical < 0 or physical >= below_physical or mq_get32(p + 8) <= 0 or mq_get64(p + 28) < 0 or mq_get16(p + 36) <= 0:
+                if physical < 0 or physical >= below_physical or mq_get32(p + 8) <= 0 or mq_get16(p + 36) <= 0:
+                    break
+                if <uint64_t> mq_get64(p + 28) >> 62:  # negative, or so near the end of the numbers that it is damage
                     break
                 last = physical
                 count += 1

@@ -190,7 +190,8 @@ class BatchConsumeQueue:
     def recover(self) -> None:
         """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
 
-        A unit is valid when its offsets are not negative and its sizes are above 0.
+        A unit is valid when its offsets are not negative, its sizes are above 0, and its queue offset is below 2^62: so
+        that what follows it stays a number of 64 bits.
         """
         self.max_physical = -1
         if not self._files:
@@ -300,9 +301,9 @@ class BatchConsumeQueue:
         """
         if physical_offset <= self.max_physical:
             return
-        if size <= 0 or base_offset < 0 or not 0 < batch_size < 2**15:
+        if size <= 0 or not 0 <= base_offset < 2**62 or not 0 < batch_size < 2**15:
             raise ValueError(
-                f"unit of physical offset {physical_offset}: expected size > 0, base offset >= 0 and batch size"
+                f"unit of physical offset {physical_offset}: expected size > 0, base offset 0 to 2^62 - 1 and batch size"
                 f" 1 to 32767, found {size}, {base_offset}, {batch_size}"
             )
         number = self._end
