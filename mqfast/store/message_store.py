@@ -590,10 +590,8 @@ def _offset(where: object) -> int:
 
 
 def _directories(door: OsDoor, base: str) -> Iterator[str]:
-    for name in door.listdir(base):
-        path = os.path.join(base, name)
-        if door.is_dir(path):
-            yield path
+    for name in door.subdirectories(base):
+        yield os.path.join(base, name)
 
 
 def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:
@@ -640,7 +638,8 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
     if index is not None:
         note("max_hash_slot_num", index[0], paths.index)
         note("max_index_num", index[1], paths.index)
-    return replace(config, **found, explicit=config.explicit) if found else config
+    other = {name: size for name, size in found.items() if getattr(config, name) != size}
+    return replace(config, **other, explicit=config.explicit) if other else config
 
 
 def open_store(

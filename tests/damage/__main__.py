@@ -13,7 +13,7 @@ import sys
 from .check import Workplace, Wrong, clear
 from .mutations import mutate
 from .runner import Finding, Outcome, run, scratch_dir
-from .stores import make_bases
+from .stores import Bases, make_bases
 
 
 def line(outcome: Outcome) -> str:
@@ -34,13 +34,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument(
+        "--small", action="store_true", help="small stores, each read or opened: more mutations in the same time"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--findings", type=int, default=20, help="stop after so many")
     options = parser.parse_args()
-    bases = make_bases()
+    bases = Bases() if options.small else Bases(make_bases())
     if options.seed is not None:
         logging.disable(logging.CRITICAL)
-        print(mutate(bases, options.seed))
+        print(mutate(bases.of(options.seed), options.seed))
         root = os.path.join(scratch_dir(), "store")
         place = Workplace(root, bases)
         try:
@@ -66,12 +69,14 @@ def main() -> int:
         options.count,
         seconds=options.seconds,
         processes=options.processes,
+        full=not options.small,
         stop_after=options.findings,
         progress=tell,
     )
     for finding in outcome.findings[len(told) :]:
         print(finding)
-    print(f"damage: seeds {options.first} to {outcome.next_seed - 1}; {line(outcome)}")
+    kind = "small stores, " if options.small else ""
+    print(f"damage: {kind}seeds {options.first} to {outcome.next_seed - 1}; {line(outcome)}")
     return 1 if outcome.findings else 0
 
 

@@ -25,7 +25,7 @@ from mqfast.errors import InternalError, MqfastError, StorageError
 from mqfast.store.verify import verify
 
 from .mutations import Damage, mutate
-from .stores import Base, Place
+from .stores import Bases, Place
 
 _MOST = 500  # calls of one loop: far above what any of the stores holds
 
@@ -35,50 +35,65 @@ class Wrong(Exception):
 
 
 class Workplace:
-    """One directory that holds the damaged store of the moment, put right again for the next one."""
+    """A directory a base, which holds the damaged store of the moment and is put right again for the next one."""
 
-    def __init__(self, root: str, bases: list[Base], *, full: bool = True) -> None:
+    def __init__(self, root: str, bases: Bases, *, full: bool = True) -> None:
         self.root = root
         self.full = full
         self.bases = bases
-        self._base: Base | None = None
         self.counts: Counter[str] = Counter()
 
     def run(self, seed: int) -> None:
         """Check one seed. Raises: Wrong."""
-        damage = mutate(self.bases, seed)
-        self._set_up(damage)
-        _Check(self.root, damage, self.counts).run(read=self.full or seed % 4 < 2, write=self.full or seed % 4 > 1)
+        damage = mutate(self.bases.of(seed), seed)
+        root = f"{self.root}/{damage.base.name}"
+        _set_up(root, damage)
+        _Check(root, damage, self.counts).run(read=self.full or seed % 4 < 2, write=self.full or seed % 4 > 1)
         self.counts["mutations"] += 1
 
-    def _set_up(self, damage: Damage) -> None:
-        wanted = {**damage.base.files, **damage.changed}
-        present = set()
-        for directory, _, names in os.walk(self.root):
-            for name in names:
-                present.add(os.path.relpath(os.path.join(directory, name), self.root))
-        for name in present - {name for name, data in wanted.items() if data is not None}:
-            os.unlink(os.path.join(self.root, name))
-        for directory, folders, names in os.walk(self.root, topdown=False):
-            if (not folders and not names) or not os.listdir(directory):
-                os.rmdir(directory)
-        for name, data in wanted.items():
-            path = os.path.join(self.root, name)
-            if data is None:
-                continue
-            try:
-                with open(path, "rb+") as file:
-                    if file.read() != data:
-                        file.seek(0)
-                        file.truncate()
-                        file.write(data)
-            except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "wb") as file:
-                    file.write(data)
-        for name in damage.directories:
-            if damage.changed.get(name) is None:
-                os.makedirs(os.path.join(self.root, name), exist_ok=True)
+
+def _set_up(root: str, damage: Damage) -> None:
+    wanted = {name: data for name, data in {**damage.base.files, **damage.changed}.items() if data is not None}
+    os.makedirs(root, exist_ok=True)
+    _remove_all_but(wanted, root, "")
+    for name, data in wanted.items():
+        _write(f"{root}/{name}", data)
+    for name in damage.directories:
+        if damage.changed.get(name) is None:
+            os.makedirs(f"{root}/{name}", exist_ok=True)
+
+
+def _remove_all_but(wanted: dict[str, bytes], folder: str, prefix: str) -> bool:
+    """Remove other files, and directories that are empty then. Returns: is anything left."""
+    left = False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if _remove_all_but(wanted, entry.path, name + "/"):
+                    left = True
+                else:
+                    os.rmdir(entry.path)
+            elif name in wanted:
+                left = True
+            else:
+                os.unlink(entry.path)
+    return left
+
+
+def _write(path: str, data: bytes) -> None:
+    """Make a file hold these bytes; it is written only where it does not."""
+    try:
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.pread(number, len(data) + 1, 0) != data:
+            os.ftruncate(number, 0)
+            os.pwrite(number, data, 0)
+    finally:
+        os.close(number)
 
 
 class _Check:
@@ -90,6 +105,7 @@ class _Check:
         self.errors = 0
         self.added: dict[int, bytes] = {}
         self.added_places: dict[Place, int] = {}
+        self.moved: tuple[str, Place] | None = None
         self.log_changed = any(name.startswith("commitlog/") for name in damage.changed)
 
     # --- calls ---
@@ -145,9 +161,11 @@ class _Check:
             self.counts["moved down"] += 1
             return
         # A unit that points at a later record of its queue looks like one of a queue that once lost units, unless the
-        # unit of that record is whole: with several damaged units it may pass. verify sees it.
-        if claimed is not None and claimed > offset and self.damaged_units(topic, queue_id) > 1:
+        # unit of that record is whole; a record that claims place 0 is taken anywhere, as RocketMQ does. With several
+        # damaged units either may pass: verify sees it.
+        if claimed is not None and (claimed > offset or claimed == 0) and self.damaged_units(topic, queue_id) > 1:
             self.counts["moved down"] += 1
+            self.moved = (where, place)
             return
         raise Wrong(f"{where}: {place} is the message at {self.base.places.get(place)}, got the one at {physical}")
 
@@ -232,7 +250,7 @@ class _Check:
 
     def opened(self) -> mqfast.MessageStore | None:
         store: mqfast.MessageStore | None = self.attempt(
-            lambda: mqfast.open(self.root, _start_services=False, **self.base.settings)
+            lambda: mqfast.open(self.root, config=self.base.config, _start_services=False)
         )
         return store
 
@@ -312,6 +330,8 @@ class _Check:
         got = self.reader()
         report = self.attempt(lambda: verify(self.root, threads=1))
         everything = set(self.base.places.values())
+        if self.moved is not None and report is not None and not report.damages:
+            raise Wrong(f"{self.moved} is another message of its queue and verify does not say so")
         silent = self.errors == 0 and report is not None and not report.damages
         if silent and got is not None and got != everything:
             raise Wrong(f"the reader lacks {sorted(everything - got)[:5]} and nobody says so")

@@ -7,6 +7,7 @@ before it starts on it; who reads that knows what a dead child died of.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import logging
 import mmap
@@ -26,7 +27,7 @@ from typing import Any, Final
 
 from .check import Workplace, clear
 from .mutations import mutate
-from .stores import Base
+from .stores import Bases
 
 _HANG_S: Final = 20.0
 _MEMORY_BYTES: Final = 768 << 20
@@ -69,11 +70,12 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _child(root: str, bases: list[Base], full: bool, seeds: Iterator[int], state: mmap.mmap, pipe: int) -> None:
+def _child(root: str, bases: Bases, full: bool, seeds: Iterator[int], state: mmap.mmap, pipe: int) -> None:
     logging.disable(logging.CRITICAL)
     faulthandler.enable()
     _limit_memory()
     place = Workplace(root, bases, full=full)
+    gc.freeze()  # the bases are not looked through again and again
     sent: Counter[str] = Counter()
 
     def tell(**what: Any) -> None:
@@ -101,7 +103,7 @@ def _child(root: str, bases: list[Base], full: bool, seeds: Iterator[int], state
 class _Worker:
     """One child after the other over one share of the seeds."""
 
-    def __init__(self, bases: list[Base], full: bool, first: int, stop: int, step: int) -> None:
+    def __init__(self, bases: Bases, full: bool, first: int, stop: int, step: int) -> None:
         self.bases = bases
         self.full = full
         self.first, self.stop, self.step = first, stop, step
@@ -146,7 +148,7 @@ class _Worker:
 
 
 def run(
-    bases: list[Base],
+    bases: Bases,
     first: int,
     count: int,
     *,
@@ -168,7 +170,7 @@ def run(
     told = began
 
     def found(seed: int, what: str) -> None:
-        outcome.findings.append(Finding(seed, str(mutate(bases, seed)), what))
+        outcome.findings.append(Finding(seed, str(mutate(bases.of(seed), seed)), what))
 
     try:
         while running:

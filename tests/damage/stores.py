@@ -6,7 +6,9 @@ but in memory. File formats: ``mqfast/store/FORMAT.md``; what the golden stores 
 
 from __future__ import annotations
 
+import functools
 import os
+import random
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import mqfast
+from mqfast.config import StoreConfig
 from mqfast.message import Message
 from mqfast.store._os import OsDoor
 
@@ -21,6 +24,7 @@ GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden"
 # Small enough that hundreds of images can be tried in a second; between them they hold every kind of file.
 GOLDEN_NAMES: Final = ("batch-cq", "cq-ext", "ipv6", "killed", "lmq", "prop-crc", "timer", "version2-topic")
 NOW_MS: Final = 1_700_000_000_000
+_SEEDS_OF_A_STORE: Final = 4096
 Place = tuple[str, int, int]
 Image = dict[str, bytes]
 
@@ -41,10 +45,15 @@ class Base:
     keys: list[tuple[str, str, frozenset[int]]] = field(default_factory=list)
     """(topic, key, physical offsets of the messages that carry it)."""
 
+    @functools.cached_property
+    def config(self) -> StoreConfig:
+        """The settings, checked once."""
+        return StoreConfig.from_kwargs(**self.settings)
+
     @property
     def property_crc(self) -> bool:
         """Does every record carry a checksum of the whole record that recovery checks?"""
-        return bool(self.settings.get("force_verify_prop_crc"))
+        return self.config.force_verify_prop_crc
 
 
 def files_below(root: str) -> Image:
@@ -153,6 +162,96 @@ def _made(name: str, scratch: str, *, killed: bool = False, count: int = 36, **m
     return _look_around(base, scratch)
 
 
+def _small(name: str, scratch: str, rng: random.Random, *, killed: bool = False, **more: Any) -> Base:
+    """About two log files and two queues, of which one has two files: the least that has every border."""
+    root = os.path.join(scratch, "making")
+    shutil.rmtree(root, ignore_errors=True)
+    door = OsDoor()
+    settings = _settings(
+        **{
+            "mapped_file_bytes_commit_log": rng.choice((768, 1024, 1536, 4096)),
+            "mapped_file_bytes_consume_queue": rng.choice((60, 80, 100, 400)),
+            "mapped_file_bytes_batch_consume_queue": rng.choice((92, 138, 460)),
+            "max_hash_slot_num": rng.choice((1, 2, 4, 16)),
+            "max_index_num": rng.choice((3, 4, 6, 20)),
+            "max_message_bytes": 512,
+            "born_host": rng.choice(("127.0.0.1:10911", "127.0.0.1:10911", "[::1]:1")),
+            **more,
+        }
+    )
+    one, two = rng.choice((("orders", "a"), ("orders", "orders"), ("T", "a-topic-of-many-characters"), ("a", "b")))
+    places = [(one, rng.choice((0, 0, 1))), (one, 0), (two, rng.choice((1, 2, 11)))]
+    # Two lengths only, so that a damaged unit may well hit the start of another record of its size.
+    sizes = rng.choices((0, 1, 8, 24, 60, 100), k=2)
+    count, step, keyed = rng.randint(5, 9), rng.choice((1, 700, 2500)), rng.randint(1, 3)
+    log_queues = "%LMQ%x,%LMQ%y" if more.get("enable_lmq") else None
+    files: Image = {}
+    for first, stop in ((0, count // 2), (count // 2, count)):
+        store = mqfast.open(root, door=door, _start_services=False, **settings)
+        if name == "small-batch":
+            store.topic_table.ensure(one, 4, attributes={"queue.type": "BatchCQ"})
+        for i in range(first, stop):
+            door.fix_clock(NOW_MS + step * i)
+            body = rng.randbytes(rng.choice(sizes))
+            store.put(
+                *places[i % 3][:1],
+                body,
+                places[i % 3][1],
+                tags=rng.choice(("red", "green", None)),
+                keys=f"k{i % 3}" if i % keyed == 0 else None,
+                properties={"INNER_MULTI_DISPATCH": log_queues} if log_queues and i % 2 else None,
+            )
+        store.flush()
+        if killed:
+            store.max_offset(one, 0)  # dispatches what was put
+            files = files_below(root)
+        else:
+            consumer = store.consumer("readers", two)
+            for _ in consumer.poll():
+                pass
+            consumer.commit()
+        store.close()
+    base = Base(name, files or files_below(root), settings)
+    shutil.rmtree(root)
+    for mark in ("abort", "lock"):
+        if base.files.get(mark):
+            base.files[mark] = b"12345"
+    return _look_around(base, scratch)
+
+
+def make_small_bases(number: int) -> list[Base]:
+    """Stores for long runs: a tenth of the size of the others, held to the same rule; other ones for every number."""
+    rng = random.Random(number)
+    checked = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
+    shm = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="mqfast-bases-", dir=shm) as scratch:
+        return [
+            _small("small", scratch, rng),
+            _small("small-killed", scratch, rng, killed=True),
+            _small("small-checked", scratch, rng, killed=number % 2 == 1, **checked),
+            _small("small-lmq", scratch, rng, killed=number % 2 == 0, enable_lmq=True, enable_multi_dispatch=True),
+            _small("small-batch", scratch, rng, killed=number % 3 == 0),
+        ]
+
+
+class Bases:
+    """The stores that a seed is drawn from: always the same ones, or small ones that change after some thousand."""
+
+    def __init__(self, fixed: list[Base] | None = None) -> None:
+        self._fixed = fixed
+        self._number = -1
+        self._small: list[Base] = []
+
+    def of(self, seed: int) -> list[Base]:
+        """The stores of one seed."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._number != seed // _SEEDS_OF_A_STORE:
+            self._number = seed // _SEEDS_OF_A_STORE
+            self._small = make_small_bases(self._number)
+        return self._small
+
+
 def _golden(name: str, scratch: str) -> Base:
     import json
 
@@ -160,8 +259,6 @@ def _golden(name: str, scratch: str) -> Base:
     expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
     files = files_below(str(folder / "store"))
     settings = {**expected["settings"], "prefault_window_bytes": 0, "preallocate_files": 0}
-    if name == "prop-crc":
-        settings["force_verify_prop_crc"] = True
     return _look_around(Base(f"golden-{name}", files, settings), scratch)
 
 

@@ -7,22 +7,39 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+from damage.check import Workplace
 from damage.runner import run
-from damage.stores import files_below, make_bases, write_files
+from damage.stores import Bases, files_below, make_bases, write_files
 
 import mqfast
 
 COUNT = int(os.environ.get("MQFAST_DAMAGE", "20000"))
 
 
-def test_damage_is_reported_or_harmless() -> None:
-    outcome = run(make_bases(), 0, COUNT, full=False)
+@pytest.mark.parametrize("small", [False, True])
+def test_damage_is_reported_or_harmless(small: bool) -> None:
+    count = COUNT // 2
+    outcome = run(Bases() if small else Bases(make_bases()), 0, count, full=False)
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
-    assert outcome.counts["mutations"] == COUNT
+    assert outcome.counts["mutations"] == count
     # A harness that sees no damage, or nothing but damage, is broken.
-    assert outcome.counts["detected"] > COUNT // 6
-    assert outcome.counts["harmless"] > COUNT // 40
-    assert outcome.counts["opened"] > COUNT // 6
+    assert outcome.counts["detected"] > count // 6
+    assert outcome.counts["harmless"] > count // 40
+    assert outcome.counts["opened"] > count // 6
+
+
+@pytest.mark.parametrize("seed", [1000553, 1003061])
+def test_seeds_that_broke_the_rule_of_the_small_stores(seed: int, tmp_path: Path) -> None:
+    Workplace(str(tmp_path), Bases()).run(seed)
+
+
+def test_every_store_opens_undamaged(tmp_path: Path) -> None:
+    for base in make_bases() + Bases().of(0):
+        root = str(tmp_path / base.name)
+        write_files(root, base.files)
+        with mqfast.open(root, config=base.config, _start_services=False) as store:
+            assert {(topic, queue): (low, high) for topic, queue, low, high in store.queues()} == base.queues
 
 
 def test_queues_and_index_made_anew_from_the_log_equal_the_originals(tmp_path: Path) -> None:
