@@ -303,7 +303,7 @@ class BatchConsumeQueue:
             return
         if size <= 0 or not 0 <= base_offset < 2**62 or not 0 < batch_size < 2**15:
             raise ValueError(
-                f"unit of physical offset {physical_offset}: expected size > 0, base offset 0 to 2^62 - 1 and batch size"
+                f"unit of physical offset {physical_offset}: expected size > 0, base offset 0 to 2^62 - 1, batch size"
                 f" 1 to 32767, found {size}, {base_offset}, {batch_size}"
             )
         number = self._end
