@@ -8,15 +8,18 @@ and never return nothing where a store should be.
 from __future__ import annotations
 
 import errno
+import logging
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from mqfast.errors import ConfigError, CorruptFile, DataLoss, StoreNotFound
+from mqfast.errors import ConfigError, DataLoss, StoreNotFound
 from mqfast.spark.plan import LogFile, Queue, QueueRange, ScanRange, Snapshot
-from mqfast.spark.schema import Column, arrow_schema
+from mqfast.spark.schema import Column
+from mqfast.store._gather import Gather
+from mqfast.store.column_scan import LogColumns, QueueColumns
 from mqfast.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -44,7 +47,6 @@ class ReadSettings:
     stored_from: int | None = None
     stored_before: int | None = None
     queued_only: bool = True
-    raw_properties: bool = False
 
 
 class Access(Protocol):
@@ -97,7 +99,36 @@ def open_access(options: Options) -> Access:
     return LocalAccess(options.path)
 
 
+_log = logging.getLogger("mqfast.spark")
+
 _HEAD_BYTES: Final = 128
+_MOST_BATCH_BYTES: Final = 64 << 20
+_BATCH_ROWS: Final = 1 << 16
+# A column's name -> what the scanner calls it.
+_SCANNER: Final = {
+    "topic": "topic",
+    "queueId": "queue_id",
+    "queueOffset": "queue_offset",
+    "physicalOffset": "physical_offset",
+    "msgSize": "size",
+    "bodySize": "body_size",
+    "bornTimestamp": "born_timestamp",
+    "storeTimestamp": "store_timestamp",
+    "bornHost": "born_host",
+    "storeHost": "store_host",
+    "flag": "flag",
+    "sysFlag": "sys_flag",
+    "reconsumeTimes": "reconsume_times",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+    "bodyCrc": "body_crc",
+    "tags": "tags",
+    "keys": "keys",
+    "uniqKey": "uniq_key",
+    "msgId": "message_id",
+    "properties": "properties",
+    "body": "body",
+    "crcOk": "crc_ok",
+}
 
 
 class LocalAccess:
@@ -174,29 +205,81 @@ class LocalAccess:
         table = self.reader.consumer_offsets(group)
         return {(topic, queue_id): n for topic, queues in table.items() for queue_id, n in queues.items()}
 
+    def _first_there(self, piece: QueueRange, settings: ReadSettings) -> int:
+        """The first offset of a planned range that is still in the store.
+
+        Raises: DataLoss when it is not the first one, unless lost messages may be left out.
+        """
+        least = min(max(piece.start, self.reader.min_offset(piece.topic, piece.queue_id)), piece.end)
+        if least > piece.start:
+            what = f"messages {piece.start} to {least - 1} of queue {piece.topic}/{piece.queue_id} were removed"
+            if settings.fail_on_data_loss:
+                raise DataLoss(f"{what} since the read was planned; failOnDataLoss=false leaves them out")
+            _log.warning("%s", what)
+        return least
+
     def unit_sizes(self, piece: QueueRange) -> Sequence[int]:
         """Bytes of log that each message of a queue takes."""
-        return [self.reader.unit_at(piece.topic, piece.queue_id, i).size for i in range(piece.start, piece.end)]
+        sizes: list[int] = []
+        for units in self.reader.units(piece.topic, piece.queue_id, piece.start, piece.end):
+            sizes += [unit.size for unit in units]
+        return sizes
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def scan(self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Records along the log; see Access."""
-        rows = []
-        for m in self.reader.scan(piece.start, piece.end):
-            bounds = (settings.queues or {}).get((m.topic, m.queue_id))
-            if settings.queues is not None and (bounds is None or not bounds[0] <= m.record_queue_offset < bounds[1]):
-                continue
-            rows.append(_row(m, m.topic, m.queue_id, m.record_queue_offset))
-        yield from _batches(rows, columns)
+        skip = settings.verify_crc in ("skip", "mark")
+        run = LogColumns(
+            self.reader, _gather(columns, settings), piece.start, piece.end,
+            skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
+        )  # fmt: skip
+        return _batches(run, columns, f"log {piece.start} to {piece.end}")
 
     def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""
-        rows = []
-        for i in range(piece.start, piece.end):
-            for m in self.reader.get(piece.topic, piece.queue_id, i, 1):
-                rows.append(_row(m, piece.topic, piece.queue_id, i))
-        yield from _batches(rows, columns)
+        skip = settings.verify_crc in ("skip", "mark")
+        start = self._first_there(piece, settings)
+        run = self.reader.queue_run(
+            piece.topic, piece.queue_id, start, piece.end, _gather(columns, settings),
+            check_crc=settings.verify_crc != "off", mark=settings.verify_crc == "mark",
+            skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
+        )  # fmt: skip
+        return _batches(run, columns, f"queue {piece.topic}/{piece.queue_id} {start} to {piece.end}")
+
+
+def _gather(columns: Sequence[Column], settings: ReadSettings) -> Gather:
+    names = []
+    for column in columns:
+        name = _SCANNER[column.name]
+        names.append(
+            ("raw_" + name if column.kind == "string" and name == "properties" else name, column.name, column.nullable)
+        )
+    return Gather(
+        names,
+        batch_bytes=min(settings.batch_bytes, _MOST_BATCH_BYTES),
+        batch_rows=_BATCH_ROWS,
+        micros=True,
+        check_crc=settings.verify_crc != "off",
+        bad={"skip": "skip", "mark": "mark"}.get(settings.verify_crc, "stop"),
+        queues=settings.queues,
+        tags=settings.tags,
+        stored_from=settings.stored_from,
+        stored_before=settings.stored_before,
+        queued_only=settings.queued_only,
+    )
+
+
+def _batches(run: LogColumns | QueueColumns, columns: Sequence[Column], what: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in run:
+        yield pa.record_batch(batch)
+    if run.skipped_records or run.lost:
+        _log.warning(
+            "%s: left out %d damaged records and %d bytes; %d places were gone%s",
+            what, run.skipped_records, run.skipped_bytes, len(run.lost), "".join(f"; {lost}" for lost in run.lost[:3]),
+        )  # fmt: skip
 
 
 def _head(path: str) -> bytes:
@@ -205,23 +288,3 @@ def _head(path: str) -> bytes:
             return file.read(_HEAD_BYTES)
     except FileNotFoundError:
         return b""
-
-
-def _row(m: Any, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-    uniq = m.properties.get("UNIQ_KEY")
-    return {
-        "topic": topic, "queueId": queue_id, "queueOffset": offset, "physicalOffset": m.physical_offset,
-        "msgSize": m.size, "bodySize": len(m.body), "bornTimestamp": m.born_timestamp * 1000,
-        "storeTimestamp": m.store_timestamp * 1000, "bornHost": m.born_host, "storeHost": m.store_host,
-        "flag": m.flag, "sysFlag": m.sys_flag, "reconsumeTimes": m.reconsume_times,
-        "preparedTransactionOffset": m.prepared_transaction_offset, "bodyCrc": m.body_crc, "tags": m.tags,
-        "keys": m.properties.get("KEYS"), "uniqKey": uniq, "msgId": m.message_id,
-        "properties": list(m.properties.items()), "body": bytes(m.body),
-    }  # fmt: skip
-
-
-def _batches(rows: list[dict[str, Any]], columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    schema = arrow_schema(columns)
-    yield pa.RecordBatch.from_pylist([{c.name: row[c.name] for c in columns} for row in rows], schema=schema)

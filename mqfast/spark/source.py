@@ -126,7 +126,6 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
         fail_on_data_loss=options.fail_on_data_loss,
         queues=bounds,
         tags=tags,
-        raw_properties=options.properties == "raw",
     )
 
 

@@ -5,25 +5,47 @@ was not checked against the record, never hand out text that is not UTF-8, and n
 nowhere else. The C structs and their rules: https://arrow.apache.org/docs/format/CDataInterface.html (and CStreamInterface, PyCapsule
 interface). The layout of a record: FORMAT.md.
 
-Ownership, as Arrow has it: every schema and array struct owns its own buffers and child structs, and gives them up in its release callback, which
-may be called without the GIL, from any thread, once; a consumer may move a struct away (it copies it and sets release to NULL). A capsule
-that nobody took releases its struct when it goes.
+Who owns the C structs is said in _arrow.pyx.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset, strcmp
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset, strcmp
+from mqfast.store._arrow cimport (
+    NULLABLE,
+    ArrowArray,
+    ArrowArrayStream,
+    ArrowSchema,
+    Buffer,
+    Texts,
+    begin_texts,
+    drop_buffer,
+    drop_texts,
+    give,
+    make_array,
+    make_map_schema,
+    make_schema,
+    new_array_capsule,
+    new_schema_capsule,
+    new_stream_capsule,
+    nulls,
+    put32,
+    put64,
+    put_host,
+    put_properties,
+    put_text,
+    release_array,
+    release_schema,
+    reserve,
+)
 from mqfast.store._os cimport mq_get32, mq_get64
 from mqfast.store._read cimport GetResult
 from mqfast.store._record cimport MAGIC_V2, REC_OK, Found, Record, find_properties, parse_record
 
 from mqfast.errors import CorruptFile, UsageError
-from mqfast.message import format_host
-from mqfast.properties import decode as decode_properties
 
 FIXED_FIELDS = (
     ("queue_offset", "i8"),                 # where the message was found in its queue
@@ -134,117 +156,13 @@ def fixed_fields(GetResult result not None):
     return array
 
 
-# --- Arrow: the C structs --------------------------------------------------------------------------------------------------
-
-cdef enum:
-    NULLABLE = 2
-
-cdef struct ArrowSchema:
-    const char *format
-    const char *name
-    const char *metadata
-    int64_t flags
-    int64_t n_children
-    ArrowSchema **children
-    ArrowSchema *dictionary
-    void (*release)(ArrowSchema *) noexcept nogil
-    void *private_data
-
-cdef struct ArrowArray:
-    int64_t length
-    int64_t null_count
-    int64_t offset
-    int64_t n_buffers
-    int64_t n_children
-    const void **buffers
-    ArrowArray **children
-    ArrowArray *dictionary
-    void (*release)(ArrowArray *) noexcept nogil
-    void *private_data
-
-cdef struct ArrowArrayStream:
-    int (*get_schema)(ArrowArrayStream *, ArrowSchema *) noexcept nogil
-    int (*get_next)(ArrowArrayStream *, ArrowArray *) noexcept nogil
-    const char *(*get_last_error)(ArrowArrayStream *) noexcept nogil
-    void (*release)(ArrowArrayStream *) noexcept nogil
-    void *private_data
+# --- Arrow: what a stream holds ---------------------------------------------------------------------------------------------
 
 cdef struct Pending:                        # of a stream: the one batch until it is taken
     ArrowArray batch
     bint large
 
 cdef int ENOMEM_ = 12
-
-
-cdef void release_schema(ArrowSchema *schema) noexcept nogil:
-    cdef int64_t i
-    for i in range(schema.n_children):
-        if schema.children[i] != NULL:
-            if schema.children[i].release != NULL:
-                schema.children[i].release(schema.children[i])
-            free(schema.children[i])
-    free(schema.children)
-    schema.release = NULL
-
-
-cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags, int64_t n_children) noexcept nogil:
-    """One node with room for its children, all of them released; format and name must be literals. Returns 0, or -1 without memory."""
-    cdef int64_t i
-    memset(schema, 0, sizeof(ArrowSchema))
-    schema.format = format
-    schema.name = name
-    schema.flags = flags
-    if n_children:
-        schema.children = <ArrowSchema **> calloc(n_children, sizeof(ArrowSchema *))
-        if schema.children == NULL:
-            return -1
-    schema.n_children = n_children
-    schema.release = release_schema
-    for i in range(n_children):
-        schema.children[i] = <ArrowSchema *> calloc(1, sizeof(ArrowSchema))
-        if schema.children[i] == NULL:
-            release_schema(schema)
-            return -1
-    return 0
-
-
-cdef void release_array(ArrowArray *array) noexcept nogil:
-    cdef int64_t i
-    for i in range(array.n_children):
-        if array.children[i] != NULL:
-            if array.children[i].release != NULL:
-                array.children[i].release(array.children[i])
-            free(array.children[i])
-    free(array.children)
-    if array.buffers != NULL:
-        for i in range(array.n_buffers):
-            free(<void *> array.buffers[i])
-    free(array.buffers)
-    array.release = NULL
-
-
-cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil:
-    """One node with NULL buffers and room for its children, all of them released. Returns 0, or -1 without memory."""
-    cdef int64_t i
-    memset(array, 0, sizeof(ArrowArray))
-    array.length = length
-    array.buffers = <const void **> calloc(n_buffers, sizeof(void *))
-    if array.buffers == NULL:
-        return -1
-    array.n_buffers = n_buffers
-    array.release = release_array
-    if n_children:
-        array.children = <ArrowArray **> calloc(n_children, sizeof(ArrowArray *))
-        if array.children == NULL:
-            release_array(array)
-            return -1
-    array.n_children = n_children
-    for i in range(n_children):
-        array.children[i] = <ArrowArray *> calloc(1, sizeof(ArrowArray))
-        if array.children[i] == NULL:
-            release_array(array)
-            return -1
-    return 0
 
 
 # --- Arrow: the schema -----------------------------------------------------------------------------------------------------
@@ -318,28 +236,24 @@ cdef const char *column_format(int column, bint large) noexcept nogil:
         return "tsm:UTC"
     if column == BODY:
         return "Z" if large else "z"
-    if column == PROPERTIES:
-        return "+m"
     return "i"
 
 
 cdef int fill_schema(ArrowSchema *schema, bint large) noexcept nogil:
     """The schema of a batch. Returns 0, or -1 without memory (nothing is kept then)."""
     cdef ArrowSchema *child
-    cdef int i
+    cdef int i, rc
     if make_schema(schema, "+s", "", 0, COLUMNS) < 0:
         return -1
     for i in range(COLUMNS):
         child = schema.children[i]
-        if make_schema(child, column_format(i, large), column_name(i), NULLABLE if i == TAGS or i == KEYS else 0,
-                       1 if i == PROPERTIES else 0) < 0:
+        if i == PROPERTIES:
+            rc = make_map_schema(child, column_name(i), 0)
+        else:
+            rc = make_schema(child, column_format(i, large), column_name(i), NULLABLE if i == TAGS or i == KEYS else 0, 0)
+        if rc < 0:
             release_schema(schema)
             return -1
-    child = schema.children[<int> PROPERTIES].children[0]
-    if (make_schema(child, "+s", "entries", 0, 2) < 0 or make_schema(child.children[0], "u", "key", 0, 0) < 0
-            or make_schema(child.children[1], "u", "value", NULLABLE, 0) < 0):
-        release_schema(schema)
-        return -1
     return 0
 
 
@@ -360,157 +274,6 @@ cdef bint wants_large(object requested_schema) except -1:
     return False
 
 
-# --- Arrow: the columns ----------------------------------------------------------------------------------------------------
-
-cdef struct Buffer:
-    uint8_t *p
-    int64_t used
-    int64_t room
-
-
-cdef int reserve(Buffer *b, int64_t n) except -1:
-    """Room for n more bytes; never leaves it without memory, as some consumers take a NULL buffer for a missing one."""
-    cdef int64_t room
-    cdef uint8_t *grown
-    if b.p != NULL and b.used + n <= b.room:
-        return 0
-    room = max(b.room * 2, b.used + n, 64)
-    grown = <uint8_t *> realloc(b.p, room)
-    if grown == NULL:
-        raise MemoryError()
-    b.p = grown
-    b.room = room
-    return 0
-
-
-cdef int put32(Buffer *b, int32_t x) except -1:
-    reserve(b, 4)
-    memcpy(b.p + b.used, &x, 4)
-    b.used += 4
-    return 0
-
-
-cdef int put64(Buffer *b, int64_t x) except -1:
-    reserve(b, 8)
-    memcpy(b.p + b.used, &x, 8)
-    b.used += 8
-    return 0
-
-
-cdef bint is_utf8(const uint8_t *p, int64_t n) noexcept nogil:
-    """Well-formed UTF-8 as Unicode has it: no over-long forms, no surrogates, nothing above U+10FFFF."""
-    cdef int64_t i = 0, need, k
-    cdef uint8_t c, low, high
-    while i < n:
-        c = p[i]
-        i += 1
-        if c < 0x80:
-            continue
-        if c < 0xC2 or c > 0xF4:
-            return False
-        need = 1 if c < 0xE0 else 2 if c < 0xF0 else 3
-        if i + need > n:
-            return False
-        low = 0xA0 if c == 0xE0 else 0x90 if c == 0xF0 else 0x80
-        high = 0x9F if c == 0xED else 0x8F if c == 0xF4 else 0xBF
-        if p[i] < low or p[i] > high:
-            return False
-        for k in range(1, need):
-            if p[i + k] & 0xC0 != 0x80:
-                return False
-        i += need
-    return True
-
-
-cdef struct Texts:                          # a utf8 column
-    Buffer offsets
-    Buffer text
-
-
-cdef int begin_texts(Texts *t) except -1:
-    put32(&t.offsets, 0)
-    return reserve(&t.text, 0)
-
-
-cdef int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1:
-    if t.text.used + n > 0x7FFFFFFF:
-        raise UsageError("the text of one column exceeds 2 GiB: ask for fewer messages at a time")
-    reserve(&t.text, n)
-    memcpy(t.text.p + t.text.used, p, n)
-    t.text.used += n
-    return put32(&t.offsets, <int32_t> t.text.used)
-
-
-cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1:
-    """One value; what is not UTF-8 becomes U+FFFD, as for every reader of a message."""
-    cdef bytes repaired
-    if is_utf8(p, n):
-        return put_raw(t, p, n)
-    repaired = PyUnicode_DecodeUTF8(<const char *> p, n, "replace").encode("utf-8")
-    return put_raw(t, <const uint8_t *> <const char *> repaired, len(repaired))
-
-
-cdef int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1:
-    """The text of a host; the value before is repeated where the host is the same one, as it mostly is."""
-    cdef bytes text
-    cdef int64_t rows = t.offsets.used // 4
-    cdef int64_t start, length
-    if last[0] != NULL and last_bytes[0] == n and memcmp(last[0], p, n) == 0:
-        start = (<int32_t *> t.offsets.p)[rows - 2]
-        length = t.text.used - start
-        reserve(&t.text, length)            # first: put_raw must not move what it copies from
-        return put_raw(t, t.text.p + start, length)
-    last[0] = p
-    last_bytes[0] = n
-    text = format_host((<const char *> p)[:n]).encode("ascii")
-    return put_raw(t, <const uint8_t *> <const char *> text, len(text))
-
-
-cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1:
-    """All pairs as a map: of equal names the last one's value at the first one's place, none without a name or a value."""
-    cdef const uint8_t *name[64]
-    cdef const uint8_t *value[64]
-    cdef int32_t name_bytes[64]
-    cdef int32_t value_bytes[64]
-    cdef const uint8_t *end = p + n
-    cdef const uint8_t *at = p
-    cdef const uint8_t *pair_end
-    cdef const uint8_t *separator
-    cdef int count = 0, k
-    cdef bytes text
-    cdef bint plain = is_utf8(p, n)
-    while plain and at < end:
-        pair_end = <const uint8_t *> memchr(at, 2, end - at)
-        if pair_end == NULL:
-            pair_end = end
-        separator = <const uint8_t *> memchr(at, 1, pair_end - at)
-        if separator != NULL and separator > at and separator + 1 < pair_end:
-            k = 0
-            while k < count and not (name_bytes[k] == separator - at and memcmp(name[k], at, separator - at) == 0):
-                k += 1
-            if k == 64:
-                plain = False
-                break
-            name[k] = at
-            name_bytes[k] = <int32_t> (separator - at)
-            value[k] = separator + 1
-            value_bytes[k] = <int32_t> (pair_end - separator - 1)
-            count = max(count, k + 1)
-        at = pair_end + 1
-    if plain:
-        for k in range(count):
-            put_raw(names, name[k], name_bytes[k])
-            put_raw(values, value[k], value_bytes[k])
-        return 0
-    # many pairs, or bytes that are no text
-    for pair in decode_properties((<const char *> p)[:n]).items():
-        text = pair[0].encode("utf-8")
-        put_raw(names, <const uint8_t *> <const char *> text, len(text))
-        text = pair[1].encode("utf-8")
-        put_raw(values, <const uint8_t *> <const char *> text, len(text))
-    return 0
-
-
 cdef struct Columns:
     Buffer numbers[18]                      # by Column; only those of fixed width are used
     Texts texts[18]                         # by Column; only those of text are used
@@ -526,25 +289,15 @@ cdef struct Columns:
 cdef void drop_columns(Columns *c) noexcept:
     cdef int i
     for i in range(18):
-        free(c.numbers[i].p)
-        free(c.texts[i].offsets.p)
-        free(c.texts[i].text.p)
-    free(c.valid_tags.p)
-    free(c.valid_keys.p)
-    free(c.body_offsets.p)
-    free(c.body.p)
-    free(c.map_offsets.p)
-    free(c.names.offsets.p)
-    free(c.names.text.p)
-    free(c.values.offsets.p)
-    free(c.values.text.p)
-
-
-cdef const void *give(Buffer *b) noexcept:
-    """Hand the memory over to an array."""
-    cdef void *p = b.p
-    b.p = NULL
-    return p
+        drop_buffer(&c.numbers[i])
+        drop_texts(&c.texts[i])
+    drop_buffer(&c.valid_tags)
+    drop_buffer(&c.valid_keys)
+    drop_buffer(&c.body_offsets)
+    drop_buffer(&c.body)
+    drop_buffer(&c.map_offsets)
+    drop_texts(&c.names)
+    drop_texts(&c.values)
 
 
 cdef int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_t *p, int32_t n) except -1:
@@ -619,13 +372,6 @@ cdef int fill_columns(Columns *c, GetResult result, Record *records, bint large)
     return 0
 
 
-cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil:
-    cdef int64_t i, count = 0
-    for i in range(n):
-        count += 1 - (bits[i >> 3] >> (i & 7) & 1)
-    return count
-
-
 cdef int give_columns(Columns *c, ArrowArray *batch, int64_t count) noexcept:
     """Make the batch out of the columns. Returns 0, or -1 without memory (what is left of the columns is the caller's)."""
     cdef int k
@@ -689,29 +435,6 @@ cdef int fill_batch(ArrowArray *batch, GetResult result, bint large) except -1:
     return 0
 
 
-# --- Arrow: capsules -------------------------------------------------------------------------------------------------------
-
-cdef void drop_schema_capsule(object capsule) noexcept:
-    cdef ArrowSchema *schema = <ArrowSchema *> PyCapsule_GetPointer(capsule, "arrow_schema")
-    if schema.release != NULL:
-        schema.release(schema)
-    free(schema)
-
-
-cdef void drop_array_capsule(object capsule) noexcept:
-    cdef ArrowArray *array = <ArrowArray *> PyCapsule_GetPointer(capsule, "arrow_array")
-    if array.release != NULL:
-        array.release(array)
-    free(array)
-
-
-cdef void drop_stream_capsule(object capsule) noexcept:
-    cdef ArrowArrayStream *stream = <ArrowArrayStream *> PyCapsule_GetPointer(capsule, "arrow_array_stream")
-    if stream.release != NULL:
-        stream.release(stream)
-    free(stream)
-
-
 cdef object schema_capsule(bint large):
     cdef ArrowSchema *schema = <ArrowSchema *> calloc(1, sizeof(ArrowSchema))
     if schema == NULL:
@@ -719,12 +442,7 @@ cdef object schema_capsule(bint large):
     if fill_schema(schema, large) < 0:
         free(schema)
         raise MemoryError()
-    try:
-        return PyCapsule_New(schema, "arrow_schema", drop_schema_capsule)
-    except BaseException:
-        schema.release(schema)
-        free(schema)
-        raise
+    return new_schema_capsule(schema)
 
 
 def arrow_schema():
@@ -746,13 +464,10 @@ def arrow_array(GetResult result not None, requested_schema=None):
         raise MemoryError()
     try:
         fill_batch(batch, result, large)
-        array = PyCapsule_New(batch, "arrow_array", drop_array_capsule)
     except BaseException:
-        if batch.release != NULL:
-            batch.release(batch)
         free(batch)
         raise
-    return schema, array
+    return schema, new_array_capsule(batch)
 
 
 # --- Arrow: a stream of one batch ------------------------------------------------------------------------------------------
@@ -803,9 +518,4 @@ def arrow_stream(GetResult result not None, requested_schema=None):
     stream.get_last_error = stream_error
     stream.release = release_stream
     stream.private_data = pending
-    try:
-        return PyCapsule_New(stream, "arrow_array_stream", drop_stream_capsule)
-    except BaseException:
-        stream.release(stream)
-        free(stream)
-        raise
+    return new_stream_capsule(stream)

@@ -33,7 +33,12 @@ class PreadFile:
 @final
 class LogWalk:
     def __new__(
-        cls, file: PreadFile, physical_offset: int, check_crc: bool = True, property_crc: bool = False
+        cls,
+        file: PreadFile,
+        physical_offset: int,
+        check_crc: bool = True,
+        property_crc: bool = False,
+        block_bytes: int = 262144,
     ) -> LogWalk: ...
     @property
     def at(self) -> int: ...

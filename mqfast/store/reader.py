@@ -33,6 +33,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed, StoreNotFound, UsageError
 from mqfast.message import LMQ_PREFIX, decode_message_id
 from mqfast.properties import jhash, split_keys
+from mqfast.store._gather import Gather
 from mqfast.store._index_file import IndexFile, search
 from mqfast.store._os import REAL, Mutex, OsDoor
 from mqfast.store._record import StoredMessage
@@ -40,6 +41,7 @@ from mqfast.store._scan import ExtFiles, LogWalk, PreadFile
 from mqfast.store._tail import LogTail
 from mqfast.store.batch_queue import claimed_places
 from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.column_scan import COLUMNS, LogColumns, QueueColumns
 from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.offsets import ConsumerOffsets
 from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
@@ -636,6 +638,107 @@ class StoreReader:
             if start < self._log.begin:
                 raise OffsetError(f"physical offset: expected at least {self._log.begin}, found {start}")
             return LogScan(self, start, -1 if to_offset is None else to_offset, check_crc)
+
+    def scan_columns(
+        self,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        batch_bytes: int = 1 << 20,
+        queued_only: bool = False,
+    ) -> LogColumns:
+        """All records of the log as scan has them, in columns: batches of about ``batch_bytes``, each of which Arrow
+        libraries take over without copying (``pyarrow.record_batch(batch)``).
+
+        Args: columns: names of ``column_scan.COLUMNS``, None for all but ``raw_properties``; queued_only: leave out
+            half and rolled back messages of transactions.
+        Raises: OffsetError; while it runs CorruptFile at what is no whole record or has another checksum, DataLoss
+            where a file is gone, StorageError.
+        """
+        with self._lock:
+            self._check_open()
+        begin, end = self.readable_range()
+        start = begin if from_offset is None else from_offset
+        if start < begin:
+            raise OffsetError(f"physical offset: expected at least {begin}, found {start}")
+        gather = Gather(
+            _column_names(columns), batch_bytes=batch_bytes, batch_rows=1 << 16, check_crc=True, queued_only=queued_only
+        )
+        stop = end if to_offset is None else min(to_offset, end)
+        return LogColumns(self, gather, start, stop, skip_damage=False, skip_lost=False)
+
+    def queue_columns(
+        self,
+        topic: str,
+        queue_id: int,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        batch_bytes: int = 1 << 20,
+    ) -> QueueColumns:
+        """The messages of one queue in columns, as scan_columns gives them; one row for each batch of a batch queue.
+
+        Raises: OffsetError when there is no such queue, or an offset lies outside of it; otherwise as scan_columns.
+        """
+        gather = Gather(_column_names(columns), batch_bytes=batch_bytes, batch_rows=1 << 16, check_crc=True)
+        start = self.min_offset(topic, queue_id) if from_offset is None else from_offset
+        end = self.max_offset(topic, queue_id) if to_offset is None else to_offset
+        return self.queue_run(
+            topic, queue_id, start, end, gather, check_crc=True, mark=False, skip_damage=False, skip_lost=False
+        )
+
+    def queue_run(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        gather: Gather,
+        *,
+        check_crc: bool,
+        mark: bool,
+        skip_damage: bool,
+        skip_lost: bool,
+    ) -> QueueColumns:
+        """As queue_columns, with a Gather of one's own; see QueueColumns for the rest.
+
+        Raises: OffsetError.
+        """
+        with self._lock:
+            first, last = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+            queue = self._queue(topic, queue_id)
+            if queue is None or not first <= start <= end <= last:
+                raise OffsetError(
+                    f"queue {topic}/{queue_id}: expected offsets from {first} to {last}, found {start}, {end}"
+                )
+            return QueueColumns(
+                self, gather, queue, start, end,
+                check_crc=check_crc, mark=mark, skip_damage=skip_damage, skip_lost=skip_lost,
+            )  # fmt: skip
+
+    def units(self, topic: str, queue_id: int, start: int, end: int) -> Iterator[list[Unit]]:
+        """The units of queue offsets from ``start`` up to, not including, ``end``, some at a time.
+
+        Raises: OffsetError outside of the queue's bounds, CorruptFile, StorageError.
+        """
+        if start >= end:
+            return
+        with self._lock:
+            self.unit_at(topic, queue_id, start)
+            self.unit_at(topic, queue_id, end - 1)
+            queue = self._queues[topic, queue_id]
+            low, high = self._span(queue)
+            position = self._position(queue, start, low, high)
+            stop = self._position(queue, end - 1, low, high) + queue.unit_bytes
+        while position < stop:
+            with self._lock:
+                found = queue.units(position, stop)
+            if not found:
+                raise CorruptFile("the queue has lost a unit", path=queue.directory, offset=position)
+            position += len(found) * queue.unit_bytes
+            yield found
 
     def tail(
         self,
@@ -1245,6 +1348,11 @@ def check_is_store(door: OsDoor, paths: StorePaths) -> None:
         queues = any(list_queues(door, base) for base in (paths.consume_queue, paths.batch_consume_queue))
         if queues or not (door.exists(paths.lock) or door.exists(paths.abort)):
             raise StoreNotFound(errno.ENOENT, "no store here: expected the directory of its log", directory)
+
+
+def _column_names(columns: Sequence[str] | None) -> list[tuple[str, str, bool]]:
+    chosen = [name for name in COLUMNS if name not in ("raw_properties", "crc_ok")] if columns is None else columns
+    return [(name, name, False) for name in chosen]
 
 
 def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:

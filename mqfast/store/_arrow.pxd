@@ -1,0 +1,101 @@
+# The C structs of Arrow, and growing buffers that become its columns. All of it works without the GIL; what fails takes it to raise.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef enum:
+    NULLABLE = 2
+
+cdef struct ArrowSchema:
+    const char *format
+    const char *name
+    const char *metadata
+    int64_t flags
+    int64_t n_children
+    ArrowSchema **children
+    ArrowSchema *dictionary
+    void (*release)(ArrowSchema *) noexcept nogil
+    void *private_data
+
+cdef struct ArrowArray:
+    int64_t length
+    int64_t null_count
+    int64_t offset
+    int64_t n_buffers
+    int64_t n_children
+    const void **buffers
+    ArrowArray **children
+    ArrowArray *dictionary
+    void (*release)(ArrowArray *) noexcept nogil
+    void *private_data
+
+cdef struct ArrowArrayStream:
+    int (*get_schema)(ArrowArrayStream *, ArrowSchema *) noexcept nogil
+    int (*get_next)(ArrowArrayStream *, ArrowArray *) noexcept nogil
+    const char *(*get_last_error)(ArrowArrayStream *) noexcept nogil
+    void (*release)(ArrowArrayStream *) noexcept nogil
+    void *private_data
+
+cdef void release_schema(ArrowSchema *schema) noexcept nogil
+cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags, int64_t n_children) noexcept nogil
+cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) noexcept nogil
+cdef void release_array(ArrowArray *array) noexcept nogil
+cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil
+cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil
+
+# Capsules of heap structs; they take them over also when they fail.
+cdef object new_schema_capsule(ArrowSchema *schema)
+cdef object new_array_capsule(ArrowArray *array)
+cdef object new_stream_capsule(ArrowArrayStream *stream)
+
+
+cdef struct Buffer:
+    uint8_t *p
+    int64_t used
+    int64_t room
+
+
+cdef struct Texts:                          # a utf8 or binary column of 32-bit offsets
+    Buffer offsets
+    Buffer text
+
+
+cdef int grow(Buffer *b, int64_t n) except -1 nogil
+
+
+cdef inline int reserve(Buffer *b, int64_t n) except -1 nogil:
+    """Room for n more bytes; never leaves it without memory, as some consumers take a NULL buffer for a missing one."""
+    if b.p != NULL and b.used + n <= b.room:
+        return 0
+    return grow(b, n)
+
+
+cdef inline int put32(Buffer *b, int32_t x) except -1 nogil:
+    reserve(b, 4)
+    memcpy(b.p + b.used, &x, 4)
+    b.used += 4
+    return 0
+
+
+cdef inline int put64(Buffer *b, int64_t x) except -1 nogil:
+    reserve(b, 8)
+    memcpy(b.p + b.used, &x, 8)
+    b.used += 8
+    return 0
+
+
+cdef inline const void *give(Buffer *b) noexcept nogil:
+    """Hand the memory over to an array."""
+    cdef void *p = b.p
+    b.p = NULL
+    b.used = b.room = 0
+    return p
+
+
+cdef bint is_utf8(const uint8_t *p, int64_t n) noexcept nogil
+cdef int begin_texts(Texts *t) except -1 nogil
+cdef int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
+cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
+cdef int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil
+cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil
+cdef void drop_texts(Texts *t) noexcept nogil
+cdef void drop_buffer(Buffer *b) noexcept nogil
