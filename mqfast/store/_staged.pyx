@@ -1,0 +1,283 @@
+"""Records made in one process and appended in another: encoded from columns, checked, then copied into the log as they are.
+
+Whoever encodes needs no store: the offsets and the store time are patched by the append, under the put lock. Bytes that come to `count_records` and
+`append_records` were on disk or on a network meanwhile, so every length is checked before it is used. Record format: ``mqfast/store/FORMAT.md``.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+from mqfast.store._commit_log cimport APPEND_NO_ROOM, APPEND_OK, Appended, LogState, append_encoded, prefault_piece, refused
+from mqfast.store._consume_queue cimport QueueState, QueueTable
+from mqfast.store._os cimport crc31, lock, mq_get32, mq_load64, mq_put16, mq_put32, unlock
+from mqfast.store._put cimport PutPath
+from mqfast.store._record cimport (
+    BORN_HOST_V6,
+    REC_OK,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    Draft,
+    Record,
+    check_crc,
+    draft_bytes,
+    encode_draft,
+    parse_record,
+)
+
+from mqfast.errors import ConfigError, CorruptFile, MessageIllegal, MessageTooLarge, PropertiesTooLong
+
+cdef int64_t MAX_PROPERTIES = 32767
+cdef int32_t INNER_BATCH = 0x80
+cdef int64_t CHUNK_BYTES = 64 << 10     # the put lock is let go of this often
+cdef enum:
+    STAMP_DIGITS = 21                   # of a row number, with the separator behind it
+
+cdef enum Stop:
+    DONE = 0
+    BAD_RECORD = 1
+    NO_QUEUE = 2
+    NO_ROOM = 3
+    REFUSED = 4
+
+
+@cython.final
+cdef class RowEncoder:
+    """Encodes rows of columns into records that lack only offsets and store time.
+
+    Args: hosts: encoded, 8 or 20 bytes; stamp: what every record's properties end with, as ``name U+0001 prefix``: the number of the row and U+0002
+    follow it (empty: none); max_body_bytes, max_record_bytes: what the store takes.
+    Thread: one.
+    """
+    cdef bytes born_host
+    cdef bytes store_host
+    cdef bytes stamp
+    cdef const char *stamp_text         # its bytes
+    cdef int64_t stamp_bytes
+    cdef int64_t max_body
+    cdef int64_t max_record
+    cdef readonly int64_t rows
+
+    def __init__(self, bytes born_host not None, bytes store_host not None, bytes stamp not None, int64_t max_body_bytes, int64_t max_record_bytes):
+        self.born_host = born_host
+        self.store_host = store_host
+        self.stamp = stamp
+        self.stamp_text = PyBytes_AS_STRING(stamp)
+        self.stamp_bytes = PyBytes_GET_SIZE(stamp)
+        self.max_body = max_body_bytes
+        self.max_record = max_record_bytes
+        self.rows = 0
+
+    def encode(self, list topics not None, const int32_t[::1] topic_of, const int32_t[::1] queue_ids, const int32_t[::1] body_offsets, body_data,
+               list properties, const int32_t[::1] flags, const int32_t[::1] sys_flags, const int64_t[::1] born_timestamps,
+               const int32_t[::1] reconsume_times, list born_hosts) -> bytes:
+        """The records of some rows, one behind the other.
+
+        Args: topics: encoded names, with `topic_of` a row's index there; body_offsets: one more than rows, into body_data; properties: property texts,
+        or None; born_timestamps: ms; born_hosts: encoded, None for the usual one.
+        Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong) naming the row.
+        """
+        cdef Py_ssize_t n = topic_of.shape[0], i
+        cdef Py_buffer view
+        cdef int64_t total = 0, at = 0, room
+        cdef bytes made
+        cdef uint8_t *to
+        cdef Draft d
+        if (queue_ids.shape[0] != n or flags.shape[0] != n or sys_flags.shape[0] != n or born_timestamps.shape[0] != n
+                or reconsume_times.shape[0] != n or body_offsets.shape[0] != n + 1 or (properties is not None and len(properties) != n)
+                or (born_hosts is not None and len(born_hosts) != n)):
+            raise MessageIllegal("columns: expected the same number of rows in each")
+        PyObject_GetBuffer(body_data, &view, PyBUF_SIMPLE)
+        try:
+            for i in range(n):
+                if not 0 <= body_offsets[i] <= body_offsets[i + 1] <= view.len or not 0 <= topic_of[i] < len(topics):
+                    raise MessageIllegal(f"row {self.rows + i}: expected a body inside its column, found {body_offsets[i]}..{body_offsets[i + 1]}")
+                self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties, flags, sys_flags, born_timestamps,
+                           reconsume_times, born_hosts)
+                room = draft_bytes(&d)
+                if room > self.max_record:
+                    raise MessageTooLarge(f"row {self.rows + i}: expected a record of at most {self.max_record} bytes, found {room}")
+                total += room
+            # A stamp's digits are few or many: room for the most, cut at the end.
+            made = PyBytes_FromStringAndSize(NULL, total)
+            to = <uint8_t *> PyBytes_AS_STRING(made)
+            for i in range(n):
+                self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties, flags, sys_flags, born_timestamps,
+                           reconsume_times, born_hosts)
+                at += self.write(to + at, &d, self.rows + i)
+        finally:
+            PyBuffer_Release(&view)
+        self.rows += n
+        return made if at == total else made[:at]
+
+    cdef int draft(self, Draft *d, Py_ssize_t i, list topics, const int32_t[::1] topic_of, const int32_t[::1] queue_ids,
+                   const int32_t[::1] body_offsets, const uint8_t *body, list properties, const int32_t[::1] flags,
+                   const int32_t[::1] sys_flags, const int64_t[::1] born_timestamps, const int32_t[::1] reconsume_times,
+                   list born_hosts) except -1:
+        """The draft of one row; its properties are counted as long as the longest stamp makes them."""
+        cdef bytes topic = topics[topic_of[i]]
+        cdef bytes text = properties[i] if properties is not None else b""
+        cdef bytes born = self.born_host
+        cdef int64_t stamp_bytes = self.stamp_bytes
+        if born_hosts is not None and born_hosts[i] is not None:
+            born = born_hosts[i]
+        d.queue_id = queue_ids[i]
+        d.flag = flags[i]
+        d.sys_flag = sys_flags[i] & ~(BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK)
+        if queue_ids[i] < 0:
+            raise MessageIllegal(f"row {self.rows + i}: expected a queue id from 0, found {queue_ids[i]}")
+        if d.sys_flag & INNER_BATCH:
+            raise MessageIllegal(f"row {self.rows + i}: expected single messages, found an inner batch (bit 0x80 of sysFlag)")
+        if PyBytes_GET_SIZE(born) == 20:
+            d.sys_flag |= BORN_HOST_V6
+        if PyBytes_GET_SIZE(self.store_host) == 20:
+            d.sys_flag |= STORE_HOST_V6
+        d.born_timestamp = born_timestamps[i]
+        d.reconsume_times = reconsume_times[i]
+        d.prepared_offset = 0
+        d.born_host = <const uint8_t *> PyBytes_AS_STRING(born)
+        d.store_host = <const uint8_t *> PyBytes_AS_STRING(self.store_host)
+        d.body = body + body_offsets[i]
+        d.body_bytes = body_offsets[i + 1] - body_offsets[i]
+        if d.body_bytes > self.max_body:
+            raise MessageTooLarge(f"row {self.rows + i}: expected a body of at most {self.max_body} bytes, found {d.body_bytes}")
+        d.body_crc = 0
+        d.topic = <const uint8_t *> PyBytes_AS_STRING(topic)
+        d.topic_bytes = <int32_t> PyBytes_GET_SIZE(topic)
+        d.version_2 = d.topic_bytes > 127
+        d.properties = <const uint8_t *> PyBytes_AS_STRING(text)
+        d.properties_bytes = <int32_t> PyBytes_GET_SIZE(text)
+        d.crc_property = False
+        d.separator = False
+        if d.properties_bytes + (stamp_bytes + STAMP_DIGITS if stamp_bytes else 0) > MAX_PROPERTIES:
+            raise PropertiesTooLong(f"row {self.rows + i}: expected properties of at most {MAX_PROPERTIES} bytes, found {d.properties_bytes}"
+                                    f" and a stamp of {stamp_bytes}")
+        if stamp_bytes:
+            d.properties_bytes += <int32_t> stamp_bytes + STAMP_DIGITS
+        return 0
+
+    cdef int64_t write(self, uint8_t *to, Draft *d, int64_t row) noexcept:
+        """The record with its size word, its CRC and its stamp; returns its length."""
+        cdef char digits[STAMP_DIGITS + 1]
+        cdef int64_t stamp_bytes = self.stamp_bytes, end
+        cdef int count
+        d.body_crc = crc31(d.body, d.body_bytes)
+        if stamp_bytes:
+            count = snprintf(digits, STAMP_DIGITS + 1, "%lld\x02", <long long> row)
+            d.properties_bytes -= <int32_t> stamp_bytes + STAMP_DIGITS
+            end = encode_draft(to, d)
+            mq_put16(to + end - d.properties_bytes - 2, <int16_t> (d.properties_bytes + stamp_bytes + count))
+            memcpy(to + end, self.stamp_text, stamp_bytes)
+            memcpy(to + end + stamp_bytes, digits, count)
+            end += stamp_bytes + count
+        else:
+            end = encode_draft(to, d)
+        mq_put32(to, <int32_t> end)
+        return end
+
+
+def count_records(block) -> tuple:
+    """(records, bytes) of the whole records at the start of a block, each with its CRC checked.
+
+    The bytes are fewer than the block's when it ends inside a record. Raises: CorruptFile with the offset in the block.
+    """
+    cdef Py_buffer view
+    cdef int64_t at = 0, count = 0, n
+    cdef int rc = DONE
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            rc = _count(<const uint8_t *> view.buf, view.len, &at, &count)
+    finally:
+        PyBuffer_Release(&view)
+    if rc != DONE:
+        raise CorruptFile("staged records are damaged", offset=at, expected="a whole record with the right CRC", found="something else")
+    return count, at
+
+
+cdef int _count(const uint8_t *p, int64_t n, int64_t *at, int64_t *count) noexcept nogil:
+    cdef Record r
+    cdef int64_t total
+    while n - at[0] >= 8:
+        total = mq_get32(p + at[0])
+        if total > n - at[0]:
+            return DONE         # goes on in the next block
+        if parse_record(p + at[0], n - at[0], &r) != REC_OK or not check_crc(p + at[0], &r, False):
+            return BAD_RECORD
+        at[0] += r.total
+        count[0] += 1
+    return DONE
+
+
+def append_records(PutPath store not None, block) -> int:
+    """Append encoded records to the log in their order; returns how many.
+
+    Args: block: a writable buffer of whole records, as count_records found them; it is patched on the way.
+    Raises: CorruptFile, when a record is none; ConfigError, when the store keeps CRC properties; otherwise as put_many: what came before stays.
+    Durability: as put_many. GIL: released.
+    """
+    cdef Py_buffer view
+    cdef int64_t at = 0, count = 0
+    cdef int rc
+    cdef LogState *s = store.state
+    cdef uint8_t *p
+    cdef Record r
+    store.log.raise_state()
+    if s.crc_property:
+        raise ConfigError("enabled_append_prop_crc: expected it off where encoded records are appended, found it on")
+    PyObject_GetBuffer(block, &view, PyBUF_WRITABLE)
+    p = <uint8_t *> view.buf
+    try:
+        while at < view.len:
+            with nogil:
+                rc = _append(s, store.table, store.log.prefault_window > 0, p, view.len, &at, &count)
+            if rc == BAD_RECORD:
+                raise CorruptFile("staged records are damaged", offset=at, expected="a whole record", found="something else")
+            store.log.raise_state()
+            if at < view.len:
+                parse_record(p + at, view.len - at, &r)
+                if rc == NO_ROOM:
+                    store.log.roll(r.total)
+                else:
+                    store.queues.head(str((<const char *> r.topic)[:r.topic_bytes], "utf-8"), r.queue_id)
+                    if store.table.find(r.topic, r.topic_bytes, r.queue_id) == NULL:
+                        raise MessageIllegal(f"topic {str((<const char *> r.topic)[:r.topic_bytes], 'utf-8')!r}: expected ConsumeQueues,"
+                                             " found a topic of batch queues")
+    finally:
+        PyBuffer_Release(&view)
+    return count
+
+
+cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64_t n, int64_t *at, int64_t *count) noexcept nogil:
+    """From at[0] on, in chunks; DONE, or why it stopped at the record at at[0]."""
+    cdef Record r
+    cdef QueueState *q
+    cdef Appended out
+    cdef int64_t until, now
+    cdef int rc = DONE
+    while at[0] < n and rc == DONE:
+        if prefault and mq_load64(&s.written) + CHUNK_BYTES > mq_load64(&s.prefaulted):
+            prefault_piece(s, mq_load64(&s.written) + 2 * CHUNK_BYTES)
+        until = at[0] + CHUNK_BYTES
+        lock(&s.lock)
+        now = s.os.clock_ms(s.os)
+        while at[0] < n and at[0] < until:
+            if parse_record(p + at[0], n - at[0], &r) != REC_OK:
+                rc = BAD_RECORD
+                break
+            q = table.find(r.topic, r.topic_bytes, r.queue_id)
+            if q == NULL:
+                rc = NO_QUEUE
+                break
+            if refused(s, q):
+                rc = REFUSED
+                break
+            if append_encoded(s, q, p + at[0], r.total, r.sys_flag, -1, 1, now, &out) != APPEND_OK:
+                rc = NO_ROOM
+                break
+            at[0] += r.total
+            count[0] += 1
+        unlock(&s.lock)
+    return rc
