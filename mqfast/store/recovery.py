@@ -105,6 +105,10 @@ def recover(
         # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
         queues.truncate(start, doubtful=True)
         queues.missing_from()
+        queues.check_ends(log)  # the last unit before them may be a damaged one
+        lower = queues.missing_from()
+        if lower is not None:
+            missing = lower if missing is None else min(missing, lower)
     if missing is not None:
         report.records += _put_units_again(log, dispatcher, missing, largest if clean else start)
 

@@ -12,6 +12,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import CorruptFile
+from mqfast.store._os import OsDoor
 from mqfast.store.verify import verify
 
 SETTINGS = {"mapped_file_bytes_commit_log": 16384, "mapped_file_bytes_consume_queue": 2000}
@@ -165,3 +166,30 @@ def test_verify_sees_a_queue_file_that_is_named_between_two_units(tmp_path: Path
     file.rename(file.with_name(f"{1:020d}"))
     report = verify(tmp_path)
     assert [damage.kind for damage in report.damages if damage.path.endswith("1")] == ["queue.gap"]
+
+
+def test_a_damaged_unit_that_a_crash_leaves_at_the_end_is_put_again(tmp_path: Path) -> None:
+    """After a crash the units of the last files are dropped; a damaged one before them was taken for the end, and a
+    record of queue offset 0 was put behind it once more while later ones were kept out.
+    """
+    settings = {"mapped_file_bytes_commit_log": 1024, "mapped_file_bytes_consume_queue": 200}
+    bodies = [b"%03d" % i * 30 for i in range(9)]
+    door, places = OsDoor(), []
+    door.fix_clock(1_700_000_000_000)
+    with mqfast.open(tmp_path, door=door, _start_services=False, **settings) as store:
+        for i, body in enumerate(bodies):
+            door.fix_clock(1_700_000_000_000 + 5000 * i)  # so that the checkpoint vouches for all but the last file
+            places.append(store.put("T", body).physical_offset)
+    last_file = max(place - place % 1024 for place in places)
+    at = next(i for i, place in enumerate(places) if place >= last_file) - 1
+    assert at > 1
+
+    def spoil(units: list[tuple[int, int, int]]) -> None:
+        units[at] = (1, *units[at][1:])
+
+    change(tmp_path, "T", spoil)
+    (tmp_path / "abort").write_bytes(b"1")
+    with mqfast.open(tmp_path, **settings) as store:
+        assert store.recovery.start == last_file
+        assert store.get("T", 0, 0).bodies() == bodies
+    assert not verify(tmp_path).damages
