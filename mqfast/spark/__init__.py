@@ -29,7 +29,7 @@ SETTINGS: Final[dict[str, str]] = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("mqfast")`` known to a session. Not needed where mqfast is installed on every node: Spark finds it."""
+    """Make ``format("mqfast")`` known to a session. Where mqfast is installed on every node, Spark finds it itself."""
     from mqfast.spark.source import MqFastSource
 
     spark.dataSource.register(MqFastSource)

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mqfast.errors import ConfigError, DataLoss, StoreNotFound
-from mqfast.spark.plan import LogFile, Queue, QueueRange, ScanRange, Snapshot
+from mqfast.errors import ConfigError, DataLoss, StorageError, StoreNotFound
+from mqfast.spark import views
+from mqfast.spark.plan import LogFile, Piece, Queue, QueueRange, ScanRange, Snapshot
 from mqfast.spark.schema import Column
 from mqfast.store._gather import Gather
+from mqfast.store._os import REAL
 from mqfast.store.column_scan import LogColumns, QueueColumns
+from mqfast.store.leases import write_lease
+from mqfast.store.paths import offset_name
 from mqfast.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -84,6 +89,18 @@ class Access(Protocol):
 
     def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; otherwise as scan."""
+
+    def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Piece]:
+        """How a view other than messages is divided among tasks.
+
+        Raises: ConfigError.
+        """
+
+    def view_rows(self, piece: Piece, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece of a view other than messages."""
+
+    def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
+        """Ask the store to keep everything from a physical offset on for a while, if it can be asked."""
 
     def close(self) -> None:
         """Let go of all files."""
@@ -192,7 +209,8 @@ class LocalAccess:
         """The part of the log in which these messages lie; ``(0, 0)`` for none."""
         low, high = 1 << 63, 0
         for r in ranges:
-            first, last = self.reader.unit_at(r.topic, r.queue_id, r.start), self.reader.unit_at(r.topic, r.queue_id, r.end - 1)  # fmt: skip
+            first = self.reader.unit_at(r.topic, r.queue_id, r.start)
+            last = self.reader.unit_at(r.topic, r.queue_id, r.end - 1)
             low, high = min(low, first.physical_offset), max(high, last.physical_offset + last.size)
         return (low, high) if low < high else (0, 0)
 
@@ -224,6 +242,38 @@ class LocalAccess:
         for units in self.reader.units(piece.topic, piece.queue_id, piece.start, piece.end):
             sizes += [unit.size for unit in units]
         return sizes
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written, ms since the epoch; 0 when it is gone."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return 0
+
+    def log_path(self, physical_offset: int) -> str:
+        """The file of the log that holds a physical offset; the name that it would have where there is none."""
+        for path, start, size in self.reader.log_files():
+            if start <= physical_offset < start + size:
+                return path
+        return os.path.join(self.reader.paths.commit_logs[0], offset_name(physical_offset))
+
+    def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
+        """Write a lease; a store that may not be written, or has no mqfast to honour it, is read without."""
+        if ttl_ms > 0:
+            try:
+                write_lease(REAL, self.root, min_physical_offset, ttl_ms)
+            except StorageError as error:
+                _log.info("no lease: %s", error)
+
+    # --- views -------------------------------------------------------------------------------------------------------
+
+    def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Piece]:
+        """See Access."""
+        return views.view_pieces(self, snapshot, options)
+
+    def view_rows(self, piece: Piece, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
+        """See Access."""
+        return views.view_rows(self, piece, columns, options)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ errors with the nearest name and the reference in ``docs/spark.md`` all come fro
 whether a topic or an offset exists is for ``selection.py``.
 """
 
+# ruff: noqa: RUF009  (every default is made by _option, which is the point)
+
 from __future__ import annotations
 
 import dataclasses
@@ -441,7 +443,8 @@ def _check_together(o: Options) -> None:
     if o.name_server is not None or o.brokers is not None:
         name = "nameServer" if o.name_server is not None else "brokers"
         raise ConfigError(f"option {name}: this version reads and writes local stores only; give path")
-    chosen = [n for n, v in (("subscribe", o.subscribe), ("assign", o.assign), ("subscribePattern", o.subscribe_pattern)) if v]  # fmt: skip
+    ways = ("subscribe", "assign", "subscribe_pattern")
+    chosen = [option_name(name) for name in ways if getattr(o, name) is not None]
     if len(chosen) > 1:
         raise ConfigError(f"options {' and '.join(chosen)}: expected one of them")
     for way in ("starting", "ending"):
@@ -454,7 +457,9 @@ def _check_together(o: Options) -> None:
         if "group" in words and o.group is None:
             raise ConfigError(f"option {name}: group needs the option group, the consumer group's name")
     if o.min_partitions is not None and o.max_partitions is not None and o.min_partitions > o.max_partitions:
-        raise ConfigError(f"option minPartitions: expected at most maxPartitions ({o.max_partitions}), found {o.min_partitions}")  # fmt: skip
+        raise ConfigError(
+            f"option minPartitions: expected at most maxPartitions ({o.max_partitions}), found {o.min_partitions}"
+        )
 
 
 @dataclass(frozen=True)

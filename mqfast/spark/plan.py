@@ -145,13 +145,20 @@ def plan(
     partition_bytes: int = 128 << 20,
     min_partitions: int | None = None,
     max_partitions: int | None = None,
+    within: tuple[int, int] = (0, 1 << 63),
 ) -> list[Piece]:
-    """Cut what was asked for into pieces of about ``partition_bytes`` of log; empty when there is nothing."""
+    """Cut what was asked for into pieces of about ``partition_bytes`` of log; empty when there is nothing.
+
+    ``within``: only this part of the log is wanted; along queues it is not looked at.
+    """
     ranges = [r for r in selection.ranges if r.start < r.end]
     if selection.whole:
         span = (snapshot.log_start, snapshot.log_end)
     else:
         span = places.physical_span(ranges) if ranges else (0, 0)
+    if span[0] < within[0] < span[1]:
+        span = (places.boundary(within[0], span[1]), span[1])
+    span = (span[0], min(span[1], within[1]))
     if span[0] >= span[1]:
         return []
     selected = span[1] - span[0] if selection.whole else sum(r.end - r.start for r in ranges) * snapshot.message_bytes

@@ -57,7 +57,8 @@ def starting_offsets(
     """
     by_time = options.starting_offsets_by_timestamp
     found = _resolve(
-        snapshot, queues, options, access, default, "starting", options.starting_offsets, options.starting_timestamp, by_time
+        snapshot, queues, options, access, default, "starting",
+        options.starting_offsets, options.starting_timestamp, by_time,
     )  # fmt: skip
     if options.starting_offsets_by_timestamp_strategy == "error":
         for queue in queues:

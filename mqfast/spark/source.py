@@ -20,6 +20,7 @@ from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, open_access
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
+from mqfast.spark.pushdown import Narrowed, narrow
 from mqfast.spark.schema import Column, chosen_columns, columns_of_type, struct_type
 from mqfast.spark.selection import select
 
@@ -84,6 +85,9 @@ class Part(InputPartition):
     settings: ReadSettings
 
 
+# More are not worth comparing with while reading.
+MOST_TAGS: Final = 64
+
 _settled = False
 
 
@@ -106,6 +110,9 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
     access = open_access(part.options)
     try:
         access.check(part.store_id)
+        if part.options.view != "messages":
+            yield from access.view_rows(part.piece, part.columns, part.options)
+            return
         if part.piece.scan is not None:
             yield from access.scan(part.piece.scan, part.columns, part.settings)
         for piece in part.piece.queues:
@@ -140,12 +147,30 @@ def parts_of(
     ]
 
 
+def narrowed_settings(settings: ReadSettings, narrowed: Narrowed) -> ReadSettings:
+    """The same, but only for rows that the filters of a query may keep."""
+    tags = settings.tags
+    if narrowed.tags is not None:
+        tags = tuple(sorted(narrowed.tags if tags is None else narrowed.tags.intersection(tags)))
+    if tags is not None and len(tags) > MOST_TAGS:
+        tags = settings.tags
+    low, high = narrowed.stored_ms
+    return dataclasses.replace(settings, tags=tags, stored_from=low, stored_before=high)
+
+
+def least_physical_offset(pieces: Sequence[Piece], access: Access) -> int:
+    """Where in the log the first of all messages lies."""
+    scans = [piece.scan.start for piece in pieces if piece.scan is not None]
+    return min(scans) if scans else access.physical_span([r for piece in pieces for r in piece.queues])[0]
+
+
 class BatchReader(DataSourceReader):
     """One batch read: a snapshot when it is planned, pieces of it read by tasks."""
 
     def __init__(self, options: Options, columns: tuple[Column, ...]) -> None:
         self.options: Final = options
         self.columns: Final = columns
+        self.narrowed = Narrowed()
 
     def partitions(self) -> list[InputPartition]:
         """Look at the store once, and divide what is to be read.
@@ -155,18 +180,23 @@ class BatchReader(DataSourceReader):
         access = open_access(self.options)
         try:
             snapshot = access.snapshot()
-            selection = select(snapshot, self.options, access)
-            return self._plan(access, snapshot, selection)
+            if self.options.view == "messages":
+                return self._messages(access, snapshot)
+            pieces = access.view_pieces(snapshot, self.options)
+            return parts_of(self.options, self.columns, snapshot, pieces, ReadSettings())
         finally:
             access.close()
 
-    def _plan(self, access: Access, snapshot: Snapshot, selection: Selection) -> list[InputPartition]:
-        o = self.options
+    def _messages(self, access: Access, snapshot: Snapshot) -> list[InputPartition]:
+        o, narrowed = self.options, self.narrowed
+        selection = narrowed.apply(select(snapshot, o, access))
         pieces = plan(
             snapshot, selection, access, order=o.order, partition_bytes=o.partition_bytes,
-            min_partitions=o.min_partitions, max_partitions=o.max_partitions,
+            min_partitions=o.min_partitions, max_partitions=o.max_partitions, within=narrowed.physical_offsets,
         )  # fmt: skip
-        return parts_of(o, self.columns, snapshot, pieces, read_settings(o, selection))
+        if pieces:
+            access.lease(least_physical_offset(pieces, access), o.lease_ttl)
+        return parts_of(o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of one partition, in Arrow batches."""
@@ -180,4 +210,6 @@ class PushdownBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take what narrows the reading; Spark still evaluates all of them."""
+        if self.options.view == "messages":
+            self.narrowed = narrow(filters)
         return filters

@@ -28,8 +28,8 @@ _UNITS_AT_ONCE: Final = 32768
 class _Columns:
     """What both ways have in common.
 
-    Attributes: ``skipped_records`` (left out as damaged, where that was asked for), ``skipped_bytes`` (of the log, in
-    which no record was found), ``lost`` (places that were gone, each in words).
+    Attributes: ``damage`` (where no record began though one should, and why), ``skipped_bytes`` (of the log, up to the
+    next record there), ``lost`` (places that were gone, each in words).
     """
 
     def __init__(self, reader: StoreReader, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:
@@ -37,7 +37,7 @@ class _Columns:
         self._gather = gather
         self._skip_damage = skip_damage
         self._skip_lost = skip_lost
-        self._skipped = 0
+        self.damage: list[tuple[int, str]] = []
         self.skipped_bytes = 0
         self.lost: list[str] = []
         self._batches = self._run()
@@ -48,7 +48,7 @@ class _Columns:
     @property
     def skipped_records(self) -> int:
         """Records that were left out as damaged."""
-        return self._skipped + self._gather.skipped
+        return len(self.damage) + self._gather.skipped
 
     def __iter__(self) -> Iterator[RecordColumns]:
         return self
@@ -92,6 +92,8 @@ class LogColumns(_Columns):
     def _over_a_gap(self) -> None:
         following = min((start for _, start, _ in self._reader.log_files() if start > self.at), default=self._end)
         following = min(following, self._end)
+        self.damage.append((self.at, "no file"))
+        self.skipped_bytes += following - self.at
         root = self._reader.paths.root
         self._lose(
             f"the log of {root} has no file for physical offsets {self.at} to {following}: removed, or cut short"
@@ -107,6 +109,8 @@ class LogColumns(_Columns):
                 stop = self._gather.along(walk, self._end)
             except CorruptFile as error:
                 # Shrunk under our hands: what was read stays, the rest is gone.
+                self.damage.append((walk.at, "the file has shrunk"))
+                self.skipped_bytes += file_end - walk.at
                 self.at = file_end
                 self._lose(str(error))
                 return
@@ -134,7 +138,7 @@ class LogColumns(_Columns):
             )
         found = file.find_record(self.at + 1)
         following = min(found if found >= 0 else file.end, self._end)
-        self._skipped += 1
+        self.damage.append((self.at, stop))
         self.skipped_bytes += following - self.at
         self.at = following
         return LogWalk(file, self.at, block_bytes=_BLOCK)
@@ -242,7 +246,7 @@ class QueueColumns(_Columns):
                     f"unit {unit.queue_offset} of queue {self._name} does not point at its record",
                     path=file.path, offset=unit.physical_offset, expected=f"a record of {unit.size} bytes", found=why,
                 )  # fmt: skip
-            self._skipped += 1
+            self.damage.append((unit.physical_offset, why or "no record"))
             return False
         return self._gather.message(found, self._queue.topic, self._queue.queue_id, unit.queue_offset, crc_ok)
 

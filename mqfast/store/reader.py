@@ -1332,6 +1332,18 @@ class StoreReader:
             return ConsumerOffsets.load(self._door, self.paths.lmq_consumer_offset, lmq=True).offsets(group)
         return ConsumerOffsets.load(self._door, self.paths.consumer_offset).offsets(group)
 
+    def consumer_groups(self) -> list[str]:
+        """Every consumer group that has persisted offsets, sorted.
+
+        Raises: CorruptFile, StorageError.
+        """
+        self._check_open()
+        groups: set[str] = set()
+        for path, light in ((self.paths.consumer_offset, False), (self.paths.lmq_consumer_offset, True)):
+            if self._door.exists(path):
+                groups.update(ConsumerOffsets.load(self._door, path, lmq=light).groups())
+        return sorted(groups)
+
     def __repr__(self) -> str:
         return f"<StoreReader {self.paths.root!r}{' closed' if self._closed else ''}>"
 

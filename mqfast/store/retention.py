@@ -3,7 +3,8 @@
 
 It must never remove the last log file, a file with unflushed bytes, or bytes under a reader: a held file loses its
 name and keeps its bytes until the last hold goes. Messages that a group had not read yet are counted when they go, and
-whether the oldest go or new ones are refused when the disk is full is an explicit policy.
+whether the oldest go or new ones are refused when the disk is full is an explicit policy. What a reader in another
+process has leased stays as long as the disk has room (``leases.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
 from mqfast.store._commit_log import Bell
+from mqfast.store.leases import least_leased
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
@@ -134,11 +136,15 @@ class RetentionService:
         at_once = at_once and c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest"
         removed = 0
         log = self._commit_log
+        # Somebody is about to read from there on. A disk that runs full does not wait for it.
+        leased = None if at_once else least_leased(self._door, self._paths.root, now_ms)
         while removed < c.delete_file_batch_max and log.first_is_flushed():
             file = log.files[0]
             over_budget = c.retention_bytes is not None and log.written - file.start_offset > c.retention_bytes
             expired = expired_due and self._door.mtime_ms(file.path) + c.file_reserved_time_hours * 3_600_000 <= now_ms
             if not (at_once or over_budget or expired):
+                break
+            if leased is not None and file.start_offset + file.file_bytes > leased:
                 break
             if removed:
                 self._pause(c.delete_files_interval_ms_commit_log / 1000)

@@ -12,6 +12,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DiskFull
 from mqfast.store._os import OsDoor
+from mqfast.store.leases import least_leased, write_lease
 
 STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
 CALL = ctypes.CFUNCTYPE(
@@ -122,3 +123,36 @@ def test_the_budget_is_compared_with_the_files_that_are_there(tmp_path: Path) ->
         mqfast.open(tmp_path / "store", retention_bytes=100 << 10)
     with pytest.raises(ConfigError, match="at least two log files"):
         mqfast.open(tmp_path / "new", retention_bytes=128 << 10)
+
+
+def test_a_lease_keeps_what_somebody_planned_to_read_until_it_ends(tmp_path: Path) -> None:
+    with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
+        second = store.log.files[1].start_offset
+        lease = Path(write_lease(store.door, str(tmp_path / "store"), second + 1, 60_000))
+        now = store.door.now_ms()
+        assert store.retention.run_once(now) == 1  # the first file lies below the lease, the second one is in it
+        assert store.min_physical_offset == second
+        assert store.retention.run_once(now) == 0
+        assert store.retention.run_once(now + 120_000) > 0
+        assert store.min_physical_offset > second
+        assert lease.exists()
+        write_lease(store.door, str(tmp_path / "store"), 0, 60_000)
+        assert lease.exists()
+        store.door.fix_clock(now + 120_000)
+        write_lease(store.door, str(tmp_path / "store"), 0, 60_000)
+        assert not lease.exists()  # whoever writes the next lease removes those that have ended
+
+
+def test_a_lease_does_not_hold_a_disk_that_runs_full_and_half_a_lease_holds_nothing(tmp_path: Path) -> None:
+    disk = Disk(50)
+    with filled(tmp_path / "store", disk) as store:
+        write_lease(store.door, str(tmp_path / "store"), 0, 60_000)
+        disk.used_percent = 96
+        assert store.retention.run_once(store.door.now_ms()) > 0
+    with filled(tmp_path / "other", retention_bytes=128 << 10) as store:
+        lease = Path(write_lease(store.door, str(tmp_path / "other"), 0, 60_000))
+        whole = lease.read_bytes()
+        for broken in (b"", whole[:10], b"[]", b'{"minPhysicalOffset": "0", "expiresMs": 99999999999999}'):
+            lease.write_bytes(broken)
+            assert least_leased(store.door, str(tmp_path / "other"), 0) is None
+        assert store.retention.run_once(store.door.now_ms()) > 0

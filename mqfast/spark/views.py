@@ -1,0 +1,206 @@
+"""The views beside ``messages``: queues, files, audit, consumequeue and groups of a local store.
+
+Room: the Spark adapter. Each view says how it is divided among tasks and how one task makes its rows; rows are few,
+but for ``consumequeue``. It must never take the word of a queue or a file for what a record says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.errors import ConfigError, CorruptFile, OffsetError
+from mqfast.spark.options import Options, option_name
+from mqfast.spark.plan import Piece, QueueRange, ScanRange, Snapshot, plan, scan_pieces
+from mqfast.spark.schema import Column, arrow_schema
+from mqfast.spark.selection import select, selected_queues
+from mqfast.store._gather import Gather
+from mqfast.store.column_scan import LogColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqfast.spark.access import LocalAccess
+
+__all__ = ["view_pieces", "view_rows"]
+
+_QUEUES_AT_ONCE: Final = 1000
+_ROWS_AT_ONCE: Final = 1 << 16
+_OF_QUEUES: Final = (
+    "subscribe", "assign", "subscribe_pattern", "starting_offsets", "ending_offsets", "starting_timestamp",
+    "ending_timestamp", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp",
+)  # fmt: skip
+
+
+def _refuse(options: Options, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"option {option_name(name)}: view {options.view} does not have it")
+
+
+def view_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> list[Piece]:
+    """What each task makes rows of.
+
+    Raises: ConfigError, DataLoss.
+    """
+    view = options.view
+    if view in ("files", "audit"):
+        _refuse(options, _OF_QUEUES)
+    if view in ("queues", "groups"):
+        _refuse(options, _OF_QUEUES[3:])
+    whole = ScanRange(snapshot.log_start, snapshot.log_end)
+    if view == "files":
+        return [Piece(scan=whole)]
+    if view == "audit":
+        return _audit_pieces(access, snapshot, options)
+    if view == "consumequeue":
+        chosen = select(snapshot, options, access)
+        return plan(
+            snapshot, type(chosen)(chosen.ranges), access, order="queue", partition_bytes=options.partition_bytes * 8,
+            min_partitions=options.min_partitions, max_partitions=options.max_partitions,
+        )  # fmt: skip
+    queues = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
+    if view == "groups":
+        return [Piece(queues=tuple(queues))]
+    return [Piece(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
+
+
+def _audit_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> list[Piece]:
+    """Parts of files: one row each."""
+    pieces: list[Piece] = []
+    at = snapshot.log_start
+    for file in snapshot.files:
+        end = min(file.start + file.bytes, snapshot.log_end)
+        if file.start >= snapshot.log_end:
+            break
+        if file.start > at:  # a file is missing: the row says so
+            pieces.append(Piece(scan=ScanRange(at, file.start)))
+        parts = max(1, round((end - file.start) / options.partition_bytes))
+        pieces += [Piece(scan=piece) for piece in scan_pieces(file.start, end, parts, access)]
+        at = end
+    return pieces
+
+
+def view_rows(
+    access: LocalAccess, piece: Piece, columns: Sequence[Column], options: Options
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece.
+
+    Raises: CorruptFile, DataLoss, StorageError.
+    """
+    import pyarrow as pa
+
+    makers = {"queues": _queues, "files": _files, "audit": _audit, "consumequeue": _units, "groups": _groups}
+    schema = arrow_schema(columns)
+    for rows in makers[options.view](access, piece):
+        if rows:
+            yield pa.RecordBatch.from_pylist([{c.name: row[c.name] for c in columns} for row in rows], schema=schema)
+
+
+Rows = Iterator[list[dict[str, Any]]]
+
+
+def _store_time_us(access: LocalAccess, physical_offset: int | None) -> int | None:
+    """Store time of the record at a place, microseconds; None when no whole record is there."""
+    if physical_offset is None:
+        return None
+    try:
+        return access.reader.look(physical_offset).store_timestamp * 1000
+    except (OffsetError, CorruptFile):
+        return None
+
+
+def _queues(access: LocalAccess, piece: Piece) -> Rows:
+    rows = []
+    for q in piece.queues:
+        first = last = None
+        if q.start < q.end:
+            first = access.reader.unit_at(q.topic, q.queue_id, q.start).physical_offset
+            last = access.reader.unit_at(q.topic, q.queue_id, q.end - 1).physical_offset
+        rows.append({
+            "topic": q.topic, "queueId": q.queue_id, "minOffset": q.start, "maxOffset": q.end,
+            "messages": q.end - q.start, "minTimestamp": _store_time_us(access, first),
+            "maxTimestamp": _store_time_us(access, last), "minPhysicalOffset": first, "maxPhysicalOffset": last,
+        })  # fmt: skip
+    yield rows
+
+
+def _files(access: LocalAccess, piece: Piece) -> Rows:
+    assert piece.scan is not None
+    rows = []
+    for path, start, size in access.reader.log_files():
+        rows.append({
+            "path": path, "startOffset": start, "fileBytes": size,
+            "usedBytes": min(max(piece.scan.end - start, 0), size), "modified": access.modified_ms(path) * 1000,
+            "minTimestamp": _store_time_us(access, start),
+        })  # fmt: skip
+    yield rows
+
+
+def _audit(access: LocalAccess, piece: Piece) -> Rows:
+    """Walk over a part of a file as a scan does, with every checksum, and count."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    assert piece.scan is not None
+    start, end = piece.scan.start, piece.scan.end
+    names = [(name, name, False) for name in ("physical_offset", "size", "body_size", "store_timestamp", "crc_ok")]
+    gather = Gather(
+        names, batch_bytes=4 << 20, batch_rows=_ROWS_AT_ONCE, micros=True, check_crc=True, bad="mark", queued_only=False
+    )
+    run = LogColumns(access.reader, gather, start, end, skip_damage=True, skip_lost=True)
+    records = record_bytes = body_bytes = crc_errors = 0
+    first_bad: tuple[int, str] | None = None
+    low: int | None = None
+    high: int | None = None
+    for batch in run:
+        found = pa.record_batch(batch)
+        ok = found.column("crc_ok")
+        bad = found.num_rows - (pc.sum(ok).as_py() or 0)
+        if bad:
+            crc_errors += bad
+            place = pc.min(found.filter(pc.invert(ok)).column("physical_offset")).as_py()
+            first_bad = min(first_bad, (place, "crc")) if first_bad is not None else (place, "crc")
+            found = found.filter(ok)
+        if found.num_rows:
+            records += found.num_rows
+            record_bytes += pc.sum(found.column("size")).as_py()
+            body_bytes += pc.sum(found.column("body_size")).as_py()
+            span = pc.min_max(found.column("store_timestamp").cast(pa.int64())).as_py()
+            low = span["min"] if low is None else min(low, span["min"])
+            high = span["max"] if high is None else max(high, span["max"])
+    if run.damage:
+        first_bad = min(first_bad, run.damage[0]) if first_bad is not None else run.damage[0]
+    yield [{
+        "path": access.log_path(start), "startOffset": start, "endOffset": end, "records": records,
+        "recordBytes": record_bytes, "bodyBytes": body_bytes, "crcErrors": crc_errors, "gaps": len(run.damage),
+        "gapBytes": run.skipped_bytes, "firstBadOffset": first_bad[0] if first_bad else None,
+        "firstBadReason": first_bad[1] if first_bad else None, "minTimestamp": low, "maxTimestamp": high,
+    }]  # fmt: skip
+
+
+def _units(access: LocalAccess, piece: Piece) -> Rows:
+    for q in piece.queues:
+        for units in access.reader.units(q.topic, q.queue_id, q.start, q.end):
+            yield [
+                {
+                    "topic": q.topic, "queueId": q.queue_id, "queueOffset": u.queue_offset,
+                    "physicalOffset": u.physical_offset, "msgSize": u.size, "tagsCode": u.tags_code,
+                    "messages": u.messages,
+                }
+                for u in units
+            ]  # fmt: skip
+
+
+def _groups(access: LocalAccess, piece: Piece) -> Rows:
+    bounds = {(q.topic, q.queue_id): (q.start, q.end) for q in piece.queues}
+    rows = []
+    for group in access.reader.consumer_groups():
+        for (topic, queue_id), offset in sorted(access.group_offsets(group).items()):
+            known = bounds.get((topic, queue_id))
+            rows.append({
+                "group": group, "topic": topic, "queueId": queue_id, "committedOffset": offset,
+                "minOffset": known[0] if known else None, "maxOffset": known[1] if known else None,
+                "lag": max(known[1] - max(offset, known[0]), 0) if known else None,
+            })  # fmt: skip
+    yield rows

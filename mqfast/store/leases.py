@@ -1,0 +1,64 @@
+"""Leases: who has planned to read a part of the log keeps it from being deleted by age or budget for a while.
+
+Room: the store. A lease is a small file ``spark-leases/<uuid>`` of JSON: ``minPhysicalOffset`` and ``expiresMs``. A
+reader in another process writes it, retention honours it. It must never keep a disk from being cleared when it runs
+full, and never hold longer than it says; a file that cannot be read holds nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from typing import Final
+
+from mqfast.errors import MqfastError
+from mqfast.store import fastjson
+from mqfast.store._os import OsDoor
+
+__all__ = ["least_leased", "write_lease"]
+
+_log = logging.getLogger("mqfast.store")
+_DIRECTORY: Final = "spark-leases"
+_MOST_BYTES: Final = 4096
+
+
+def _read(door: OsDoor, path: str) -> tuple[int, int]:
+    """(physical offset, when it ends in ms) of one lease; (0, 0) of what is none."""
+    try:
+        root = fastjson.loads(door.read_file(path, max_bytes=_MOST_BYTES), path)
+        offset, expires_ms = root["minPhysicalOffset"], root["expiresMs"]
+    except (MqfastError, KeyError, TypeError):
+        return 0, 0
+    return (offset, expires_ms) if type(offset) is int and type(expires_ms) is int else (0, 0)
+
+
+def _paths(door: OsDoor, root: str) -> list[str]:
+    directory = os.path.join(root, _DIRECTORY)
+    if not door.is_dir(directory):
+        return []
+    return [os.path.join(directory, name) for name in door.listdir(directory)]
+
+
+def write_lease(door: OsDoor, root: str, min_physical_offset: int, ttl_ms: int) -> str:
+    """Ask for everything from a physical offset on to be kept for ``ttl_ms``; removes leases that have ended.
+
+    Returns: the path of the lease; deleting that file ends it.
+    Raises: StorageError, where the store may not be written.
+    """
+    now_ms = door.now_ms()
+    door.makedirs(os.path.join(root, _DIRECTORY), durable=False)
+    for path in _paths(door, root):
+        if _read(door, path)[1] <= now_ms:
+            door.unlink(path, missing_ok=True)
+    path = os.path.join(root, _DIRECTORY, uuid.uuid4().hex)
+    data = fastjson.dumps({"expiresMs": now_ms + ttl_ms, "minPhysicalOffset": min_physical_offset})
+    # Under another name first would mean that a reader of the directory sees two: half a lease holds nothing anyway.
+    door.write_file(path, data)
+    return path
+
+
+def least_leased(door: OsDoor, root: str, now_ms: int) -> int | None:
+    """The lowest physical offset that a lease in force asks to be kept; None when there is none."""
+    found = [_read(door, path) for path in _paths(door, root)]
+    return min((offset for offset, expires_ms in found if expires_ms > now_ms), default=None)
