@@ -1001,8 +1001,6 @@ class StoreReader:
             for unit in units:
                 if count and (count + unit.messages > max_count or result.total_bytes + unit.size > max_bytes):
                     return
-                if count >= max_count:
-                    return
                 position += queue.unit_bytes
                 following = unit.queue_offset + unit.messages
                 if following <= result.next_offset:  # a consumer would ask for the same offset for ever

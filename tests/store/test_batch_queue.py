@@ -11,11 +11,12 @@ import pytest
 from conftest import GOLDEN, golden_cases
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import batch_unit
+from reference import Record, batch_unit
 
-from mqfast.errors import CorruptFile, OffsetError
+from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store._os import OsDoor
-from mqfast.store.batch_queue import BatchConsumeQueue, BatchUnit
+from mqfast.store._record import decode_record
+from mqfast.store.batch_queue import BatchConsumeQueue, BatchUnit, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
 
 (CASE,) = golden_cases("5.3.3", ("batch-cq",))
@@ -343,3 +344,34 @@ def test_rest_close_destroy(tmp_path: Path) -> None:
     queue.destroy()
     assert queue.deleted
     assert not Path(queue.path).exists()
+
+
+def test_numbers_that_are_none_and_units_that_belong_elsewhere() -> None:
+    record = Record("T", b"body", queue_id=2, queue_offset=30, properties=b"INNER_BASE\x01x\x02INNER_NUM\x015\x02")
+    message = decode_record(record.encode())
+    assert claimed_places(message) == (30, 1)
+    right = BatchUnit(0, message.size, 0, 0, 30, 1, -1)
+    check_unit(right, message, "T", 2)
+    for topic, queue_id, unit in (("U", 2, right), ("T", 3, right), ("T", 2, right._replace(base_offset=29))):
+        with pytest.raises(CorruptFile, match="does not point at its record"):
+            check_unit(unit, message, topic, queue_id)
+
+
+def test_a_queue_that_was_closed_has_no_unit_left(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="file_bytes"):
+        new(tmp_path, 45)
+    queue = new(tmp_path)
+    fill(queue, 6)
+    assert "T/0 0..18" in repr(queue)
+    files = queue._files
+    queue._files = []  # as dispatch sees it that met a deletion halfway
+    assert (queue.max_offset, queue.find(3), queue.find_after(3), queue.offset_by_time(5)) == (0, None, None, 0)
+    with pytest.raises(OffsetError):
+        queue.unit(3)
+    queue._files = files
+    files[0].drop()
+    with pytest.raises(StoreClosed):  # it is in the list, and nobody took it away
+        queue.find(0)
+    with pytest.raises(StoreClosed):
+        queue.flush()
+    queue.close()

@@ -90,3 +90,12 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             store.consumer("g", "T", batch=0)
         with pytest.raises(UsageError, match="offset"):
             store.consumer("g", "T").seek(0, -1)
+
+
+def test_seek_goes_anywhere_but_below_zero(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        consumer = store.consumer("g", "T", batch=2)
+        consumer.seek(0, 8)
+        assert [int(body) for body in bodies(consumer.poll())] == [16, 18]
+        with pytest.raises(UsageError, match="offset"):
+            consumer.seek(0, -1)

@@ -147,3 +147,18 @@ def test_any_structure_is_read_or_refused(text: str) -> None:
 def test_values_without_a_json_form_are_our_own_mistake() -> None:
     with pytest.raises(InternalError, match="found set"):
         fastjson.dumps({"a": {1}})
+
+
+def test_text_that_leaves_no_character_for_a_mark() -> None:
+    every = "".join(map(chr, range(0xE000, 0xF900)))
+    with pytest.raises(CorruptFile, match="every private-use character"):
+        fastjson.loads(f'{{1:"{every}"}}'.encode())
+    assert fastjson.loads(f'{{1:"{every[1:]}"}}'.encode()) == {1: every[1:]}
+
+
+def test_values_that_go_too_deep_are_not_written() -> None:
+    value: object = 1
+    for _ in range(fastjson.MAX_DEPTH + 2):
+        value = [value]
+    with pytest.raises(InternalError, match="levels"):
+        fastjson.dumps({"deep": value})

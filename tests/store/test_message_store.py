@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from store.small_store import SMALL, bodies, in_threads
 
 import mqfast
 from mqfast import Message
+from mqfast.config import StoreConfig
 from mqfast.errors import (
     ConfigError,
     OffsetError,
@@ -269,3 +271,52 @@ def test_wrong_questions(tmp_path: Path) -> None:
         assert store.get("T", 0, -5).status.name == "OFFSET_TOO_SMALL"
         assert store.get("T", 0, 1 << 50).status.name == "OFFSET_OVERFLOW_BADLY"
         assert len(store.get("T", 0, 0, 0)) == 0
+
+
+def test_questions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with pytest.raises(ConfigError, match="store_path_root_dir"):
+        mqfast.open(path, store_path_root_dir=str(tmp_path / "other"), **SMALL)
+    with pytest.raises(ConfigError, match="expected one directory"):
+        mqfast.open(path, store_path_commit_log=f"{path}/a,{path}/b", **SMALL)
+    with pytest.raises(ConfigError, match="either a config object or settings"):
+        mqfast.open(path, config=StoreConfig.tiny(), flush_disk_type="SYNC_FLUSH")
+    with pytest.raises(UsageError, match="expected a path"):
+        mqfast.open(7)  # type: ignore[arg-type]
+    with mqfast.open(path, message_index_enable=False, **SMALL) as store:
+        store.put("T", b"x", keys="k")
+        with pytest.raises(UsageError, match="message_index_enable"):
+            store.query("T", "k")
+        for boundary in ("MIDDLE", 7):
+            with pytest.raises(UsageError, match="LOWER or UPPER"):
+                store.offset_by_time("T", 0, 0, boundary)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="queue_id: expected a whole number"):
+            store.offset_by_time("T", "0", 0)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="timestamp_ms: expected a whole number"):
+            store.offset_by_time("T", 0, 1 << 63)
+        with pytest.raises(UsageError, match="timeout: expected seconds"):
+            store.flush("1")  # type: ignore[arg-type]
+        assert store.offset_by_time("T", 0, 0, "upper") == store.offset_by_time("none", 0, 0) == 0
+        assert store.flush(5.0) is True
+
+
+def test_services_that_cannot_all_start_are_stopped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process at its limit of threads: the open fails, and leaves neither a thread nor the lock behind."""
+    before = set(threading.enumerate())
+    real, started = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("mqfast"):
+            if len(started) == 3:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        mqfast.open(tmp_path / "store", **SMALL)
+    assert len(started) == 3
+    assert set(threading.enumerate()) <= before
+    monkeypatch.undo()
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        store.put("T", b"x")

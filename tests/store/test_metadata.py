@@ -249,3 +249,23 @@ def test_strange_values_inside_a_topic_count_as_their_defaults(tmp_path: Path) -
     topic = TopicTable.load(OsDoor(), str(path)).get("T")
     assert topic is not None
     assert (topic.perm, topic.attributes, topic.read_queue_nums) == (6, {}, 16)
+
+
+def test_small_tables_answer_for_what_they_do_not_have(tmp_path: Path) -> None:
+    door = OsDoor()
+    filters = ConsumerFilterTable.load(door, str(tmp_path / "consumerFilter.json"))
+    assert filters.get("T") is None
+    (tmp_path / "consumerFilter.json").write_bytes(b'{"filterDataByTopic":{"T":{"topic":"T"}}}')
+    filters = ConsumerFilterTable.load(door, str(tmp_path / "consumerFilter.json"))
+    found = filters.get("T")
+    assert found == {"topic": "T"}
+    found.clear()
+    assert filters.get("T") == {"topic": "T"}, "not a copy"
+    delays = DelayOffsetTable.load(door, str(tmp_path / "delayOffset.json"))
+    delays.set(3, 7)
+    assert delays.persist()
+    delays.set(3, 7)
+    assert not delays.persist()
+    assert delays.offsets() == {3: 7}
+    topics = TopicTable.load(door, str(tmp_path / "topics.json"))
+    assert "'T', queues=2" in repr(topics.ensure("T", 2))

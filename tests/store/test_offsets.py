@@ -176,3 +176,20 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
         thread.join()
     offsets.persist()
     assert ConsumerOffsets.load(OsDoor(), path).offsets("g") == {"T": dict.fromkeys(range(4), 199)}
+
+
+def test_light_offsets_of_a_group(tmp_path: Path) -> None:
+    path = tmp_path / "lmqConsumerOffset.json"
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets.commit("g", "%LMQ%a", 0, 5)
+    offsets.commit("other", "%LMQ%b", 0, 6)
+    assert offsets.offsets("g") == {"%LMQ%a": {0: 5}}
+    assert offsets.offsets("other") == {"%LMQ%b": {0: 6}}
+    assert offsets.offsets("none") == {}
+
+
+def test_a_light_table_by_numbers_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "lmqConsumerOffset.json"
+    path.write_bytes(b'{"lmqOffsetTable":{5:6}}')
+    with pytest.raises(CorruptFile, match="by name"):
+        ConsumerOffsets.load(OsDoor(), str(path), lmq=True)

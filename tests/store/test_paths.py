@@ -152,3 +152,9 @@ def test_log_directories_may_be_elsewhere() -> None:
     paths = StorePaths("/s", ["/a", "/b"], ["/c"])
     assert (paths.commit_logs, paths.read_only_commit_logs) == (("/a", "/b"), ("/c",))
     assert StorePaths("/s").commit_logs == ("/s/commitlog",)
+
+
+def test_the_last_index_name_that_there_can_be(zone: str) -> None:
+    """Behind it no name is later: the fields start again, and nothing is read beyond them."""
+    assert index_name(0, "99991231235959999") == "00000101000000000"
+    assert index_name(0, "99991231235959998") == "99991231235959999"

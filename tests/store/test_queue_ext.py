@@ -210,3 +210,23 @@ def test_any_bytes_are_read_without_harm(data: bytes, offsets: list[int]) -> Non
                 assert raw[offset : offset + unit.size] == ext_record(*unit)
         assert all(address in found for address, _ in ext.units())
         ext.close()
+
+
+def test_what_is_no_extension(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="file_bytes"):
+        QueueExt(OsDoor(), str(tmp_path), "T", 0, 20)
+    unit = ext_record(5, 6)
+    ext = write(tmp_path, unit)
+    ext.recover()
+    assert ext.get(LEAST) is not None
+    assert ext.get(LEAST + len(unit)) is None  # behind the last unit
+    assert ext.get(7) is None  # no address
+    assert "T/0 1 files" in repr(ext)
+    ext.close()
+    (tmp_path / "T" / "0" / f"{128:020}").touch()  # made, but never given its length
+    again = QueueExt(OsDoor(), str(tmp_path), "T", 0, 128)
+    again.load()
+    assert len(again.file_list) == 1
+    (tmp_path / "T" / "0" / "stranger").touch()
+    again.destroy()
+    assert [path.name for path in (tmp_path / "T" / "0").iterdir() if path.name == "stranger"] == ["stranger"]

@@ -358,3 +358,185 @@ def test_refusals(copy: Path, tmp_path: Path) -> None:
         assert len(reader.get("TopicA", 0, 0, 5, first[0].size + first[1].size)) == 2
         assert reader.query("TopicA", "k1", 0) == []
         assert [m.queue_offset for m in first[1:3]] == [1, 2]
+
+
+# --- queues and records that do not agree -----------------------------------------------------------------------------
+
+
+def _written(path: Path, count: int, body: bytes = b"body", **settings: Any) -> list[Any]:
+    """A store of so many messages of topic T, and where they stand."""
+    with mqfast.open(path, **{**TINY, **settings}) as store:
+        return [store.put("T", body, keys=f"k{i}", tags="a") for i in range(count)]
+
+
+def _patch(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def _queue_file(path: Path, start: int = 0) -> Path:
+    return path / "consumequeue" / "T" / "0" / f"{start:020}"
+
+
+def _claim(path: Path, placed: Any, queue_offset: int) -> None:
+    """Let a record of the first log file say that it has another place in its queue."""
+    _patch(path / "commitlog" / f"{0:020}", placed.physical_offset + 20, queue_offset.to_bytes(8, "big"))
+
+
+def test_a_queue_whose_first_file_went_while_the_next_was_made(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    _written(path, 50)
+    with StoreReader(path) as reader:
+        assert reader.max_offset("T", 0) == 50
+        whole = _queue_file(path).read_bytes()
+        _queue_file(path).unlink()
+        _queue_file(path, 1000).write_bytes(whole[:60].ljust(1000, b"\0"))
+        assert reader.max_offset("T", 0) == 53
+
+
+def test_a_get_in_a_gap_between_queue_files_goes_on_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    _written(path, 500)
+    _queue_file(path, 6000).unlink()
+    with StoreReader(path) as reader:
+        assert reader.max_offset("T", 0) == 500
+        result = reader.get("T", 0, 310, 5)
+        assert (result.status, result.next_offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 350)
+        assert "OFFSET_FOUND_NULL 0 messages" in repr(result)
+        assert [message.queue_offset for message in reader.get("T", 0, 350, 5)] == [350, 351, 352, 353, 354]
+    _queue_file(path, 5000).unlink()  # where the search for the first message of the log looks first
+    with StoreReader(path) as reader, pytest.raises(CorruptFile, match="lost a unit"):
+        reader.max_offset("T", 0)
+
+
+def test_a_log_file_that_went_since_it_was_listed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqfast.open(path, **TINY) as store:
+        store.put("Old", b"x")
+    placed = _written(path, 300, b"x" * 500)
+    first_of_second = next(i for i, place in enumerate(placed) if place.physical_offset >= 65536)
+    with StoreReader(path) as reader:
+        assert reader.queues()
+        (path / "commitlog" / f"{0:020}").unlink()
+        reader._files.clear()  # as when more files are in use than are kept open
+        result = reader.get("Old", 0, 0, 5)
+        assert (result.status, len(result), result.next_offset) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 0, 1)
+        with pytest.raises(OffsetError):
+            reader.look(0)
+        assert reader.get("T", 0, first_of_second, 1)[0].physical_offset == placed[first_of_second].physical_offset
+
+
+def _end(result: Any) -> int:
+    return int(result.physical_offset + result.size)
+
+
+def test_the_log_range_follows_a_writer_into_its_next_file(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **TINY) as store, StoreReader(tmp_path / "store") as reader:
+        for _ in range(4):
+            end = _end(store.put("T", b"x" * 500))
+            assert reader.log_range() == (0, end)
+            file = end // 65536
+            while end // 65536 == file:
+                end = _end(store.put("T", b"x" * 500))
+            assert reader.log_range() == (0, end)
+
+
+def test_records_that_claim_another_place(tmp_path: Path) -> None:
+    """As the store itself: a queue may stand lower than its records say, in their order; RocketMQ takes 0 anywhere."""
+    path = tmp_path / "store"
+    placed = _written(path, 6)
+    one_by_one: list[tuple[dict[int, int], int | None]] = [
+        ({3: 0}, None),  # queue offset 0, wherever the queue ends
+        ({3: 2}, 3),  # another one that is too low
+        ({2: 3, 3: 4, 4: 5, 5: 6}, None),  # two lost units before it
+        ({2: 9}, None),  # higher than the queue is long
+        ({2: 3}, 2),  # where the unit of that place is exact
+        ({0: 9, 2: 9}, 2),  # a queue that does not begin at 0
+    ]
+    for claims, bad in one_by_one:
+        for number, place in enumerate(placed):
+            _claim(path, place, claims.get(number, number))
+        with StoreReader(path) as reader:
+            for number in range(1, 6):
+                if number == bad:
+                    with pytest.raises(CorruptFile, match=f"claims queue offset {claims[number]}"):
+                        reader.get("T", 0, number, 1)
+                elif number in claims:
+                    assert reader.get("T", 0, number, 1)[0].physical_offset == placed[number].physical_offset
+    for number, place in enumerate(placed):
+        _claim(path, place, {2: 3}.get(number, number))
+    # The unit of the claimed place is no witness: it points behind the log, at an earlier record, at no record.
+    for physical in (1 << 40, placed[1].physical_offset, placed[3].physical_offset + 1):
+        _patch(_queue_file(path), 3 * 20, physical.to_bytes(8, "big"))
+        with StoreReader(path) as reader, pytest.raises(CorruptFile, match="claims queue offset 3"):
+            reader.get("T", 0, 2, 1)
+
+
+def test_a_search_by_time_over_a_unit_that_points_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    placed = _written(path, 40)
+    for physical, size in ((1 << 40, 100), (placed[20].physical_offset + 1, 100), (placed[20].physical_offset, 90)):
+        for number in range(1, 39):
+            _patch(_queue_file(path), number * 20, physical.to_bytes(8, "big") + size.to_bytes(4, "big"))
+        with StoreReader(path) as reader:
+            assert reader.offset_by_time("T", 0, placed[20].store_timestamp) in range(40)
+
+
+def test_a_batch_unit_that_does_not_lead_on(tmp_path: Path) -> None:
+    (case,) = golden_cases("5.3.3", ("batch-cq",))
+    path = Path(shutil.copytree(case.store, tmp_path / "store"))
+    for folder in sorted((path / "batchconsumequeue").glob("*/*")):
+        data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+        units = [i for i in range(0, len(data) - 45, 46) if any(data[i : i + 46])]
+        if len(units) < 4:
+            continue
+        third = units[2] % case.settings["mapperFileSizeBatchConsumeQueue"]
+        file = sorted(folder.iterdir())[0]
+        base = int.from_bytes(data[units[2] + 28 : units[2] + 36], "big")
+        topic, queue_id = folder.parent.name, int(folder.name)
+        _patch(file, third, data[units[0] : units[0] + 8])  # the record of another unit
+        with StoreReader(path) as reader, pytest.raises(CorruptFile, match="does not point at its record"):
+            reader.get(topic, queue_id, base, 1)
+        return
+    pytest.fail("no queue with enough units")
+
+
+def test_keys_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+    """Java's hash takes "Aa" and "BB" for the same: more entries are asked for until enough are right."""
+    with mqfast.open(tmp_path / "store", **TINY) as store:
+        oldest = store.put("T", b"", keys="BB")
+        for _ in range(60):
+            store.put("T", b"", keys="Aa")
+    with StoreReader(tmp_path / "store") as reader:
+        assert [message.physical_offset for message in reader.query("T", "BB", 1)] == [oldest.physical_offset]
+        assert len(reader.query("T", "Aa", 100)) == 60
+
+
+def test_an_expression_of_bars_only_takes_everything(tmp_path: Path) -> None:
+    _written(tmp_path / "store", 3)
+    with StoreReader(tmp_path / "store") as reader:
+        assert len(reader.get("T", 0, 0, tags=" || ")) == 3
+        assert len(reader.get("T", 0, 0, tags="b||c")) == 0
+
+
+def test_a_queue_extension_that_is_made_after_the_reader_looked(tmp_path: Path) -> None:
+    (case,) = golden_cases("5.3.3", ("cq-ext",))
+    path = Path(shutil.copytree(case.store, tmp_path / "store"))
+    files = {file: file.read_bytes() for file in (path / "consumequeue_ext").glob("*/*/*")}
+    for file in files:
+        file.unlink()
+    with StoreReader(path) as reader:
+        rows = reader.queues()
+        tags = {m.tags for row in rows for m in reader.get(row.topic, row.queue_id, row.min_offset, 99)} - {None}
+        before = [len(reader.get(row.topic, row.queue_id, row.min_offset, 99, tags=" || ".join(tags))) for row in rows]
+        for file, data in files.items():
+            file.write_bytes(data)
+        after = [len(reader.get(row.topic, row.queue_id, row.min_offset, 99, tags=" || ".join(tags))) for row in rows]
+        reader.refresh()
+        assert (
+            after
+            == before
+            == [len(reader.get(row.topic, row.queue_id, row.min_offset, 99, tags=" || ".join(tags))) for row in rows]
+        )
+        assert sum(before) > 0
