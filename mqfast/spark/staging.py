@@ -40,6 +40,7 @@ __all__ = ["STAMP", "Committed", "StagedFile", "StagingWriter", "Transaction", "
 STAMP: Final = "SPK"
 _VERSION: Final = 1
 _BLOCK_BYTES: Final = 4 << 20
+_BLANK_BYTES: Final = 8
 _MARKERS_KEPT: Final = 100
 _CLEAN_EVERY_S: Final = 3600.0
 _MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
@@ -218,7 +219,7 @@ class Transaction:
     Thread: one; any number of processes.
     """
 
-    def __init__(self, store_path: str, staging: str, txn_id: str, *, owner: str = "", wait_ms: int = 10_000) -> None:
+    def __init__(self, store_path: str, staging: str, txn_id: str, *, owner: str = "", wait_ms: int = 60_000) -> None:
         self.store_path: Final = store_path
         self.txn_id: Final = txn_id
         self.key: Final = hashlib.sha256(txn_id.encode("utf-8")).hexdigest()[:16]
@@ -263,7 +264,7 @@ class Transaction:
             intent = self._intent(batch)
             resumed = intent is not None
             if intent is None:
-                self._verify(given)
+                self._verify(given, store)
                 store.flush()
                 intent = {"start": store.max_physical_offset, "files": [asdict(file) for file in given]}
                 step("intend")
@@ -288,8 +289,8 @@ class Transaction:
         """Append without intent, stamp or marker: a repeated call repeats the messages."""
         given = sorted(files, key=lambda file: (file.partition, file.name))
         if given:
-            self._verify(given)
             with _open_waiting(self.store_path, self._wait_ms) as store:
+                self._verify(given, store)
                 self._append(store, given, None, lambda name: None)
                 store.flush()
             self._clean(batch)
@@ -301,6 +302,12 @@ class Transaction:
         if self._intent(batch) is None:
             for file in files:
                 _unlink(os.path.join(self.directory, file.name))
+
+    def forget(self) -> None:
+        """Remove every trace of a transaction that nobody can repeat, because nobody knows its id."""
+        for name in os.listdir(self.directory):
+            _unlink(os.path.join(self.directory, name))
+        os.rmdir(self.directory)
 
     # --- notes ---
 
@@ -346,17 +353,18 @@ class Transaction:
 
     # --- records ---
 
-    def _verify(self, files: Sequence[StagedFile]) -> None:
-        """Every file is there, whole and undamaged: what an intent names must not fail later."""
+    def _verify(self, files: Sequence[StagedFile], store: MessageStore) -> None:
+        """Every file is there, whole, undamaged and fits: what an intent names must not fail later."""
+        most = store.log.file_bytes - _BLANK_BYTES
         for file in files:
             rows = 0
-            for _, count in self._blocks(file):
+            for _, count in self._blocks(file, most):
                 rows += count
             if rows != file.rows:
                 path = os.path.join(self.directory, file.name)
                 raise CorruptFile(_NOT_AS_LEFT, path=path, expected=file.rows, found=rows)
 
-    def _blocks(self, file: StagedFile) -> Iterable[tuple[memoryview, int]]:
+    def _blocks(self, file: StagedFile, max_record_bytes: int = 0x7FFFFFFF) -> Iterable[tuple[memoryview, int]]:
         """Blocks of whole records, checked, with their number; a block is valid until the next one."""
         path = os.path.join(self.directory, file.name)
         if not os.path.exists(path):
@@ -375,7 +383,7 @@ class Transaction:
             while at < file.bytes:
                 got = source.readinto(memoryview(buffer)[kept:]) or 0
                 try:
-                    count, used = count_records(memoryview(buffer)[: kept + got])
+                    count, used = count_records(memoryview(buffer)[: kept + got], max_record_bytes)
                 except CorruptFile as error:
                     where = at + (error.offset or 0)
                     raise CorruptFile("a staged file is damaged", path=path, offset=where) from None

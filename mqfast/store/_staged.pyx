@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
-from mqfast.store._commit_log cimport APPEND_NO_ROOM, APPEND_OK, Appended, LogState, append_encoded, prefault_piece, refused
+from mqfast.store._commit_log cimport APPEND_OK, BLANK_BYTES, Appended, LogState, append_encoded, prefault_piece, refused
 from mqfast.store._consume_queue cimport QueueState, QueueTable
 from mqfast.store._os cimport crc31, lock, mq_get32, mq_load64, mq_put16, mq_put32, unlock
 from mqfast.store._put cimport PutPath
@@ -178,10 +178,10 @@ cdef class RowEncoder:
         return end
 
 
-def count_records(block) -> tuple:
+def count_records(block, int64_t max_record_bytes=0x7FFFFFFF) -> tuple:
     """(records, bytes) of the whole records at the start of a block, each with its CRC checked.
 
-    The bytes are fewer than the block's when it ends inside a record. Raises: CorruptFile with the offset in the block.
+    The bytes are fewer than the block's when it ends inside a record. Raises: CorruptFile with the offset in the block; MessageTooLarge.
     """
     cdef Py_buffer view
     cdef int64_t at = 0, count = 0, n
@@ -189,19 +189,23 @@ def count_records(block) -> tuple:
     PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            rc = _count(<const uint8_t *> view.buf, view.len, &at, &count)
+            rc = _count(<const uint8_t *> view.buf, view.len, max_record_bytes, &at, &count)
     finally:
         PyBuffer_Release(&view)
+    if rc == NO_ROOM:
+        raise MessageTooLarge(f"record: expected at most {max_record_bytes} bytes, found a longer one at offset {at}")
     if rc != DONE:
         raise CorruptFile("staged records are damaged", offset=at, expected="a whole record with the right CRC", found="something else")
     return count, at
 
 
-cdef int _count(const uint8_t *p, int64_t n, int64_t *at, int64_t *count) noexcept nogil:
+cdef int _count(const uint8_t *p, int64_t n, int64_t most, int64_t *at, int64_t *count) noexcept nogil:
     cdef Record r
     cdef int64_t total
     while n - at[0] >= 8:
         total = mq_get32(p + at[0])
+        if total > most:
+            return NO_ROOM
         if total > n - at[0]:
             return DONE         # goes on in the next block
         if parse_record(p + at[0], n - at[0], &r) != REC_OK or not check_crc(p + at[0], &r, False):
@@ -239,6 +243,9 @@ def append_records(PutPath store not None, block) -> int:
             if at < view.len:
                 parse_record(p + at, view.len - at, &r)
                 if rc == NO_ROOM:
+                    if r.total + BLANK_BYTES > store.log.file_bytes:
+                        raise MessageTooLarge(f"record: expected at most {store.log.file_bytes - BLANK_BYTES} bytes (a log file less its end mark),"
+                                              f" found {r.total}")
                     store.log.roll(r.total)
                 else:
                     store.queues.head(str((<const char *> r.topic)[:r.topic_bytes], "utf-8"), r.queue_id)

@@ -1,0 +1,326 @@
+"""From the rows that Spark hands to the sink to encoded records: columns, their types, queues, properties.
+
+Room: the Spark adapter; runs in tasks, one ``RowWriter`` each. What a column means stands in ``COLUMNS``; whatever the
+source emits is accepted back, and what says where a message *was* (its offsets, its store time) is left out. It must
+never touch a store or a file: the record format is in ``mqfast/store/_staged.pyx``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast import properties as _properties
+from mqfast.config import StoreConfig
+from mqfast.errors import ConfigError, MessageIllegal
+from mqfast.message import check_topic, parse_host
+from mqfast.spark.options import Options, nearest_name
+from mqfast.spark.staging import STAMP
+from mqfast.store._record import java_hash
+from mqfast.store._staged import RowEncoder
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["COLUMNS", "PLACES", "RowWriter", "check_columns"]
+
+_TEXT: Final = ("string",)
+_WHOLE: Final = ("int", "bigint", "smallint", "tinyint")
+COLUMNS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "topic": (_TEXT, "Topic; the option `topic` is for rows that have none."),
+    "body": (("binary", "string"), "Body; the only column that must be there."),
+    "tags": (_TEXT, "Tag; replaces TAGS among the properties."),
+    "keys": (("string", "array<string>"), "Keys, separated by blanks or as an array; replace KEYS."),
+    "properties": (("map<string,string>", "string"), "Further properties, or the string as the source reads it raw."),
+    "queueId": (_WHOLE, "Queue; else queueSelector decides."),
+    "shardingKey": (_TEXT, "Chooses the queue, so that equal keys keep their order; stored as __SHARDINGKEY."),
+    "delayLevel": (_WHOLE, "Delay level 1 to 18, delivered by the broker that opens the store; 0 is none."),
+    "delayTimeMs": (_WHOLE, "Delay in milliseconds, at most three days; the same."),
+    "flag": (_WHOLE, "The application's own number."),
+    "sysFlag": (_WHOLE, "Bits of the record; those of transactions and hosts are set anew."),
+    "bornTimestamp": (("timestamp", "timestamp_ntz"), "Kept with preserveTimestamps; else the time of the write."),
+    "bornHost": (_TEXT, "`address:port` of the producer."),
+    "reconsumeTimes": (_WHOLE, "How often the message was sent back."),
+    "uniqKey": (_TEXT, "Kept with preserveIds, as is UNIQ_KEY among the properties."),
+}
+"""Column -> Spark's types for it, and its meaning."""
+PLACES: Final = frozenset(
+    (
+        *("queueOffset", "physicalOffset", "msgSize", "bodySize", "storeTimestamp", "storeHost"),
+        *("preparedTransactionOffset", "bodyCrc", "msgId", "crcOk"),
+    )
+)
+"""Columns of the source that say where a message was: accepted, and left out."""
+
+_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_MOST_LEVELS: Final = 18
+_MOST_DELAY_MS: Final = 3 * 86_400_000
+_TIMER_STEP_MS: Final = 1000
+# Of the record that was read: a new one gets its own.
+_NOT_KEPT: Final = (STAMP, _properties.CRC32)
+
+
+def check_columns(schema: StructType, options: Options) -> None:
+    """Can rows of this schema be written?
+
+    Raises: ConfigError naming the column, what was expected and the nearest name.
+    """
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        found = field.dataType.simpleString()
+        if field.name in COLUMNS:
+            kinds = COLUMNS[field.name][0]
+            if found not in kinds:
+                raise ConfigError(f"column {field.name}: expected {' or '.join(kinds)}, found {found}")
+        elif field.name not in PLACES and not options.ignore_extra_columns:
+            near = nearest_name(field.name, list(COLUMNS))
+            raise ConfigError(f"column {field.name}: the sink knows none of this name{near}; or set ignoreExtraColumns")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"columns: expected each name once, found {', '.join(names)}")
+    if "body" not in names:
+        raise ConfigError(f"column body: expected it, found {', '.join(names) or 'no column'}")
+    if "topic" not in names and options.topic is None:
+        raise ConfigError("topic: expected a column or the option topic, found neither")
+    if options.queue_selector == "column" and "queueId" not in names:
+        raise ConfigError("option queueSelector: column needs the column queueId, which is not there")
+    if options.topic is not None:
+        check_topic(options.topic)
+
+
+@lru_cache(maxsize=256)
+def _order(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The order in which a broker writes these names."""
+    return tuple(_properties.decode(_properties.encode(dict.fromkeys(names, "x"))))
+
+
+def _text(values: dict[str, str | None]) -> bytes:
+    """properties.encode, quicker where the same names come again and again."""
+    if not values:
+        return b""
+    try:
+        if all(values.values()):
+            made = "".join([f"{name}\x01{values[name]}\x02" for name in _order(tuple(values))]).encode("utf-8")
+            if made.count(b"\x01") == made.count(b"\x02") == len(values):
+                return made
+    except (MessageIllegal, UnicodeEncodeError):
+        pass  # said by the one below
+    return _properties.encode(values)
+
+
+class RowWriter:
+    """Encodes the batches of one task.
+
+    Args: stamp: see RowEncoder; first_turn: where the round robin of this task begins; queues_of: how many queues a
+    topic has.
+    Thread: one.
+    """
+
+    def __init__(self, options: Options, stamp: bytes, first_turn: int, queues_of: Callable[[str], int]) -> None:
+        config = StoreConfig()
+        self._options: Final = options
+        self._queues_of: Final = queues_of
+        self._turn = first_turn
+        host = parse_host(config.store_host)
+        record = config.mapped_file_bytes_commit_log
+        self._encoder: Final = RowEncoder(parse_host(config.born_host), host, stamp, config.max_message_bytes, record)
+
+    @property
+    def rows(self) -> int:
+        """Rows encoded so far."""
+        return self._encoder.rows
+
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        """The records of one Arrow batch.
+
+        Raises: MessageIllegal naming the row of the task.
+        """
+        if batch.num_rows == 0:
+            return b""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        n, now_ms = batch.num_rows, time.time_ns() // 1_000_000
+        topics = self._topics(columns.get("topic"), n)
+        texts = self._properties(columns, n)
+        queues = self._queues(columns, topics, texts, n)
+        if "delayLevel" in columns or "delayTimeMs" in columns:
+            self._delay(columns, topics, queues, texts, now_ms)
+        names = list(dict.fromkeys(topics))
+        index = {name: i for i, name in enumerate(names)}
+        offsets, data = self._bodies(columns["body"])
+        return self._encoder.encode(
+            [self._topic_bytes(name) for name in names],
+            _int32([index[topic] for topic in topics]),
+            _int32(queues),
+            offsets,
+            data,
+            [self._property_bytes(i, text) for i, text in enumerate(texts)],
+            _numbers(columns.get("flag"), n),
+            _numbers(columns.get("sysFlag"), n),
+            self._born(columns.get("bornTimestamp"), n, now_ms),
+            _numbers(columns.get("reconsumeTimes"), n),
+            self._hosts(columns.get("bornHost")),
+        )
+
+    def _refuse(self, i: int, what: str) -> MessageIllegal:
+        return MessageIllegal(f"row {self.rows + i}: {what}")
+
+    def _topic_bytes(self, topic: str) -> bytes:
+        return check_topic(topic)
+
+    def _topics(self, column: pa.Array | None, n: int) -> list[str]:
+        usual = self._options.topic
+        if column is None:
+            return [usual or ""] * n
+        topics = column.to_pylist()
+        if usual is not None:
+            return [usual if topic is None else topic for topic in topics]
+        if column.null_count:
+            raise self._refuse(topics.index(None), "expected a topic, found null; the option topic is for such rows")
+        return topics  # type: ignore[no-any-return]
+
+    def _bodies(self, column: pa.Array) -> tuple[Any, Any]:
+        """Offsets and bytes, where Arrow has them."""
+        import numpy as np
+        import pyarrow as pa
+
+        if column.null_count:
+            raise self._refuse(column.is_null().to_pylist().index(True), "expected a body, found null")
+        if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+            column = column.cast(pa.binary())
+        _, offsets, data = column.buffers()
+        return np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1], data or b""
+
+    # --- properties ---
+
+    def _properties(self, columns: dict[str, pa.Array], n: int) -> list[dict[str, str | None]]:
+        texts = _maps(columns["properties"]) if "properties" in columns else [{} for _ in range(n)]
+        dropped = _NOT_KEPT if self._options.preserve_ids else (*_NOT_KEPT, _properties.UNIQ_KEY)
+        if "properties" in columns:
+            for values in texts:
+                for name in dropped:
+                    values.pop(name, None)
+        named = [("tags", _properties.TAGS), ("keys", _properties.KEYS), ("shardingKey", _properties.SHARDINGKEY)]
+        if self._options.preserve_ids:
+            named.append(("uniqKey", _properties.UNIQ_KEY))
+        for name, target in named:
+            if name in columns:
+                for values, value in zip(texts, columns[name].to_pylist(), strict=True):
+                    if value:
+                        values[target] = value if isinstance(value, str) else " ".join(value)
+        return texts
+
+    def _property_bytes(self, i: int, values: dict[str, str | None]) -> bytes:
+        try:
+            return _text(values)
+        except MessageIllegal as error:
+            raise type(error)(f"row {self.rows + i}: {error}") from None
+
+    # --- queues ---
+
+    def _queues(
+        self, columns: dict[str, pa.Array], topics: Sequence[str], texts: Sequence[dict[str, str | None]], n: int
+    ) -> list[int]:
+        given: list[int | None] = columns["queueId"].to_pylist() if "queueId" in columns else [None] * n
+        if None not in given:
+            return given  # type: ignore[return-value]
+        selector = self._options.queue_selector
+        chosen: list[int] = []
+        for i, queue_id in enumerate(given):
+            if queue_id is not None:
+                chosen.append(queue_id)
+                continue
+            if selector == "column":
+                raise self._refuse(i, "expected a queueId, found null; queueSelector=column allows nothing else")
+            key = None
+            if selector == "hash":
+                key = texts[i].get(_properties.SHARDINGKEY) or texts[i].get(_properties.KEYS)
+            if key is None:
+                number = self._turn
+                self._turn += 1
+            else:
+                number = abs(java_hash(key))
+            chosen.append(number % self._queues_of(topics[i]))
+        return chosen
+
+    # --- delay ---
+
+    def _delay(
+        self,
+        columns: dict[str, pa.Array],
+        topics: list[str],
+        queues: list[int],
+        texts: Sequence[dict[str, str | None]],
+        now_ms: int,
+    ) -> None:
+        """Put delayed rows where a broker puts them: its schedule or its timer takes them from there."""
+        n = len(topics)
+        levels = columns["delayLevel"].to_pylist() if "delayLevel" in columns else [None] * n
+        delays = columns["delayTimeMs"].to_pylist() if "delayTimeMs" in columns else [None] * n
+        for i, (level, delay_ms) in enumerate(zip(levels, delays, strict=True)):
+            if level is not None and level > 0:
+                level = min(level, _MOST_LEVELS)
+                target, queue_id, noted = _SCHEDULE_TOPIC, level - 1, {_properties.DELAY: str(level)}
+            elif delay_ms is not None and delay_ms > 0:
+                if delay_ms > _MOST_DELAY_MS:
+                    raise self._refuse(i, f"expected a delay of at most {_MOST_DELAY_MS} ms, found {delay_ms}")
+                # A broker rounds down to its step, and takes a whole step for the one before.
+                out_ms = (now_ms + delay_ms - 1) // _TIMER_STEP_MS * _TIMER_STEP_MS
+                noted = {_properties.TIMER_DELAY_MS: str(delay_ms), _properties.TIMER_OUT_MS: str(out_ms)}
+                target, queue_id = _TIMER_TOPIC, 0
+            else:
+                continue
+            texts[i].update({**noted, _properties.REAL_TOPIC: topics[i], _properties.REAL_QID: str(queues[i])})
+            topics[i], queues[i] = target, queue_id
+
+    # --- the rest ---
+
+    def _born(self, column: pa.Array | None, n: int, now_ms: int) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        if column is None or not self._options.preserve_timestamps:
+            return np.full(n, now_ms, np.int64)
+        return np.ascontiguousarray(column.cast(pa.int64()).fill_null(now_ms * 1000).to_numpy() // 1000)
+
+    def _hosts(self, column: pa.Array | None) -> list[bytes | None] | None:
+        if column is None:
+            return None
+        known: dict[str | None, bytes | None] = {None: None}
+        found = column.to_pylist()
+        for i, host in enumerate(found):
+            if host not in known:
+                try:
+                    known[host] = parse_host(host)
+                except MessageIllegal as error:
+                    raise self._refuse(i, str(error)) from None
+        return [known[host] for host in found]
+
+
+def _maps(column: pa.Array) -> list[dict[str, str | None]]:
+    import pyarrow as pa
+
+    if not pa.types.is_map(column.type):
+        return [dict(_properties.decode(text.encode("utf-8"))) if text else {} for text in column.to_pylist()]
+    keys, values, ends = column.keys.to_pylist(), column.items.to_pylist(), column.offsets.to_pylist()
+    return [dict(zip(keys[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
+
+
+def _int32(values: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    import numpy as np
+
+    return np.fromiter(values, np.int32)
+
+
+def _numbers(column: pa.Array | None, n: int) -> Any:
+    """A column of whole numbers; null and no column are 0. Raises: ArrowInvalid for a number above 32 bits."""
+    import numpy as np
+    import pyarrow as pa
+
+    if column is None:
+        return np.zeros(n, np.int32)
+    return np.ascontiguousarray(column.cast(pa.int32()).fill_null(0).to_numpy())

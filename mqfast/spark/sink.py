@@ -1,0 +1,180 @@
+"""The sink: tasks encode and stage their rows, the driver appends them to a local store, once.
+
+Room: the Spark adapter. Spark makes a writer while it plans, sends copies of it to the tasks, and makes another one
+in each commit of a stream; what a commit must know therefore travels in the messages of the tasks. How a crash at any
+moment is survived stands in ``staging.py``. It must never write a store that somebody else has open.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mqfast.config import StoreConfig
+from mqfast.errors import ConfigError, UsageError
+from mqfast.spark.options import Options
+from mqfast.spark.rows import RowWriter, check_columns
+from mqfast.spark.staging import StagedFile, Transaction, check_not_owned, clean_staging
+from mqfast.store._os import OsDoor
+from mqfast.store.metadata import TopicTable
+from mqfast.store.paths import StorePaths
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchWriter", "Staged", "StreamWriter"]
+
+_BATCH_OWNER: Final = "batch write"
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task tells the driver."""
+
+    txn_id: str
+    owner: str
+    file: StagedFile | None
+
+
+class _Sink:
+    """What both writers share: the options, the staging of one task, the end of one batch."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        check_columns(schema, options)
+        assert options.path is not None
+        path = options.path
+        self.options: Final = options
+        self.store_path: Final = os.path.abspath(
+            path.removeprefix("file://" if path.startswith("file:///") else "file:")
+        )
+        staging = options.staging or os.path.join(self.store_path, "spark-staging")
+        self.staging: Final = os.path.abspath(staging.removeprefix("file:"))
+
+    def transaction(self, txn_id: str, owner: str) -> Transaction:
+        return Transaction(self.store_path, self.staging, txn_id, owner=owner)
+
+    def stage(self, batches: Iterator[pa.RecordBatch], txn_id: str, owner: str, batch: int) -> Staged:
+        """In a task: encode, write, sync."""
+        context = TaskContext.get()
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        transaction = self.transaction(txn_id, owner)
+        stamp = transaction.stamp(batch, partition) if self.options.delivery == "exactly_once" else b""
+        rows = RowWriter(self.options, stamp, partition, _QueueCounts(self.store_path))
+        with transaction.writer(batch, partition, attempt) as writer:
+            for records in batches:
+                encoded = rows.encode(records)
+                if encoded:
+                    writer.write(encoded)
+            return Staged(txn_id, owner, writer.close(rows.rows))
+
+    def append(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Transaction | None:
+        """In the driver: append what the tasks staged."""
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return None
+        transaction = self.transaction(staged[0].txn_id, staged[0].owner)
+        files = [message.file for message in staged if message.file is not None]
+        if self.options.delivery == "exactly_once":
+            transaction.commit(batch, files)
+        else:
+            transaction.append_at_least_once(batch, files)
+        clean_staging(self.staging, self.options.staging_ttl)
+        return transaction
+
+    def drop(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        """In the driver: what the tasks staged is not wanted."""
+        for message in messages:
+            if isinstance(message, Staged) and message.file is not None:
+                self.transaction(message.txn_id, message.owner).abort(batch, [message.file])
+
+
+def _local(path: str) -> str:
+    return os.path.abspath(path.removeprefix("file://" if path.startswith("file:///") else "file:"))
+
+
+class _QueueCounts:
+    """How many queues a topic has: as its configuration says, else as a new topic gets."""
+
+    def __init__(self, store_path: str) -> None:
+        door = OsDoor()
+        self._table: Final = TopicTable.load(door, StorePaths(store_path).topics)
+        self._usual: Final = StoreConfig().default_topic_queue_nums
+        self._known: Final[dict[str, int]] = {}
+
+    def __call__(self, topic: str) -> int:
+        count = self._known.get(topic)
+        if count is None:
+            config = self._table.get(topic)
+            count = max(1, config.write_queue_nums) if config is not None else self._usual
+            self._known[topic] = count
+        return count
+
+
+class BatchWriter(_Sink, DataSourceArrowWriter):
+    """``df.write.format("mqfast").mode("append").save(path)``.
+
+    Raises: ConfigError, StoreLocked.
+    """
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema)
+        if overwrite:
+            raise ConfigError('mode: expected append, found overwrite; a log is only ever added to: .mode("append")')
+        check_not_owned(self.store_path)
+        # One job, one id: a repeated task writes under the same one, a repeated job only when the user names it.
+        self._txn_id: Final = options.txn_id or f"job-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of one task."""
+        return self.stage(iterator, self._txn_id, _BATCH_OWNER, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append what all tasks staged. Raises: see Transaction.commit."""
+        transaction = self.append(messages, 0)
+        if transaction is not None and self.options.txn_id is None:
+            transaction.forget()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what was staged, unless its append has begun."""
+        self.drop(messages, 0)
+
+
+class StreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """``df.writeStream.format("mqfast").option("checkpointLocation", ...).start(path)``.
+
+    Raises: ConfigError; StoreLocked, where nothing was staged before.
+    """
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema)
+        if overwrite:
+            raise ConfigError(
+                "outputMode: expected append, found complete, which would write everything again with every batch; "
+                "write such results by foreachBatch with a txnId of the batch"
+            )
+        if not os.path.isdir(self.staging):
+            check_not_owned(self.store_path)  # later another sink may have it for a moment: commits wait
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of one task. Raises: UsageError outside of a streaming query."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        if query is None or batch is None:
+            raise UsageError("the sink of a stream: expected the id of its query and batch from Spark, found none")
+        return self.stage(iterator, self.options.txn_id or query, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append the batch, once. Raises: see Transaction.commit."""
+        self.append(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drop what was staged, unless its append has begun."""
+        self.drop(messages, batchId)
