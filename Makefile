@@ -17,7 +17,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-rivals wheel clean \
+.PHONY: demo test crash crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make perf-check   instruction counts of the hot paths beside bench/baseline.json (needs valgrind); perf-baseline writes it"
 	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
 	@echo "make bench-latency   paced puts beside the noise of the machine, percentiles to p99.99 and max"
+	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
 	@echo "make bench-rivals   other stores on the same bytes; writes docs/benchmarks.md and its picture"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
@@ -98,6 +99,10 @@ perf-baseline: build
 bench-latency: build $(BENCH_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/latency.py $(LATENCY_ARGS)
 
+# A store of 2 GiB and the same rows as Parquet, in a temporary directory; MQFAST_BENCH_QUICK=1 for a short look.
+bench-spark: build
+	$(BIN)/python -m pytest bench/bench_spark.py -o python_files='bench_*.py' --benchmark-only $(BENCH_ARGS)
+
 # Other stores on the same bytes; whatever cannot be installed is named as left out. RIVALS_ARGS=--quick for a short look.
 # The rows of `make bench` are measured first and go into the same document.
 bench-rivals: build $(BENCH_VENV)/.rivals
@@ -145,7 +150,7 @@ $(VENV)/.created:
 # What builds the extensions, then the package itself as an editable install with what its tests and its CLI need.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[cli,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[cli,test,spark]'
 	touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(EXTENSION_SOURCES)

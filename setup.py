@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 C_OWNER = "mqfast.store._os"
@@ -159,4 +159,10 @@ class BuildExt(build_ext):
         self.force = force
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExt})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExt},
+    # Spark looks for top-level modules named pyspark_*: this one is a folder of ours under that name.
+    packages=[*find_packages(include=["mqfast", "mqfast.*"]), "pyspark_mqfast"],
+    package_dir={"pyspark_mqfast": "mqfast/spark/autoload"},
+)

@@ -113,6 +113,7 @@ cdef struct Filled:                         # one column
     Buffer valid
     Texts texts
     Texts values                            # of a map, whose names are in texts
+    int64_t text_bytes                      # of the batch before, which the next one will be like
 
 cdef struct Wanted:                         # one queue of the table, empty where topic is NULL
     const uint8_t *topic
@@ -373,6 +374,8 @@ cdef class Gather:
     cdef int begin(self) except -1:
         cdef int i
         for i in range(self.count):
+            if self.columns[i].text_bytes:
+                reserve(&self.columns[i].texts.text, self.columns[i].text_bytes + self.columns[i].text_bytes // 8)
             if self.columns[i].kind in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS, UNIQ_KEY, MESSAGE_ID, RAW_PROPERTIES, BODY):
                 begin_texts(&self.columns[i].texts)
             elif self.columns[i].kind == PROPERTIES:
@@ -628,8 +631,11 @@ cdef class Gather:
     def take(self) -> RecordColumns:
         """The records gathered since the last call, as a batch of its own."""
         cdef RecordColumns batch = RecordColumns.__new__(RecordColumns)
+        cdef int i
         batch.maker = self
         batch.rows = self.rows
+        for i in range(self.count):
+            self.columns[i].text_bytes = self.columns[i].texts.text.used
         if give_batch(self, &batch.array) < 0:
             raise MemoryError()
         self.begin()
