@@ -8,12 +8,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
-from mqfast.store._os import REAL, OsDoor
+from mqfast.store._os import REAL, Mutex, OsDoor, body_crc, crc32_variant
 
 ROOT = Path(__file__).resolve().parents[2]
 # Who may call the system for files, and why.
@@ -209,3 +211,125 @@ def test_every_errno_becomes_its_exception(tmp_path: Path, number: int, kind: ty
     assert os.strerror(number) in str(raised.value)
     (tmp_path / "file").write_bytes(b"other doors are not changed")
     assert OsDoor().read_file(tmp_path / "file") == b"other doors are not changed"
+
+
+# --- calls that fail, one at a time -----------------------------------------------------------------------------------
+
+# Places in struct mq_os (csrc/os_door.h), and how each call is made.
+PATH_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+FD_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+WRITE_CALL = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+)
+PLACES: dict[str, tuple[int, Any]] = {
+    "pwrite": (14, WRITE_CALL),
+    "fdatasync": (15, FD_CALL),
+    "fsync": (16, FD_CALL),
+    "mkdir": (19, PATH_CALL),
+    "sync_directory": (21, PATH_CALL),
+    "sync_filesystem": (26, FD_CALL),
+}
+
+
+def failing(call: str, number: int) -> tuple[OsDoor, object]:
+    """A door one of whose calls always fails; the second object must be kept as long."""
+    door = OsDoor()
+    place, signature = PLACES[call]
+    function = signature(lambda *_: -number)
+    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    table[place] = ctypes.cast(function, ctypes.c_void_p).value
+    return door, function
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_a_file_that_cannot_be_written_or_synced(tmp_path: Path, call: str) -> None:
+    door, kept = failing(call, errno.EIO)
+    path = tmp_path / "file"
+    for write in (door.write_file, door.overwrite, door.replace_file):
+        with pytest.raises(StorageError, match="write failed" if call == "pwrite" else "fsync failed"):
+            write(path, b"data")
+    assert kept is not None
+
+
+def test_latencies_of_a_disk(tmp_path: Path) -> None:
+    probe = tmp_path / "probe"
+    took = OsDoor().sync_latencies_ns(probe, 3)
+    assert len(took) == 3
+    assert min(took) > 0
+    assert not probe.exists()
+    for call in ("pwrite", "fdatasync"):
+        door, kept = failing(call, errno.EIO)
+        with pytest.raises(StorageError, match="fdatasync failed"):
+            door.sync_latencies_ns(probe, 3)
+        assert not probe.exists(), "the probe stays"
+        assert kept is not None
+    with pytest.raises(StoreNotFound):
+        OsDoor().sync_latencies_ns(tmp_path / "none" / "probe")
+
+
+def test_directories_that_somebody_else_makes_or_that_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    OsDoor().makedirs("relative")
+    OsDoor().makedirs("/")
+    OsDoor().replace_file("plain", b"data")
+    assert Path("plain").read_bytes() == b"data"
+    door, kept = failing("mkdir", errno.EEXIST)  # made by another process between the look and the call
+    door.makedirs(tmp_path / "theirs")
+    door, kept = failing("mkdir", errno.EACCES)
+    with pytest.raises(StorageError, match="mkdir failed"):
+        door.makedirs(tmp_path / "mine")
+    door, kept = failing("sync_directory", errno.EIO)
+    door.makedirs(tmp_path / "later", False)
+    assert (tmp_path / "later").is_dir()
+    with pytest.raises(StorageError, match="fsync of directory"):
+        door.makedirs(tmp_path / "now")
+    assert not (tmp_path / "now").exists(), "the next attempt would take it for durable"
+    assert kept is not None
+
+
+def test_a_filesystem_as_a_whole(tmp_path: Path) -> None:
+    place = OsDoor().open_directory(tmp_path)
+    assert place.device == tmp_path.stat().st_dev
+    assert place.sync_filesystem() in (True, False)  # by the kernel
+    place.close()
+    place.close()
+    for number, expected in ((errno.ENOSYS, False), (0, True)):
+        door, kept = failing("sync_filesystem", number)
+        assert door.open_directory(tmp_path).sync_filesystem() is expected
+    door, kept = failing("sync_filesystem", errno.EIO)
+    with pytest.raises(StorageError, match="sync of filesystem"):
+        door.open_directory(tmp_path).sync_filesystem()
+    assert kept is not None
+
+
+def test_files_that_have_no_length(tmp_path: Path) -> None:
+    """The kernel's own tables say 0 bytes and have some."""
+    assert b"MemTotal" in REAL.read_file("/proc/meminfo") if sys.platform == "linux" else True
+    assert len(REAL.read_file("/proc/self/maps", max_bytes=10)) == 10 if sys.platform == "linux" else True
+    (tmp_path / "empty").touch()
+    assert REAL.read_file(tmp_path / "empty") == b""
+
+
+def test_checksums() -> None:
+    assert body_crc(b"") == 0
+    assert body_crc(b"123456789") == body_crc(memoryview(b"123456789")) == 0xCBF43926 & 0x7FFFFFFF
+    assert crc32_variant() in ("vpclmul512", "vpclmul256", "pclmul", "arm_pmull", "arm_crc", "portable")
+
+
+def test_who_holds_a_lock_may_take_it_again() -> None:
+    mutex = Mutex()
+    entered = threading.Event()
+
+    def enter() -> None:
+        with mutex:
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    with mutex:
+        with mutex:
+            thread.start()
+        assert not entered.wait(0.05)
+    thread.join()
+    assert entered.is_set()

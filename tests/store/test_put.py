@@ -413,3 +413,94 @@ def test_a_long_append_is_told_to_others(tmp_path: Path) -> None:
         assert store.max_offset("Small", 0) == stored + 1
         assert store.max_offset("T", 0) == 2
         assert store.stats()["page_cache_busy"] is False
+
+
+# --- arguments of the wrong kind --------------------------------------------------------------------------------------
+
+
+def test_arguments_of_the_wrong_kind_are_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    lone = "\ud800"
+    many_keys: Any = 5
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        put: Any = store.put
+        producer: Any = store.producer("T", tags="t")
+        refusals: list[tuple[Callable[[], Any], str]] = [
+            (lambda: put("T", b"", "0"), "queue_id: expected a whole number, found str"),
+            (lambda: put("T", b"", 0.0), "queue_id: expected a whole number, found float"),
+            (lambda: put("T", b"", -1), "queue_id: expected 0 to"),
+            (lambda: put("T", b"", 1 << 31), "queue_id: expected 0 to"),
+            (lambda: put("T", b"", 1 << 70), "queue_id: expected 0 to"),
+            (lambda: put("T", b"", flag=1 << 31), "flag: expected"),
+            (lambda: put("T", b"", born_timestamp=1 << 63), "born_timestamp: expected"),
+            (lambda: put("T", b"", keys=many_keys), "keys: expected a str or several"),
+            (lambda: put("T", b"", tags=7), "tags: expected str or None"),
+            (lambda: put("T", b"", tags=lone), "expected text that has a UTF-8 form"),
+            (lambda: put("T", b"", keys=lone), "key: expected text that has a UTF-8 form"),
+            (lambda: put("T", b"", properties={"a": lone}), "properties: expected text"),
+            (lambda: put("T", "text"), "body: expected a contiguous bytes-like object"),
+            (lambda: put("T", "text", flag=1), "body: expected a contiguous bytes-like object"),
+            (lambda: producer.put(b"", 5), "key: expected str"),
+            (lambda: producer.put(b"", "a\x01b"), "key: expected text without"),
+            (lambda: producer.put(b"", "a\x02b"), "key: expected text without"),
+            (lambda: producer.put_many(5), "bodies: expected several"),
+            (lambda: producer.put_many([b"", "text"]), "body 1: expected a contiguous bytes-like object"),
+            (lambda: producer.put_many([b"", bytearray(5000)]), "body 1: expected at most"),
+            (lambda: producer.put_many([b"", bytes(5000)]), "body 1: expected at most"),
+            (lambda: store.put_message(5), "message: expected a Message, found int"),  # type: ignore[arg-type]
+            (lambda: store.put_batch(5), "messages: expected several"),  # type: ignore[arg-type]
+            (lambda: store.put_batch([Message("T", b"", sys_flag=4)]), "no transaction bits"),
+            (lambda: store.put_batch([Message("T", b"", sys_flag=0x80)]), "inner batches and light queues"),
+        ]
+        for call, text in refusals:
+            with pytest.raises(MessageIllegal, match=text):
+                call()
+        assert (store.log.written, store.put_count) == (0, 0)
+        assert producer.put(b"", "").size > 0  # an empty key is none
+        assert store.get("T", 0, 0)[0].keys == []
+        assert (producer.queue_id, repr(producer)) == (0, "<Producer T/0>")
+
+
+def test_a_batch_names_its_messages(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        none = store.put_batch([])
+        assert (len(none), none.end_offset, none.message_id) == (0, 0, "")
+        batch = store.put_batch([Message("T", b"a"), Message("U", b"b")])
+        assert batch.message_id == ",".join(result.message_id for result in batch)
+        assert batch[-1].physical_offset == batch[1].physical_offset
+        assert batch.end_offset == batch[1].physical_offset + batch[1].size
+        assert repr(batch) == "<BatchResult PUT_OK 2 messages>"
+        for index in (2, -3):
+            with pytest.raises(IndexError):
+                batch[index]
+
+
+def test_long_topics_where_version_2_is_off(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", autoMessageVersionOnTopicLen=False, **SMALL) as store:
+        for topic in ("T" * 128, "é" * 64):
+            with pytest.raises(TopicTooLong):
+                store.put(topic, b"")
+        assert store.put("T" * 127, b"").queue_offset == 0
+
+
+def test_a_checksum_that_the_caller_brought_is_left_out(tmp_path: Path) -> None:
+    """The record gets its own, of the whole record; a second one would be found first."""
+    with mqfast.open(tmp_path / "store", enabledAppendPropCRC=True, forceVerifyPropCRC=True, **SMALL) as store:
+        store.put("T", b"body", properties={"a": "1", "__CRC32#": "1234567890"})
+        store.put("T", b"body", properties=b"a\x011\x02x__CRC32#\x011234567890\x02")  # the end of another name
+        first, second = store.get("T", 0, 0)
+        assert first.properties_bytes.count(b"__CRC32#") == 1
+        assert b"1234567890" not in first.properties_bytes
+        assert second.properties_bytes.count(b"__CRC32#") == 2
+        (tmp_path / "store" / "abort").touch()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    with mqfast.open(tmp_path / "killed", enabledAppendPropCRC=True, forceVerifyPropCRC=True) as store:
+        assert bodies(store) == [b"body"] * 2
+
+
+def test_a_batch_of_more_than_a_message_may_have(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", maxMessageSize=100, mappedFileSizeCommitLog=1 << 20) as store:
+        with pytest.raises(MessageTooLarge, match="batch: expected at most 65636 bytes"):
+            store.put_batch([Message("T", bytes(100))] * 400)
+        with pytest.raises(MessageTooLarge, match="body: expected at most 100"):
+            store.put_batch([Message("T", bytes(101))])
+        assert store.log.written == 0
