@@ -1,7 +1,8 @@
-"""The door in C by itself: what every call says when it fails, and what it makes of the moods of a system.
+"""The C below the store by itself: what every call of the door says when it fails, and the guard against lost pages.
 
-Room: tests. It must never stand in for the tests of the store over a failing door (``tests/crash``): here is only what
-``csrc/os_door.c`` promises by itself. The checks are in os_door_check.c.
+Room: tests. It must never stand in for the tests of the store over a failing door (``tests/crash``) or over files that
+are cut (``tests/truncation``): here is only what ``csrc/os_door.c`` and ``csrc/bus_guard.c`` promise by themselves. The
+checks are in the two C files beside this one.
 """
 
 from __future__ import annotations
@@ -15,21 +16,28 @@ from pathlib import Path
 import pytest
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
-# Calls that os_door_check.c can let fail; the C library would not do it on demand.
-SCRIPTED = ("open", "fallocate", "fsync", "fcntl", "uname", "lseek")
+# Program, sources, and the calls that it scripts: the C library would not fail on demand.
+PROGRAMS = [
+    ("os_door_check", ("os_door.c",), ("open", "fallocate", "fsync", "fcntl", "uname", "lseek")),
+    ("bus_guard_check", ("bus_guard.c", "atomics.c"), ("sigaction", "syscall", "calloc", "raise", "sched_yield")),
+]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the linker of other systems cannot wrap calls")
-def test_every_call_of_the_real_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "sources", "scripted"), PROGRAMS, ids=[program[0] for program in PROGRAMS])
+def test_in_a_process_of_its_own(
+    tmp_path: Path, name: str, sources: tuple[str, ...], scripted: tuple[str, ...]
+) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler found")
-    program = tmp_path / "os_door_check"
-    command = [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}", str(CSRC / "os_door.c")]
-    command += [str(Path(__file__).with_name("os_door_check.c")), f"-Wl,{','.join('--wrap=' + c for c in SCRIPTED)}"]
+    program = tmp_path / name
+    command = [compiler, "-std=c11", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}"]
+    command += [*(str(CSRC / source) for source in sources), str(Path(__file__).with_name(f"{name}.c"))]
+    command += [f"-Wl,--wrap={call}" for call in scripted]
     subprocess.run([*command, "-o", str(program)], check=True)
     work = tmp_path / "work"
     work.mkdir()
-    done = subprocess.run([str(program), str(work)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([str(program), str(work)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     assert not list(work.iterdir())

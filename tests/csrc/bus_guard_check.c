@@ -1,0 +1,312 @@
+/* The guard against lost pages by itself: real faults, and the handlers and failures that no test of the store can bring about.
+ *
+ * Room: tests. Linked with -Wl,--wrap for sigaction, syscall, calloc, raise and sched_yield: scripted here to fail or to be
+ * counted. A fault of somebody else must end the process; here the call that would let it is only counted. It must never leave
+ * anything outside of the directory it is given. A wrong answer ends it with its line.
+ */
+#define _GNU_SOURCE
+#include "bus_guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WANT(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                                    \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+enum { PAGE = 4096, PAGES = 8 };
+
+/* --- what the library answers -------------------------------------------------------------------------------------------- */
+
+static int sigactions_fail, callocs_fail, maps_fail, hold_maps;
+static int defaults, raised; /* calls that would end the process */
+static int in_map, yields;
+
+int __real_sigaction(int number, const struct sigaction *act, struct sigaction *old);
+long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
+void *__real_calloc(size_t n, size_t size);
+int __real_sched_yield(void);
+
+int __wrap_sigaction(int number, const struct sigaction *act, struct sigaction *old) {
+    if (sigactions_fail > 0) {
+        sigactions_fail--;
+        return -1;
+    }
+    if (act != NULL && !(act->sa_flags & SA_SIGINFO) && act->sa_handler == SIG_DFL) {
+        defaults++;
+        return 0;
+    }
+    return __real_sigaction(number, act, old);
+}
+
+long __wrap_syscall(long number, ...) {
+    long a[6];
+    va_list more;
+    va_start(more, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(more, long);
+    va_end(more);
+    if (number == SYS_mmap) {
+        __atomic_store_n(&in_map, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&hold_maps, __ATOMIC_SEQ_CST) && !__atomic_load_n(&yields, __ATOMIC_SEQ_CST)) {
+        }
+        if (maps_fail > 0) {
+            maps_fail--;
+            return -1;
+        }
+    }
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+void *__wrap_calloc(size_t n, size_t size) {
+    if (callocs_fail > 0) {
+        callocs_fail--;
+        return NULL;
+    }
+    return __real_calloc(n, size);
+}
+
+int __wrap_raise(int number) {
+    WANT(number == SIGBUS);
+    return raised++, 0;
+}
+
+int __wrap_sched_yield(void) {
+    __atomic_add_fetch(&yields, 1, __ATOMIC_SEQ_CST);
+    return __real_sched_yield();
+}
+
+/* --- files that lose their pages ------------------------------------------------------------------------------------------ */
+
+static volatile uint8_t *lost(const char *name) {
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    WANT(fd >= 0 && ftruncate(fd, PAGES * PAGE) == 0);
+    void *map = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    WANT(map != MAP_FAILED);
+    memset(map, 1, PAGES * PAGE);
+    WANT(ftruncate(fd, 0) == 0 && close(fd) == 0 && unlink(name) == 0);
+    return map;
+}
+
+static void installing(void) {
+    mq_damage damage = {0, 0};
+    static uint8_t memory[PAGE];
+    callocs_fail = 1;
+    WANT(mq_guard_add(memory, PAGE, "none", &damage, NULL) == NULL && mq_guard_count() == 0);
+    sigactions_fail = 1;
+    mq_guard_install(); /* no worse than before */
+    struct sigaction now;
+    WANT(__real_sigaction(SIGBUS, NULL, &now) == 0 && now.sa_flags & SA_SIGINFO);
+}
+
+static void faults(void) {
+    uint32_t flags = 0, before = mq_guard_hits();
+    int error = 0;
+    mq_damage damage = {0, 0}, other = {0, 0};
+    static mq_latch latch, far;
+    latch = (mq_latch){.flags = &flags, .bits = 4, .error = &error};
+    volatile uint8_t *map = lost("f");
+    mq_guarded *guarded = mq_guard_add((void *)map, PAGES * PAGE, "the/file", &damage, NULL);
+    WANT(guarded != NULL && mq_guard_count() == 1);
+    WANT(map[PAGE + 7] == 0 && damage.hits == 1 && damage.position == PAGE + 7 && flags == 0);
+    map[PAGE + 8] = 5; /* the page is there now: nobody will ever see it */
+    WANT(damage.hits == 1);
+    mq_guard_watch(guarded, &latch);
+    mq_guard_watch(guarded, &latch);
+    map[2 * PAGE] = 5;
+    WANT(damage.hits == 2 && damage.position == PAGE + 7 && flags == 4 && error == -EIO && latch.told);
+    WANT(latch.position == 2 * PAGE && strcmp(latch.path, "the/file") == 0);
+    error = -ENOSPC;
+    map[3 * PAGE] = 5; /* the first one is told, and an error that is there stays */
+    WANT(latch.position == 2 * PAGE && error == -ENOSPC);
+    flags = 0;
+    mq_latch_cut(&latch);
+    map[4 * PAGE] = 5;
+    WANT(flags == 0 && damage.hits == 4);
+
+    /* a name longer than the latch keeps; and slots of more than one block, this one's in the older */
+    static uint8_t memory[600];
+    static mq_guarded *many[600];
+    char name[3000];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    volatile uint8_t *second = lost("s");
+    mq_guarded *older = mq_guard_add((void *)second, PAGES * PAGE, name, &other, NULL);
+    for (int i = 0; i < 600; i++) WANT((many[i] = mq_guard_add(memory + i, 1, "m", &damage, NULL)) != NULL);
+    WANT(mq_guard_count() == 602);
+    far = (mq_latch){.flags = &flags, .bits = 8, .error = &error};
+    mq_guard_watch(older, &far);
+    WANT(second[PAGES * PAGE - 1] == 0 && other.hits == 1 && flags == 8);
+    WANT(strlen(far.path) == sizeof far.path - 1 && memcmp(far.path, name, sizeof far.path - 1) == 0);
+    for (int i = 0; i < 600; i++) mq_guard_remove(many[i]);
+
+    /* no map entry left for one page: one for all the rest of the file */
+    maps_fail = 1;
+    WANT(second[PAGE] == 0 && other.hits == 2);
+    WANT(second[5 * PAGE] == 0 && other.hits == 2);
+    WANT(mq_guard_hits() - before == damage.hits + other.hits);
+    mq_guard_remove(older);
+    mq_guard_remove(guarded);
+    WANT(mq_guard_count() == 0);
+}
+
+static volatile uint8_t *met;
+static void *meet(void *out) {
+    *(int *)out = met[0];
+    return NULL;
+}
+
+/* Whoever takes something away from a handler waits until it has left. */
+static void a_handler_under_way(void) {
+    uint32_t flags = 0;
+    int error = 0, seen = 7;
+    mq_damage damage = {0, 0};
+    static mq_latch latch;
+    latch = (mq_latch){.flags = &flags, .bits = 1, .error = &error};
+    met = lost("h");
+    mq_guarded *guarded = mq_guard_add((void *)met, PAGES * PAGE, "h", &damage, &latch);
+    in_map = yields = 0;
+    hold_maps = 1;
+    pthread_t thread;
+    WANT(pthread_create(&thread, NULL, meet, &seen) == 0);
+    while (!__atomic_load_n(&in_map, __ATOMIC_SEQ_CST)) {
+    }
+    mq_latch_cut(&latch);
+    WANT(yields > 0 && flags == 1);
+    WANT(pthread_join(thread, NULL) == 0 && seen == 0);
+    hold_maps = 0;
+    mq_guard_remove(guarded);
+}
+
+/* --- other people's faults -------------------------------------------------------------------------------------------------- */
+
+static int plain_calls, full_calls, another_calls;
+static void plain(int number) { plain_calls += number == SIGBUS; }
+static void full(int number, siginfo_t *info, void *context) { full_calls += number == SIGBUS && info && !context; }
+static void another(int number, siginfo_t *info, void *context) {
+    another_calls += number == SIGBUS && info && !context;
+}
+
+static void take_place(void (*simple)(int), void (*more)(int, siginfo_t *, void *)) {
+    struct sigaction act;
+    memset(&act, 0, sizeof act);
+    if (more != NULL)
+        act.sa_sigaction = more, act.sa_flags = SA_SIGINFO;
+    else
+        act.sa_handler = simple;
+    WANT(__real_sigaction(SIGBUS, &act, NULL) == 0);
+    mq_guard_install();
+}
+
+static void deliver(int code, int pid) {
+    struct sigaction now;
+    siginfo_t info;
+    memset(&info, 0, sizeof info);
+    WANT(__real_sigaction(SIGBUS, NULL, &now) == 0 && now.sa_flags & SA_SIGINFO);
+    info.si_code = code;
+    if (code > 0)
+        info.si_addr = &info; /* nobody's mapping */
+    else
+        info.si_pid = pid;
+    now.sa_sigaction(SIGBUS, &info, NULL);
+}
+
+static void strangers(void) {
+    /* nobody was there before us: the default, at the next try of the instruction or at our return */
+    deliver(BUS_ADRERR, 0);
+    WANT(defaults == 1 && raised == 0);
+    deliver(BUS_ADRALN, 0);
+    WANT(defaults == 2 && raised == 0);
+    deliver(SI_USER, 1);
+    WANT(defaults == 3 && raised == 1);
+
+    take_place(plain, NULL);
+    deliver(BUS_ADRERR, 0);
+    WANT(plain_calls == 1);
+    deliver(SI_TKILL, getpid()); /* that handler raised it again: on to what it had found */
+    WANT(plain_calls == 1 && defaults == 4 && raised == 2);
+    deliver(SI_TKILL, getpid()); /* and there is nothing below */
+    WANT(plain_calls == 2);
+    deliver(SI_TKILL, getpid() + 1);
+    deliver(SI_USER, getpid());
+    WANT(plain_calls == 4);
+
+    take_place(NULL, full);
+    deliver(BUS_ADRERR, 0);
+    WANT(full_calls == 1 && plain_calls == 4);
+    deliver(SI_TKILL, getpid());
+    WANT(full_calls == 1 && plain_calls == 5);
+    take_place(NULL, another);
+    take_place(NULL, another); /* the same one again does not lie below itself */
+    deliver(BUS_ADRERR, 0);
+    deliver(SI_TKILL, getpid());
+    WANT(another_calls == 1 && full_calls == 2);
+
+    take_place(SIG_IGN, NULL);
+    deliver(SI_USER, 1);
+    WANT(defaults == 4 && raised == 2);
+    deliver(BUS_ADRERR, 0); /* a fault cannot be ignored */
+    WANT(defaults == 5 && raised == 2);
+
+    for (int i = 0; i < 6; i++) { /* more than are remembered: the newest counts */
+        take_place(plain, NULL);
+        take_place(NULL, full);
+    }
+    full_calls = 0;
+    deliver(BUS_ADRERR, 0);
+    WANT(full_calls == 1);
+
+    /* a page of ours, and neither one page nor the rest can be put there */
+    mq_damage damage = {0, 0};
+    static uint8_t memory[PAGE];
+    struct sigaction now;
+    siginfo_t info;
+    memset(&info, 0, sizeof info);
+    mq_guarded *guarded = mq_guard_add(memory, PAGE, "m", &damage, NULL);
+    WANT(__real_sigaction(SIGBUS, NULL, &now) == 0);
+    info.si_code = BUS_ADRERR;
+    info.si_addr = memory + 9;
+    maps_fail = 2;
+    now.sa_sigaction(SIGBUS, &info, NULL);
+    WANT(maps_fail == 0 && damage.hits == 1 && full_calls == 2);
+    mq_guard_remove(guarded);
+}
+
+static void children(void) {
+    mq_damage damage = {0, 0};
+    volatile uint8_t *map = lost("c");
+    mq_guarded *guarded = mq_guard_add((void *)map, PAGES * PAGE, "c", &damage, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        int found = map[0] == 0 && damage.hits == 1;
+        mq_guard_remove(guarded);
+        _exit(found ? 0 : 1);
+    }
+    int status = 1;
+    WANT(waitpid(child, &status, 0) == child && status == 0 && damage.hits == 0);
+    mq_guard_remove(guarded);
+}
+
+int main(int count, char **arguments) {
+    WANT(count == 2 && chdir(arguments[1]) == 0);
+    installing();
+    faults();
+    a_handler_under_way();
+    children();
+    strangers();
+    return 0;
+}
