@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <time.h>
 
 #if defined(__linux__)
@@ -38,6 +39,8 @@ void mq_futex_wake_all(uint32_t *word) { (void)word; }
 void mq_futex_wake_one(uint32_t *word) { (void)word; }
 
 #endif
+
+void mq_yield(void) { sched_yield(); }
 
 /* Some 64 pauses are about a microsecond on the machines at hand: longer than one append, shorter than a context switch. */
 enum { LOCK_SPINS = 64 };

@@ -38,6 +38,9 @@ void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns);
 void mq_futex_wake_all(uint32_t *word);
 void mq_futex_wake_one(uint32_t *word);
 
+/* Let another thread have this processor, if one wants it. */
+void mq_yield(void);
+
 static inline int mq_lock_try(uint32_t *word) {
     uint32_t free_word = 0;
     return __atomic_compare_exchange_n(word, &free_word, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);

@@ -11,8 +11,9 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
-from mqfast.store._commit_log cimport CommitLog, readable
+from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
+from mqfast.store._group_commit cimport readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._os cimport Mutex, give, lock, mq_cas64, mq_load64, mq_prefetchr, mq_store64, take, unlock

@@ -123,6 +123,8 @@ cdef void unlock(uint32_t *word) noexcept nogil
 cdef void lock(uint32_t *word) noexcept nogil
 cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil
 cdef void futex_wake_all(uint32_t *word) noexcept nogil
+cdef void futex_wake_one(uint32_t *word) noexcept nogil
+cdef void give_way() noexcept nogil
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil

@@ -28,6 +28,8 @@ cdef extern from "atomics.h" nogil:
     void mq_unlock(uint32_t *word)
     void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns)
     void mq_futex_wake_all(uint32_t *word)
+    void mq_futex_wake_one(uint32_t *word)
+    void mq_yield()
 
 cdef extern from "os_door.h" nogil:
     int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
@@ -68,6 +70,12 @@ cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noex
 
 cdef void futex_wake_all(uint32_t *word) noexcept nogil:
     mq_futex_wake_all(word)
+
+cdef void futex_wake_one(uint32_t *word) noexcept nogil:
+    mq_futex_wake_one(word)
+
+cdef void give_way() noexcept nogil:
+    mq_yield()
 
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil:
     return mq_os_write_all(os, fd, p, n, offset)

@@ -1,8 +1,9 @@
 # The Python edge of a put: the cdef base of MessageStore, the bound producer, the result.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._commit_log cimport Appended, CommitLog, LogState
+from mqfast.store._commit_log cimport Appended, CommitLog
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
+from mqfast.store._log_state cimport LogState
 from mqfast.store._os cimport Mutex
 from mqfast.store._record cimport Draft
 

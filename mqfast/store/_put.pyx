@@ -11,23 +11,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcpy, memset
-from mqfast.store._commit_log cimport (
-    APPEND_MOVED,
-    APPEND_NO_ROOM,
-    APPEND_OK,
-    BLANK_BYTES,
-    LOG_FAILED,
-    Appended,
-    CommitLog,
-    LogState,
-    append_encoded,
-    append_simple,
-    flush_up_to,
-    prefault_piece,
-    refused,
-)
+from mqfast.store._commit_log cimport Appended, CommitLog, append_encoded, append_simple, prefault_piece, refused
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
+from mqfast.store._group_commit cimport flush_up_to
+from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState
 from mqfast.store._os cimport (
     Mutex,
     crc31,
@@ -952,7 +940,7 @@ cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, 
             bytes_ += fixed + sizes[end]
             end += 1
         if prefault and mq_load64(&s.written) + bytes_ > mq_load64(&s.prefaulted):
-            prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES)     # the prefault thread was outrun: help it
+            prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES, -1, False)     # the prefault thread was outrun: help it
         lock(&s.lock)
         if refused(s, q):
             unlock(&s.lock)

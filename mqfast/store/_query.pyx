@@ -6,7 +6,8 @@ Entries whose record is gone or is not one are left out; a log file that was cut
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcmp
-from mqfast.store._commit_log cimport CommitLog, readable
+from mqfast.store._commit_log cimport CommitLog
+from mqfast.store._group_commit cimport readable
 from mqfast.store._index_file cimport IndexFile, hash_of_key
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._put cimport PutPath

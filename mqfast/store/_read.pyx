@@ -8,8 +8,10 @@ cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
-from mqfast.store._commit_log cimport LOG_CLOSED, LOG_FORKED, CommitLog, readable
+from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
+from mqfast.store._group_commit cimport readable
+from mqfast.store._log_state cimport LOG_CLOSED, LOG_FORKED
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._os cimport mq_get32, mq_get64, mq_load32, mq_load64, mq_prefetchr, unlock
 from mqfast.store._put cimport PutPath, integer

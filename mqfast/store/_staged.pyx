@@ -10,8 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
-from mqfast.store._commit_log cimport APPEND_OK, BLANK_BYTES, Appended, LogState, append_encoded, prefault_piece, refused
+from mqfast.store._commit_log cimport Appended, append_encoded, prefault_piece, refused
 from mqfast.store._consume_queue cimport QueueState, QueueTable
+from mqfast.store._log_state cimport APPEND_OK, BLANK_BYTES, LogState
 from mqfast.store._os cimport crc31, lock, mq_get32, mq_load64, mq_put16, mq_put32, unlock
 from mqfast.store._put cimport PutPath
 from mqfast.store._record cimport (
@@ -266,7 +267,7 @@ cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64
     cdef int rc = DONE
     while at[0] < n and rc == DONE:
         if prefault and mq_load64(&s.written) + CHUNK_BYTES > mq_load64(&s.prefaulted):
-            prefault_piece(s, mq_load64(&s.written) + 2 * CHUNK_BYTES)
+            prefault_piece(s, mq_load64(&s.written) + 2 * CHUNK_BYTES, -1, False)
         until = at[0] + CHUNK_BYTES
         lock(&s.lock)
         now = s.os.clock_ms(s.os)

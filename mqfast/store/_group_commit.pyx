@@ -1,0 +1,236 @@
+"""From the log in memory to the disk: pool buffer -> page cache (commit), page cache -> disk (flush), and who waits for it (RocketMQ:
+CommitRealTimeService, GroupCommitService).
+
+It must never sync again after a sync failed: the log is latched and everybody who waits hears of it. Nobody may sleep where no sync will
+wake it. Positions are physical offsets: flushed <= committed <= written.
+
+Group commit: a ticket is an end offset; there is no queue, no tick and no thread. Who finds the flush lock free leads: it syncs everything
+that is written, publishes `flushed`, wakes those whom that covers, and one of those who came too late, to lead the next sync while the
+covered ones go on. The covered and the late sleep in two futexes (group_done) that change roles with each sync, so that nobody is woken
+for nothing; on a machine with few processors that is half of the cost. Why nobody is forgotten:
+  - a sync says what it covers (group_end) before it says that it has begun (group), and it moves both futexes when it is over;
+  - a waiter reads the futex that it will sleep on, then sees that `group` has not changed, that it is not covered yet, and that somebody
+    holds the flush lock. That holder has not moved the futex yet, so it will wake the waiter, or one beside it that leads a sync covering both;
+  - who was woken to lead and leaves at its deadline passes the call on.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from mqfast.store._log_state cimport LOG_FAILED, RING, LogState, PendingFile
+from mqfast.store._os cimport (
+    futex_wait,
+    futex_wake_all,
+    futex_wake_one,
+    give_way,
+    guard_install,
+    lock,
+    mq_add32,
+    mq_load32,
+    mq_load64,
+    mq_lock_try,
+    mq_or32,
+    mq_stat,
+    mq_store32,
+    mq_store64,
+    populate,
+    unlock,
+    write_all,
+)
+
+cdef int64_t PAGE = 4096
+cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
+cdef int LOST = 5                        # EIO: a page or a whole file is gone
+cdef int64_t SYNC_STEP = 4 << 20         # a sync covers at most this much, so that a waiter does not queue behind a gigabyte
+cdef int64_t GATHER_NS = 100000          # 16 threads that were woken need some 150 us on two processors until all are back
+cdef int GATHER_TURNS = 1000             # the same for a clock that stands still
+cdef uint32_t HASTY_MIN = 4
+cdef uint32_t HASTY_MAX = 64
+
+
+cdef int64_t readable(LogState *s, bint sync) noexcept nogil:
+    """Physical offset up to which readers may look: flushed with sync flush, committed with a pool, else written."""
+    if sync:
+        return mq_load64(&s.flushed)
+    if s.pooled:
+        return mq_load64(&s.committed)
+    return mq_load64(&s.written)
+
+
+cdef void latch(LogState *s, int rc) noexcept nogil:
+    s.error = rc
+    mq_or32(&s.flags, LOG_FAILED)
+
+
+cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
+    """Copy pool buffers to the page cache up to target. Only one thread at a time: takes the commit lock."""
+    cdef int64_t i, from_, to
+    cdef PendingFile *f
+    cdef int rc = 0
+    if not s.pooled:
+        return 0
+    lock(&s.commit_lock)
+    i = mq_load64(&s.pending_head)
+    while i < mq_load64(&s.pending_tail) and not mq_load32(&s.flags) & LOG_FAILED:
+        f = &s.pending[i % RING]
+        if f.start >= target:
+            break
+        from_ = max(s.committed, f.start)
+        to = min(target, f.start + f.bytes)
+        if from_ < to:
+            if f.buffer != NULL:
+                # behind the end mark the buffer may hold what an older file left there: the file keeps its zeros
+                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), min(to, f.start + mq_load64(&f.used)) - from_, from_ - f.start)
+                if rc < 0:
+                    latch(s, rc)
+                    break
+            mq_store64(&s.committed, to)
+        i += 1
+    unlock(&s.commit_lock)
+    return rc
+
+
+cdef int _whole(LogState *s, PendingFile *f) noexcept nogil:
+    """After a sync and before it is believed: no page was lost that was written to, and nobody cut short or removed the file."""
+    cdef mq_stat st
+    cdef int rc
+    st.unlinked = 0
+    rc = s.os.fstat(s.os, f.fd, &st)
+    if rc >= 0 and (st.bytes < f.bytes or st.unlinked):
+        rc = -LOST
+    if rc < 0:
+        latch(s, rc)
+    if mq_load32(&s.flags) & LOG_FAILED:
+        return s.error if s.error < 0 else -LOST
+    return 0
+
+
+cdef int _sync(LogState *s, int64_t target) noexcept nogil:
+    """Sync [flushed, target) file by file. The flush lock is held."""
+    cdef PendingFile *f
+    cdef int64_t from_, to, first
+    cdef int rc
+    if s.pooled:
+        rc = commit_up_to(s, target)
+        if rc < 0:
+            return rc
+    guard_install()
+    while s.flushed < target:
+        if s.pending_head >= mq_load64(&s.pending_tail):
+            return 0
+        f = &s.pending[s.pending_head % RING]
+        from_ = max(s.flushed, f.start)
+        to = min(target, f.start + f.bytes)
+        while from_ < to:
+            first = (from_ - f.start) & ~(PAGE - 1)
+            rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))
+            mq_store64(&s.sync_calls, s.sync_calls + 1)
+            if rc < 0:
+                latch(s, rc)
+                return rc
+            rc = _whole(s, f)
+            if rc < 0:
+                return rc
+            mq_store64(&s.synced_bytes, s.synced_bytes + min(f.start + first + SYNC_STEP, to) - from_)
+            from_ = min(f.start + first + SYNC_STEP, to)
+            mq_store64(&s.flushed, from_)
+        if s.flushed >= f.start + f.bytes:
+            mq_store64(&s.pending_head, s.pending_head + 1)
+        elif not s.pooled and mq_load64(&s.written) < f.start + f.bytes:
+            # the sync write-protected the page that the next put touches: make it writable again before the put meets it
+            first = (mq_load64(&s.written) - f.start) & ~(PAGE - 1)
+            if 0 <= first < f.bytes:
+                if populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first)) == -NO_PAGE:
+                    latch(s, -LOST)
+        if s.flushed < f.start + f.bytes:
+            break
+    return 0
+
+
+cdef void _gather(LogState *s) noexcept nogil:
+    """Before a sync wait for those whom the last one let go: they are on their way back with their next message. The flush lock is held.
+
+    Otherwise the waiters fall into two halves that alternate for ever, a sync for each. Waits no longer than a sync takes; after a wait in
+    vain the next syncs begin at once, more of them each time.
+    """
+    cdef int64_t limit
+    cdef int turn
+    if mq_load32(&s.arrivals) - s.group_arrivals >= s.company:
+        return
+    if s.hasty > 0:
+        s.hasty -= 1
+        return
+    limit = s.os.monotonic_ns(s.os) + min(GATHER_NS, s.sync_ns)
+    for turn in range(GATHER_TURNS):
+        if mq_load32(&s.arrivals) - s.group_arrivals >= s.company:
+            s.in_vain = 0
+            return
+        if s.os.monotonic_ns(s.os) >= limit:
+            break
+        give_way()
+    s.in_vain = min(max(2 * s.in_vain, HASTY_MIN), HASTY_MAX)
+    s.hasty = s.in_vain
+
+
+cdef void _lead(LogState *s) noexcept nogil:
+    """Sync everything that is written, and say whom that covers. The flush lock is held."""
+    cdef uint32_t group = s.group + 1, before = s.group_arrivals
+    cdef int64_t timestamp, end, began
+    _gather(s)
+    s.group_arrivals = mq_load32(&s.arrivals)       # before `written`: whoever is counted is covered
+    # a timestamp read before `written` belongs to a record at or before it
+    timestamp = mq_load64(&s.last_store_timestamp)
+    end = mq_load64(&s.written)
+    mq_store64(&s.group_end[group & 1], end)
+    mq_store32(&s.group, group)
+    began = s.os.monotonic_ns(s.os)
+    if _sync(s, end) == 0 and s.flushed >= end:
+        mq_store64(&s.flushed_timestamp, timestamp)
+    s.sync_ns = s.os.monotonic_ns(s.os) - began
+    s.company = mq_load32(&s.arrivals) - before
+
+
+cdef void call_waiters(LogState *s, uint32_t group, bint everybody) noexcept nogil:
+    """Sync number `group` is over: wake one of those who came too late for it, to lead the next, and all whom it covered."""
+    mq_add32(&s.group_done[(group + 1) & 1], 1)
+    mq_add32(&s.group_done[group & 1], 1)
+    if everybody:
+        futex_wake_all(&s.group_done[(group + 1) & 1])
+    else:
+        futex_wake_one(&s.group_done[(group + 1) & 1])
+    futex_wake_all(&s.group_done[group & 1])
+
+
+cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil:
+    """Wait until everything before target is durable, leading a sync where nobody else does.
+
+    Returns 1 when durable, 0 at the deadline (monotonic ns; negative: none), or -errno when the log is latched.
+    """
+    cdef uint32_t seen, group, own
+    cdef int64_t left = -1
+    cdef bint failed
+    mq_add32(&s.arrivals, 1)
+    while True:
+        if mq_load64(&s.flushed) >= target:
+            return 1
+        if mq_load32(&s.flags) & LOG_FAILED:
+            return s.error if s.error < 0 else -LOST
+        if deadline_ns >= 0:
+            left = max(0, deadline_ns - s.os.monotonic_ns(s.os))
+        if mq_lock_try(&s.flush_lock):
+            failed = mq_load32(&s.flags) & LOG_FAILED
+            if s.flushed < target and not failed:
+                _lead(s)
+                failed = mq_load32(&s.flags) & LOG_FAILED
+            group = s.group
+            unlock(&s.flush_lock)
+            call_waiters(s, group, failed)
+            if left == 0 and not failed and mq_load64(&s.flushed) < target:
+                return 0
+            continue
+        if left == 0:
+            call_waiters(s, mq_load32(&s.group), False)
+            return 0
+        group = mq_load32(&s.group)
+        own = group & 1 if target <= mq_load64(&s.group_end[group & 1]) else (group + 1) & 1
+        seen = mq_load32(&s.group_done[own])
+        if mq_load32(&s.group) == group and mq_load64(&s.flushed) < target and mq_load32(&s.flush_lock):
+            futex_wait(&s.group_done[own], seen, left)

@@ -1,0 +1,68 @@
+# What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
+# Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from mqfast.store._os cimport mq_os
+
+cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
+    LOG_CLOSED = 1
+    LOG_FAILED = 2                  # latched by a failed flush or write
+    LOG_FORKED = 4
+    LOG_REFUSING = 8                # disk above its watermark and the policy refuses writes
+    LOG_SLAVE = 16                  # opened as a slave: nothing is put
+
+cdef enum Append:
+    APPEND_OK = 1
+    APPEND_NO_ROOM = 2              # roll first
+    APPEND_MOVED = 3                # the queue went on meanwhile: encode again
+
+cdef enum:
+    RING = 1024                     # files that may wait for a flush before a roll waits for one
+    BLANK_BYTES = 8
+
+cdef struct PendingFile:            # a file with bytes that are not yet flushed
+    int64_t start
+    int64_t bytes
+    int64_t used                    # up to the end mark, once the log rolled on
+    uint8_t *base                   # its mapping
+    uint8_t *buffer                 # pool buffer, or NULL
+    int fd
+
+cdef struct LogState:
+    # the put's line
+    uint32_t lock                   # the put lock
+    uint32_t flags                  # LogFlag
+    uint8_t *base                   # address of the current file's first byte: mapping, or pool buffer
+    int64_t file_start
+    int64_t file_bytes              # 0: no file to append to, roll first
+    int64_t written                 # physical offset behind the last record; published
+    int64_t last_store_timestamp
+    int64_t dispatched              # physical offset up to which queues and index agree with the log; published
+    mq_os *os
+    int64_t puts
+    int64_t lock_since_ms           # when the put lock was taken; 0: free
+    bint inline_dispatch
+    bint crc_property
+    bint pooled
+    # commit and flush: other lines
+    int64_t padding[4]
+    uint32_t flush_lock             # its holder syncs for everybody
+    uint32_t commit_lock
+    uint32_t group                  # number of the newest sync that has begun
+    uint32_t group_done[2]          # futexes of the syncs of even and odd number, see _group_commit.pyx
+    uint32_t arrivals               # counts who came to wait for a sync
+    uint32_t group_arrivals         # what that was when the newest sync began
+    uint32_t company                # how many it covered, or came while it ran
+    uint32_t hasty, in_vain         # so many syncs begin without waiting for company; because the last wait brought none
+    int64_t group_end[2]            # what the newest sync of even and of odd number covers
+    int64_t sync_ns                 # how long the newest sync took
+    int error                       # -errno of the failure that latched the log
+    int64_t committed
+    int64_t flushed
+    int64_t flushed_timestamp       # store timestamp of the newest record known durable
+    int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
+    int64_t prefaulted              # physical offset up to which pages were made writable ahead
+    int64_t sync_calls
+    int64_t synced_bytes
+    int64_t pending_head            # ring positions: head is the oldest unflushed file
+    int64_t pending_tail
+    PendingFile pending[RING]

@@ -1,0 +1,189 @@
+"""Waiters share syncs: who came too late leads the next one, nobody is forgotten, everybody hears of a failure. Blocks
+are written ahead, so that a sync need not change their state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mqfast.config import StoreConfig
+from mqfast.errors import FlushError, StoreFailed
+from mqfast.store._os import OsDoor
+from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.results import StoreState
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from simulation import KINDS
+
+PIECE = 512 << 10  # what is written ahead at once
+Msync = Callable[[int, int, int], int]
+
+
+@contextmanager
+def store_with(
+    path: Path, config: StoreConfig, msync: Callable[[Msync], Msync], services: bool
+) -> Iterator[MessageStore]:
+    """A store whose msync is another one; it gets the real one."""
+    door = OsDoor()
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
+    real = call(place.value or 0)
+    hook = call(msync(real))
+    with open_store(path, config=config, door=door, _start_services=services) as store:
+        place.value = ctypes.cast(hook, ctypes.c_void_p).value
+        try:
+            yield store
+        finally:
+            place.value = ctypes.cast(real, ctypes.c_void_p).value
+
+
+def test_who_came_too_late_leads_the_next_sync(tmp_path: Path) -> None:
+    heard: list[bool] = []
+    lengths: list[int] = []
+
+    def slow(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            lengths.append(length)
+            if len(lengths) == 1:
+                for late in range(3):
+                    tickets = [store.put_nowait("T", b"%d" % late)]
+                    threads.append(threading.Thread(target=lambda t=tickets[0]: heard.append(t.wait()), daemon=True))
+                    threads[-1].start()
+                time.sleep(0.1)  # so that they sleep when the sync ends; should one be late, it leads at once
+            return real(table, address, length)
+
+        return msync
+
+    threads: list[threading.Thread] = []
+    with store_with(tmp_path / "s", StoreConfig.tiny(), slow, services=False) as store:
+        assert store.put_nowait("T", b"first").wait()
+        for thread in threads:
+            thread.join(20)
+        assert heard == [True] * 3
+        assert store.log.flushed == store.log.written
+        assert 2 <= len(lengths) <= 4
+
+
+def test_nobody_is_forgotten(tmp_path: Path) -> None:
+    """Many waiters, some of whom leave at a deadline, and syncs of any length."""
+    draw = random.Random(1)
+    pauses = [draw.choice([0.0, 0.0, 0.0001, 0.0003]) for _ in range(997)]
+    made = 0
+
+    def uneven(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            nonlocal made
+            made += 1
+            time.sleep(pauses[made % 997])
+            return real(table, address, length)
+
+        return msync
+
+    with store_with(
+        tmp_path / "s", StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20), uneven, services=False
+    ) as store:
+        left: list[int] = []
+
+        def work(number: int) -> None:
+            own = random.Random(number)
+            for _ in range(200):
+                ticket = store.put_nowait("T", b"x" * own.randrange(300), number % 4)
+                timeout = own.choice([None, None, 0.0, 0.00005, 0.0002])
+                if not ticket.wait(timeout):
+                    assert timeout is not None
+                    left.append(number)
+            assert ticket.wait()
+
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert left, "nobody left at a deadline: this tests nothing"
+        assert store.log.flushed == store.log.written
+
+
+def test_all_who_wait_hear_of_the_failure(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def wait(number: int) -> None:
+        ticket = tickets[number]
+        try:
+            ticket.wait()
+        except FlushError as error:
+            heard.append(error.strerror or "")
+
+    def failing(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            tickets.extend(store.put_nowait("T", b"late") for _ in range(2))
+            for number in range(1, len(tickets)):
+                threads.append(threading.Thread(target=wait, args=(number,), daemon=True))
+                threads[-1].start()
+            time.sleep(0.1)
+            return -errno.EIO
+
+        return msync
+
+    threads: list[threading.Thread] = []
+    with store_with(tmp_path / "s", StoreConfig.tiny(), failing, services=False) as store:
+        tickets = [store.put_nowait("T", b"%d" % i) for i in range(3)]
+        wait(0)
+        for thread in threads:
+            thread.join(20)
+        assert len(heard) == 5
+        assert store.state is StoreState.FAILED
+
+
+@contextmanager
+def ahead(path: Path, piece: Callable[[], int]) -> Iterator[MessageStore]:
+    def counting(real: Msync) -> Msync:
+        return lambda table, address, length: real(table, address, length) or (piece() if length >= PIECE else 0)
+
+    config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20)
+    with store_with(path, config, counting, services=True) as store:
+        yield store
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path) -> None:
+    pieces: list[None] = []
+
+    def piece() -> int:
+        pieces.append(None)
+        return 0
+
+    with ahead(tmp_path / "s", piece) as store:
+        for _ in range(3):
+            store.put("T", b"x" * 1000)
+        assert eventually(lambda: len(pieces) >= 7)  # 4 MiB less what the puts have begun
+        first = store.put("T", b"y" * 1000)
+        assert store.look(first.physical_offset).body == b"y" * 1000
+
+
+def test_a_failure_ahead_of_the_records_latches_the_store(tmp_path: Path) -> None:
+    """The kernel tells of a failed write once: it may have been that of a record."""
+    with pytest.raises(StoreFailed), ahead(tmp_path / "s", lambda: -errno.EIO) as store:
+        with suppress(FlushError):  # the failure may come before the first message is durable
+            store.put("T", b"x" * 1000)
+        assert eventually(lambda: store.state is StoreState.FAILED)
+        store.put("T", b"refused")
