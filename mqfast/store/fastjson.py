@@ -83,6 +83,14 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
     except UnicodeDecodeError as error:
         found = hex(data[error.start])
         raise CorruptFile("JSON is damaged", path=path, offset=error.start, expected="UTF-8", found=found) from None
+    if text.count("{") + text.count("[") <= MAX_DEPTH:  # cannot be nested deeper
+        try:
+            plain = json.loads(text, parse_int=_integer, parse_constant=_no_constant, strict=False)
+        except ValueError:
+            pass  # what else is taken, or which error it is, is found out below
+        else:
+            if isinstance(plain, dict):
+                return plain
     mark = _unused_mark(text, path)
     depth = 0
     # Where the standard form is longer than the file: (place in it, characters put in before that place).
