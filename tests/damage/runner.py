@@ -95,7 +95,7 @@ def _child(root: str, bases: Bases, full: bool, seeds: Iterator[int], state: mma
             where = "" if type(error).__name__ == "Wrong" else f" in {os.path.basename(last.filename)}:{last.lineno}"
             place.counts["mutations"] += 1
             tell(seed=seed, what=f"{type(error).__name__}{where}: {error}"[:3000])
-        if seed % 16 < 2:
+        if seed % 256 < 2:
             tell_counts()
     tell_counts()
 
