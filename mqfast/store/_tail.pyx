@@ -117,6 +117,8 @@ cdef class LogTail:
                 bytes_ = self.door.file_size(path)
                 if not start <= self.position < max(start + bytes_, start + 1):
                     continue
+                if bytes_ == 0:
+                    return False        # it is being made
                 if start == self.position and bytes_ != self.file_bytes:
                     # perhaps it is being made: before it has its whole length nothing is put into it
                     first = PreadFile(self.door, path)

@@ -238,6 +238,20 @@ def test_a_hole_in_the_log_is_an_error(tmp_path: Path) -> None:
         tail.poll(timeout=10)
 
 
+def test_a_first_file_without_length_is_waited_for(tmp_path: Path) -> None:
+    """It has its name before it has its length."""
+    with mqfast.open(tmp_path / "store", **SMALL):
+        pass
+    (tmp_path / "store" / "commitlog").mkdir(exist_ok=True)
+    (tmp_path / "store" / "commitlog" / f"{0:020}").touch()
+    with mqfast.StoreReader(tmp_path / "store") as reader:
+        tail = reader.tail(from_offset=0)
+    assert tail.poll(timeout=0.1) == []
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        store.put("T", b"first")
+        assert taken(tail, 1) == [b"first"]
+
+
 def test_one_thread_polls_at_a_time(store: mqfast.MessageStore) -> None:
     tail = tail_of(store, from_offset=0)
     store.put("T", b"first")
