@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
 from mqfast.store._commit_log import Bell
+from mqfast.store._os import Mutex
 from mqfast.store.leases import least_leased
 from mqfast.store.service import Service
 
@@ -77,6 +78,7 @@ class RetentionService:
         self._held: list[tuple[MappedFile, int]] = []
         self._held_look_at = 0
         self._between = Bell()
+        self._passes = Mutex()
         self.service = Service("retention", self._turn)
 
     def policy(self) -> str:
@@ -115,8 +117,12 @@ class RetentionService:
     def run_once(self, now_ms: int) -> int:
         """One pass; returns how many log files went.
 
-        Raises: StorageError.
+        Raises: StorageError. Thread: any; one pass at a time.
         """
+        with self._passes:
+            return self._pass(now_ms)
+
+    def _pass(self, now_ms: int) -> int:
         c = self._config
         use = self.last_use = self.disk_use()
         expired_due = time.localtime(now_ms // 1000).tm_hour in c.delete_hours

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -156,3 +158,25 @@ def test_a_lease_does_not_hold_a_disk_that_runs_full_and_half_a_lease_holds_noth
             lease.write_bytes(broken)
             assert least_leased(store.door, str(tmp_path / "other"), 0) is None
         assert store.retention.run_once(store.door.now_ms()) > 0
+
+
+def test_two_passes_at_once_take_turns(tmp_path: Path) -> None:
+    """The clock's pass and one that somebody asks for: the second used to find the first one's files gone."""
+    with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
+        files, barrier, removed = len(store.log.files), threading.Barrier(2), []
+
+        def run() -> None:
+            barrier.wait()
+            removed.append(store.retention.run_once(store.door.now_ms()))
+
+        switch = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [threading.Thread(target=run) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(switch)
+        assert sorted(removed) == [0, files - len(store.log.files)]
