@@ -1,0 +1,67 @@
+"""One Spark session for all tests of the adapter, which finds the source by itself as in an installation.
+
+Room: tests/spark. It must never hand out a golden directory: reading writes leases.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+# Last, so that ``conftest`` stays the one of all tests.
+sys.path.append(str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two slots; tasks are not tried again, as always with ``local[n]``."""
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("needs Java 17")
+    from pyspark.sql import SparkSession
+
+    from mqfast.spark import conf
+
+    base = tmp_path_factory.mktemp("spark")
+    # As a wheel installs it: a top-level module beside the package.
+    (base / "path").mkdir()
+    (base / "path" / "pyspark_mqfast").symlink_to(ROOT / "mqfast" / "spark" / "autoload")
+    environment = {
+        "PYTHONPATH": f"{base / 'path'}:{ROOT}",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "Asia/Shanghai",
+        "spark.sql.warehouse.dir": str(base / "warehouse"),
+        "spark.local.dir": str(base / "local"),
+    }
+    builder: Any = SparkSession.builder.master("local[2]").appName("mqfast tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = conf(builder).getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = old
