@@ -2,7 +2,7 @@
 FlushConsumeQueueService).
 
 They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be
-reopened. Group commit itself has no thread: who waits leads (see _commit_log.pyx); here is what runs by the clock, and
+reopened. Group commit itself has no thread: who waits leads (see _group_commit.pyx); here is what runs by the clock, and
 the tickets that wait by callback.
 """
 
