@@ -128,7 +128,7 @@ def recover(
     index_from = 0
     if clean and index is not None and index.files and index.files[-1].end_timestamp > 0:
         # The index takes a record at its end offset once more, for keys it may lack; after a clean stop it has them.
-        index_from = index.end_offset + 1
+        index_from = min(index.end_offset, end_of_files) + 1  # a damaged one may be the largest number there is
     queues.only_known_topics = clean
     try:
         end, last_start, last_timestamp, records, reason, unflushed_from = dispatcher.recover(
