@@ -359,14 +359,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue_pieces(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Piece]:
         access, o, last = self._open(), self.options, decode(end)
-        snapshot = self._snapshot
-        bounds = (
-            {} if snapshot is None else {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in snapshot.queues}
-        )
+        snapshot = self._seen()
+        bounds = _bounds(snapshot)
         if any(bounds.get(place, (0, 0))[1] < offset for place, offset in last.items()):
             snapshot = self._look()
-            bounds = {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in snapshot.queues}
-        assert snapshot is not None
+            bounds = _bounds(snapshot)
         first = with_new_queues(decode(start), {place: bounds.get(place, (0, 0)) for place in last})
         ranges = []
         for place, until in last.items():
