@@ -3,6 +3,7 @@
 #define _DARWIN_C_SOURCE
 #include "os_door.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -313,6 +314,35 @@ int64_t mq_os_read_all(mq_os *os, int fd, void *to, int64_t bytes, int64_t offse
         done += n;
     }
     return done;
+}
+
+static int64_t start_of(const char *name) { /* -1: no start offset */
+    uint64_t start = 0;
+    int i = 0;
+    for (; name[i] >= '0' && name[i] <= '9' && i < 20; i++) {
+        if (start > (INT64_MAX - (uint64_t)(name[i] - '0')) / 10) return -1;
+        start = start * 10 + (uint64_t)(name[i] - '0');
+    }
+    return i == 20 && name[20] == 0 ? (int64_t)start : -1;
+}
+
+int64_t mq_os_list_starts(const char *path, int64_t *starts, int64_t most) {
+    DIR *directory = opendir(path);
+    if (directory == NULL) return errno == ENOENT ? 0 : -errno;
+    int64_t count = 0;
+    struct dirent *entry;
+    while (errno = 0, (entry = readdir(directory)) != NULL) {
+        int64_t start = start_of(entry->d_name);
+#if defined(DT_DIR)
+        if (entry->d_type == DT_DIR) continue;
+#endif
+        if (start < 0) continue;
+        if (count < most) starts[count] = start;
+        count++;
+    }
+    if (errno != 0) count = -errno;
+    closedir(directory);
+    return count;
 }
 
 int mq_os_populate(mq_os *os, void *address, int64_t bytes) {

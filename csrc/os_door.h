@@ -80,6 +80,9 @@ mq_os *mq_os_real(void);
 int mq_os_write_all(mq_os *os, int fd, const void *from, int64_t bytes, int64_t offset);
 /* Read up to bytes, continued over short reads; returns what was there before the end of the file, or -errno. */
 int64_t mq_os_read_all(mq_os *os, int fd, void *to, int64_t bytes, int64_t offset);
+/* The numbers of the entries of a directory whose names are 20 digits up to 2^63-1 and that are not known to be directories, in
+ * no order: at most `most` of them go to `starts`. Returns how many there are, 0 for no such directory, or -errno. */
+int64_t mq_os_list_starts(const char *path, int64_t *starts, int64_t most);
 /* Make [address, address + bytes) resident and writable; address must be page aligned. Falls back to touching each page
  * with an atomic "or 0" where the kernel has no MADV_POPULATE_WRITE (the put may write the same page meanwhile). */
 int mq_os_populate(mq_os *os, void *address, int64_t bytes);

@@ -33,6 +33,21 @@ cdef struct QueueState:
     int64_t last_store_timestamp
 
 
+# What a recovery saw of the files of one queue.
+cdef struct Scan:
+    int64_t file_bytes          # length of the last file, -1: a directory
+    int64_t units               # of the last file
+    int64_t max_physical        # end of the last record that has a unit
+    int64_t first_physical      # of the first and the last unit; -1: none
+    int64_t first_tags
+    int64_t last_physical
+    int64_t last_tags
+    int32_t first_size
+    int32_t last_size
+    bint opened
+    bint dirty                  # something stands behind the last unit
+
+
 cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 
@@ -49,12 +64,19 @@ cdef class ConsumeQueue:
     cdef list doomed                # files that destroy has not removed yet
     cdef MappedFile tail            # held for writing
     cdef Latch latch                # of the log: set by a lost page of the tail
+    cdef MappedFile scanned         # the file that `scan` is of, or None
+    cdef Scan scan
+    cdef int64_t seen_first         # queue offsets of the two units that `scan` has, -1 when it does not count any more
+    cdef int64_t seen_last
     cdef bint closed
     cdef bint cut_units
     cdef int64_t flushed
     cdef bint cut                   # bytes were cleared or files removed since the last flush
     cdef bint fresh                 # the names of the queue and its first file are not synced yet
     cdef MappedFile file_of(self, int64_t byte)
+    cdef int _take_files(self, const int64_t *starts, int64_t count) except -1
+    cdef void _begin_scan(self) noexcept
+    cdef int _scan_file(self, MappedFile file) except -1
     cdef _take_tail(self, MappedFile file)
     cdef void _give_up_tail(self) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1

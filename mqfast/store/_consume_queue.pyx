@@ -8,10 +8,25 @@ dispatch); any thread may read.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcmp, memcpy, memset
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport OsDoor, check, mq_get32, mq_get64, mq_load64, mq_or32, mq_os, mq_put32, mq_put64, mq_stat, mq_store64
+from mqfast.store._os cimport (
+    MQ_OPEN_READ,
+    OsDoor,
+    check,
+    list_starts,
+    mq_get32,
+    mq_get64,
+    mq_load64,
+    mq_or32,
+    mq_os,
+    mq_put32,
+    mq_put64,
+    mq_stat,
+    mq_store64,
+    read_all,
+)
 
 import posixpath as _posixpath
 from errno import ENOENT as _ENOENT
@@ -19,9 +34,18 @@ from errno import ENOENT as _ENOENT
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 
+cdef extern from "Python.h":
+    bytes PyUnicode_EncodeFSDefault(object text)
+
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles its step from there
 cdef int64_t MAX_ROOM = 1 << 20
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
+cdef int SHORT_FILE = 1
+
+cdef enum:
+    KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
+    FIRST_SCAN_BYTES = 4096
+    SCAN_BYTES = 65536
 
 
 cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil:
@@ -61,6 +85,83 @@ cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noex
     return h ^ (h >> 32)
 
 
+cdef void _see(const uint8_t *unit, int64_t *physical, int32_t *size, int64_t *tags) noexcept nogil:
+    physical[0] = mq_get64(unit)
+    size[0] = mq_get32(unit + 8)
+    tags[0] = mq_get64(unit + 12)
+
+
+cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
+    return n <= 0 or (p[0] == 0 and memcmp(p, p + 1, n - 1) == 0)
+
+
+cdef int _compare(const void *a, const void *b) noexcept nogil:
+    cdef int64_t x = (<const int64_t *> a)[0], y = (<const int64_t *> b)[0]
+    return (x > y) - (x < y)
+
+
+cdef int _read(mq_os *os, int fd, uint8_t *to, int64_t n, int64_t at) noexcept nogil:
+    cdef int64_t got = read_all(os, fd, to, n, at)
+    return <int> got if got < 0 else SHORT_FILE if got < n else 0
+
+
+cdef int _scan(mq_os *os, const char *path, int64_t file_bytes, Scan *scan) noexcept nogil:
+    """Read the units of one file up to the first that is none, then look whether anything but zeros follows: 0, SHORT_FILE or an errno.
+
+    Through a descriptor, not a mapping: for the one page that most queues of a large store have a read costs a fifth of mapping it.
+    """
+    cdef uint8_t buffer[SCAN_BYTES]
+    cdef int64_t at = 0, next_ = 0, n = 0, k = 0, physical
+    cdef int32_t size
+    cdef bint ended = False
+    cdef int rc = 0
+    cdef mq_stat st
+    cdef int fd = os.open(os, path, MQ_OPEN_READ)
+    scan.units = 0
+    scan.dirty = False
+    scan.opened = fd >= 0
+    if fd < 0:
+        return fd
+    rc = os.fstat(os, fd, &st)
+    scan.file_bytes = -1 if st.is_directory else st.bytes
+    if rc < 0 or scan.file_bytes != file_bytes:
+        os.close(os, fd)
+        return rc
+    while next_ < file_bytes and not ended and rc == 0:
+        at = next_
+        n = min(<int64_t> (SCAN_BYTES if at else FIRST_SCAN_BYTES), file_bytes - at)
+        rc = _read(os, fd, buffer, n, at)
+        k = 0
+        while rc == 0 and k + UNIT_BYTES <= n:
+            physical = mq_get64(buffer + k)
+            size = mq_get32(buffer + k + 8)
+            if physical < 0 or size <= 0 or physical > MOST_PHYSICAL:
+                ended = True
+                break
+            if not (physical == 0 and size == FILLER_SIZE):
+                scan.max_physical = physical + size
+            if scan.first_physical < 0:
+                _see(buffer, &scan.first_physical, &scan.first_size, &scan.first_tags)
+            k += UNIT_BYTES
+        if k > 0:
+            _see(buffer + k - UNIT_BYTES, &scan.last_physical, &scan.last_size, &scan.last_tags)
+        scan.units += k // UNIT_BYTES
+        next_ = at + n - n % UNIT_BYTES if at + n < file_bytes else file_bytes
+    at += n
+    if rc == 0 and ended and not _is_zero(buffer + k, n - k):
+        scan.dirty = True
+    while rc == 0 and not scan.dirty and at < file_bytes:
+        at = os.seek_data(os, fd, at)       # only blocks that hold data
+        if at < 0 or at >= file_bytes:
+            break
+        n = min(<int64_t> SCAN_BYTES, file_bytes - at)
+        rc = _read(os, fd, buffer, n, at)
+        scan.dirty = rc == 0 and not _is_zero(buffer, n)
+        at += n
+    os.close(os, fd)
+    return rc
+
+
 @cython.no_gc_clear
 cdef class ConsumeQueue:
     """One queue: its files, its bounds, its units.
@@ -82,6 +183,7 @@ cdef class ConsumeQueue:
         self.state.queue_id = queue_id
         self.state.hash = topic_hash(self.state.topic, self.state.topic_bytes, queue_id)
         self.state.max_physical = -1
+        self.seen_first = self.seen_last = -1
 
     # --- bounds ---
 
@@ -152,17 +254,80 @@ cdef class ConsumeQueue:
 
     def load(self) -> None:
         """Take the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
-        segments = _paths.list_offset_files(self.door, self.path)[0]
-        expected = None
-        for number, (start, path) in enumerate(segments, 1):
-            if number == len(segments) and self.door.file_size(path) == 0:
+        cdef OsDoor door = self.door
+        cdef mq_os *os = door.os
+        cdef bytes native = PyUnicode_EncodeFSDefault(self.path)
+        cdef const char *path = native
+        cdef int64_t starts[KNOWN_STARTS]
+        cdef int64_t *all_starts = starts
+        cdef int64_t count
+        with nogil:
+            count = list_starts(path, starts, KNOWN_STARTS)
+            if count > KNOWN_STARTS:
+                all_starts = <int64_t *> calloc(count, sizeof(int64_t))
+                if all_starts != NULL:
+                    count = min(count, list_starts(path, all_starts, count))
+        check(count, "list", self.path)
+        if all_starts == NULL:
+            raise MemoryError()
+        try:
+            if count > 1:
+                qsort(all_starts, count, sizeof(int64_t), _compare)
+            self._take_files(all_starts, count)
+        finally:
+            if all_starts != starts:
+                free(all_starts)
+
+    cdef int _take_files(self, const int64_t *starts, int64_t count) except -1:
+        cdef mq_os *os = self.door.os
+        cdef mq_stat st
+        cdef MappedFile file
+        cdef int64_t i, start, found, expected = -1
+        for i in range(count):
+            start = starts[i]
+            path = f"{self.path}/{start:020d}"
+            file = MappedFile.__new__(MappedFile)
+            file._init(self.door, path, start, self.file_bytes, True)
+            if i == count - 1 and not self.files and start % self.file_bytes == 0:
+                # Most queues have one file: its units are read here, by the descriptor that tells its length.
+                self._begin_scan()
+                self._scan_file(file)
+                found = self.scan.file_bytes
+            else:
+                check(os.stat(os, <const char *> file.native_path, &st), "stat", path)
+                found = -1 if st.is_directory else st.bytes
+            if found < 0:
+                continue
+            if i == count - 1 and found == 0:
                 self.door.unlink(path)          # made, but never given its length
                 continue
-            if start % self.file_bytes or (expected is not None and start != expected):
-                raise CorruptFile("queue file out of place", path=path, expected=expected if expected is not None
+            if start % self.file_bytes or (expected >= 0 and start != expected):
+                raise CorruptFile("queue file out of place", path=path, expected=expected if expected >= 0
                                   else f"a multiple of {self.file_bytes}", found=start)
-            self.files.append(MappedFile.load(self.door, path, start, self.file_bytes))
+            if found != self.file_bytes:
+                raise CorruptFile("wrong file length", path=path, expected=f"{self.file_bytes} bytes", found=f"{found} bytes")
+            self.files.append(file)
             expected = start + self.file_bytes
+        return 0
+
+    cdef void _begin_scan(self) noexcept:
+        self.scanned = None
+        self.scan.first_physical = self.scan.last_physical = self.scan.max_physical = -1
+
+    cdef int _scan_file(self, MappedFile file) except -1:
+        """Read a file's units into ``scan``, after those of the files before it; ``file_bytes`` there: its length, -1 for a directory."""
+        cdef mq_os *os = file.os
+        cdef const char *path = <const char *> file.native_path
+        cdef int rc
+        self.scanned = None
+        with nogil:
+            rc = _scan(os, path, self.file_bytes, &self.scan)
+        if rc == SHORT_FILE:
+            raise CorruptFile("file is shorter than its format asks for", path=file.path, expected=f"{self.file_bytes} bytes",
+                              found="less")
+        check(rc, "read" if self.scan.opened else "open", file.path)
+        self.scanned = file
+        return 0
 
     def recover(self) -> None:
         """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
@@ -171,43 +336,47 @@ cdef class ConsumeQueue:
         """
         cdef MappedFile file
         cdef QueueState *q = &self.state
-        cdef uint8_t *base
-        cdef int64_t at, physical, first
-        cdef int32_t size
+        cdef Scan *scan = &self.scan
+        cdef int64_t first
         cdef Py_ssize_t index
         q.max_physical = -1
         if not self.files:
             return
         first = max(0, len(self.files) - 3)
         q.min_logic = (<MappedFile> self.files[0]).start_offset
-        q.end = (<MappedFile> self.files[first]).start_offset
+        if self.scanned is None or self.scanned is not self.files[0] or len(self.files) > 1:
+            self._begin_scan()
         for index in range(first, len(self.files)):
             file = self.files[index]
-            base = file.hold()
-            try:
-                at = 0
-                while at < self.file_bytes:
-                    physical = mq_get64(base + at)
-                    size = mq_get32(base + at + 8)
-                    if physical < 0 or size <= 0 or physical > MOST_PHYSICAL:
-                        break
-                    if not (physical == 0 and size == FILLER_SIZE):
-                        q.max_physical = physical + size
-                    at += UNIT_BYTES
-                file.check_damage()
-            finally:
-                file.release()
-            q.end = file.start_offset + at
-            if at < self.file_bytes:
+            if file is not self.scanned:
+                self._scan_file(file)
+                if scan.file_bytes != self.file_bytes:
+                    raise CorruptFile("file is shorter than its format asks for", path=file.path,
+                                      expected=f"{self.file_bytes} bytes", found=f"{scan.file_bytes} bytes")
+            q.end = file.start_offset + scan.units * UNIT_BYTES
+            if q.end < file.start_offset + self.file_bytes:
                 break
+        self.scanned = None
+        q.max_physical = scan.max_physical
         if q.max_physical < 0 and first > 0:
             q.max_physical = self._last_physical_before(q.end)
-        self._cut()
+        self._cut(scan.dirty)
+        # what recovery looks at next: without it, each of thousands of queues would be mapped for one unit
+        if scan.last_physical >= 0:
+            self.seen_first = q.min_logic // UNIT_BYTES if first == 0 else -1
+            self.seen_last = q.end // UNIT_BYTES - 1
 
-    def _cut(self) -> None:
-        """Clear everything behind the end and take the file there as the tail."""
+    def settle(self, int64_t min_physical) -> None:
+        """At the end of recovery: the lower bound follows the log, the next offset continues the queue."""
+        self.correct_min(max(0, min_physical))
+        self.next_offset = self.max_offset
+        self.seen_first = self.seen_last = -1
+
+    def _cut(self, bint clear=True) -> None:
+        """Remove the files behind the end, and clear the rest of the one there; the next unit takes it as the tail."""
         cdef MappedFile file
         cdef QueueState *q = &self.state
+        self.seen_first = self.seen_last = -1
         if self.tail is not None:
             self._give_up_tail()
         q.room_end = 0
@@ -218,9 +387,8 @@ cdef class ConsumeQueue:
             self.cut = self.cut_units = True
         if self.files:
             file = self.files[len(self.files) - 1]
-            if file.start_offset + self.file_bytes > q.end and file.zero_tail(q.end - file.start_offset):
+            if clear and file.start_offset + self.file_bytes > q.end and file.zero_tail(q.end - file.start_offset):
                 self.cut = self.cut_units = True
-            self._take_tail(file)
         self.flushed = min(self.flushed, q.end)
 
     cdef void _give_up_tail(self) noexcept:
@@ -314,6 +482,8 @@ cdef class ConsumeQueue:
         # fillers stand in front of the first unit: elsewhere it is a damaged one, which says nothing of those before it
         physical, size, _ = self.unit(low)
         fillers = physical == 0 and size == FILLER_SIZE
+        if not fillers and physical >= min_physical:
+            return
         if self._gone(high - 1, min_physical, fillers):
             q.min_logic = end
             return
@@ -342,6 +512,12 @@ cdef class ConsumeQueue:
         cdef bint fresh = not self.files
         if self.closed:
             raise StoreClosed(f"queue {self.topic}/{self.queue_id} was closed or deleted")
+        if self.tail is None and not fresh:
+            file = self.files[len(self.files) - 1]
+            if q.end < file.start_offset + self.file_bytes:
+                self._take_tail(file)           # the first unit since the queue was loaded
+                if q.room_end >= q.end + UNIT_BYTES:
+                    return
         if self.tail is not None and q.end < self.tail.start_offset + self.file_bytes:
             step = min(max(FIRST_ROOM, self.tail.allocated), MAX_ROOM)
             self.tail.grow(self.tail.allocated + step)
@@ -400,8 +576,14 @@ cdef class ConsumeQueue:
     def unit(self, int64_t queue_offset) -> tuple:
         """(physical offset, size, tags code) of one unit. Raises: OffsetError outside the queue."""
         cdef int64_t at = queue_offset * UNIT_BYTES
-        cdef MappedFile file = self.file_of(at) if 0 <= at < mq_load64(&self.state.end) else None
+        cdef MappedFile file
         cdef uint8_t *unit
+        if queue_offset >= 0:
+            if queue_offset == self.seen_last:
+                return self.scan.last_physical, self.scan.last_size, self.scan.last_tags
+            if queue_offset == self.seen_first:
+                return self.scan.first_physical, self.scan.first_size, self.scan.first_tags
+        file = self.file_of(at) if 0 <= at < mq_load64(&self.state.end) else None
         if file is None:
             raise OffsetError(f"queue {self.topic}/{self.queue_id} has no offset {queue_offset}:"
                               f" expected {self.min_offset} to {self.max_offset - 1}")
@@ -419,6 +601,8 @@ cdef class ConsumeQueue:
         A unit that was put with its record stands there before the record may be seen.
         """
         cdef int64_t at = mq_load64(&self.state.end) // UNIT_BYTES
+        if self.state.max_physical <= limit:    # read behind the end: it says no less than the last unit
+            return at
         while at * UNIT_BYTES > self.state.min_logic:
             try:
                 physical, size, _ = self.unit(at - 1)

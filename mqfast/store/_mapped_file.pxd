@@ -26,6 +26,7 @@ cdef class MappedFile:
     cdef mq_guarded *guarded                # entry in the table of guarded mappings, while mapped
     cdef mq_damage damage                   # written by the SIGBUS handler: the mapping does not show the file any more
     cdef Latch latch                        # set by a lost page while somebody writes through the mapping, or None
+    cdef int _init(self, OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint writable) except -1
     cdef uint8_t *hold(self) except NULL
     cdef void release(self) noexcept
     cdef int map(self) except -1

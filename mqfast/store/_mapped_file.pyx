@@ -39,6 +39,9 @@ import os as _os
 
 from mqfast.errors import CorruptFile, StoreClosed
 
+cdef extern from "Python.h":
+    bytes PyUnicode_EncodeFSDefault(object text)
+
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
 cdef int64_t POPULATE_STEP = 4 << 20
@@ -143,16 +146,17 @@ cdef class MappedFile:
         file._init(door, path, start_offset, file_bytes, writable)
         return file
 
-    def _init(self, OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint writable):
+    cdef int _init(self, OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint writable) except -1:
         if file_bytes <= 0:
             raise CorruptFile("wrong file length", path=str(path), expected="more than 0 bytes", found=file_bytes)
         self.door = door
         self.os = door.os
         self.path = _os.fspath(path)
         self.start_offset = start_offset
-        self.native_path = _os.fsencode(self.path)
+        self.native_path = PyUnicode_EncodeFSDefault(self.path)
         self.file_bytes = file_bytes
         self.writable = writable
+        return 0
 
     cdef int open_fd(self) except -1:
         cdef int fd

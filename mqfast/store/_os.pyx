@@ -34,6 +34,7 @@ cdef extern from "atomics.h" nogil:
 cdef extern from "os_door.h" nogil:
     int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
     int64_t mq_os_read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset)
+    int64_t mq_os_list_starts(const char *path, int64_t *starts, int64_t most)
     int mq_os_populate(mq_os *os, void *address, int64_t n)
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
 
@@ -82,6 +83,9 @@ cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) 
 
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil:
     return mq_os_read_all(os, fd, p, n, offset)
+
+cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil:
+    return mq_os_list_starts(path, starts, most)
 
 cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil:
     return mq_os_populate(os, address, n)
@@ -397,6 +401,19 @@ cdef class OsDoor:
         """Names in a directory, sorted; an empty list when there is no such directory."""
         try:
             names = _os.listdir(path)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(error.errno, error.strerror, path) from error
+        names.sort()
+        return names
+
+    def subdirectories(self, path) -> list:
+        """Names of the directories in a directory, sorted; an empty list when there is no such directory."""
+        try:
+            # the listing tells what is a directory: no stat for each
+            with _os.scandir(path) as entries:
+                names = [entry.name for entry in entries if entry.is_dir()]
         except FileNotFoundError:
             return []
         except OSError as error:

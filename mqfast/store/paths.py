@@ -56,6 +56,7 @@ class Door(Protocol):
     def unlink(self, path: str, missing_ok: bool = ...) -> None: ...
     def makedirs(self, path: str) -> None: ...
     def listdir(self, path: str) -> list[str]: ...
+    def subdirectories(self, path: str) -> list[str]: ...
     def exists(self, path: str) -> bool: ...
     def is_dir(self, path: str) -> bool: ...
     def file_size(self, path: str) -> int: ...
@@ -250,22 +251,18 @@ def list_index_files(door: Door, directory: str) -> tuple[list[str], list[str]]:
 
 def queue_dir(base: str, topic: str, queue_id: int) -> str:
     """The directory of one queue below ``consumequeue`` or one of its siblings."""
-    return os.path.join(base, topic, str(queue_id))
+    return f"{base}/{topic}/{queue_id}"
 
 
 def list_queues(door: Door, base: str) -> dict[str, list[int]]:
     """Topic -> queue ids that have a directory below ``base``; whatever is no topic or no queue id is left out."""
     queues: dict[str, list[int]] = {}
-    for topic in door.listdir(base):
-        topic_dir = os.path.join(base, topic)
-        if not door.is_dir(topic_dir):
-            continue
+    for topic in door.subdirectories(base):
         ids = [
             int(name)
-            for name in door.listdir(topic_dir)
+            for name in door.subdirectories(os.path.join(base, topic))
             # Only the form that we write back: "007" would be another directory than 7.
             if name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name and int(name) < 2**31
-            if door.is_dir(os.path.join(topic_dir, name))
         ]
         queues[topic] = sorted(ids)
     return queues

@@ -309,10 +309,10 @@ class QueueStore:
     def settle(self, min_physical: int) -> None:
         """After recovery: next offsets continue the queues, lower bounds follow the log."""
         for queue in self.all():
-            queue.correct_min(max(0, min_physical))
             if isinstance(queue, ConsumeQueue):
-                queue.next_offset = queue.max_offset
+                queue.settle(min_physical)
             else:
+                queue.correct_min(max(0, min_physical))
                 self._batch_head(queue.topic, queue.queue_id).next_offset = max(0, queue.max_offset)
 
     def destroy_all(self) -> None:
