@@ -67,6 +67,10 @@ cdef class IndexFile:
     cdef int header(self, IndexState *to) except -1
     cdef void start_walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, bint *older) noexcept nogil
     cdef int64_t walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room) noexcept nogil
+    cdef int64_t select(
+        self, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room, bint *older
+    ) except -1
+    cdef int refuse(self, int64_t rc) except -1
     cdef int attach(
         self, OsDoor door, object path, object native, int64_t slots, int64_t capacity, bint create
     ) except -1

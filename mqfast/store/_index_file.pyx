@@ -574,6 +574,32 @@ cdef class IndexFile:
                 w.next = previous
         return got
 
+    cdef int64_t select(self, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room, bint *older) except -1:
+        # As select_into, at most `room` hits to an array; returns how many. `older` says whether an older file has to be
+        # asked too.
+        cdef int64_t got
+        cdef Walk w
+        w.key_hash = key_slot_hash(key_hash)
+        self.enter()
+        older[0] = False
+        if self.state.base != NULL:     # no system call: giving the GIL away would cost as much as the walk
+            self.start_walk(&w, begin_ms, end_ms, older)
+            got = self.walk(&w, begin_ms, end_ms, to, room)
+        else:
+            with nogil:
+                self.start_walk(&w, begin_ms, end_ms, older)
+                got = self.walk(&w, begin_ms, end_ms, to, room)
+        self.release()
+        self.check_damage()
+        if w.rc <= 0:
+            self.refuse(w.rc)
+        return got
+
+    cdef int refuse(self, int64_t rc) except -1:
+        if rc < 0:
+            raise os_error(rc, "read", self.path)
+        raise CorruptFile("the index file has shrunk", path=self.path, expected=f"{self.bytes} bytes")
+
     cpdef bint select_into(self, list out, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) except -1:
         """Append this file's hits to ``out`` until it holds ``max_count``; True when an older file has to be asked too.
 
@@ -597,9 +623,7 @@ cdef class IndexFile:
                     out.append(found[i])
                 room -= got
                 if w.rc <= 0:
-                    if w.rc < 0:
-                        raise os_error(w.rc, "read", self.path)
-                    raise CorruptFile("the index file has shrunk", path=self.path, expected=f"{self.bytes} bytes")
+                    self.refuse(w.rc)
                 if room <= 0 or w.next == 0:
                     break
                 with nogil:

@@ -1,7 +1,8 @@
+"""Types of _query.pyx; what each part does is described there."""
+
 from mqfast.store._put import PutPath
 from mqfast.store._record import StoredMessage
-from mqfast.store.index_service import IndexService
 
 def query(
-    store: PutPath, index: IndexService, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    self: PutPath, topic: str, key: str, max_count: int | None = None, begin_ms: int = 0, end_ms: int = ...
 ) -> list[StoredMessage]: ...

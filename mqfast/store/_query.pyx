@@ -9,7 +9,9 @@ from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._group_commit cimport readable
 from mqfast.store._index_file cimport IndexFile, hash_of_key
+from mqfast.store._log_state cimport LOG_CLOSED, LOG_FORKED
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store._os cimport mq_load32
 from mqfast.store._put cimport PutPath
 from mqfast.store._record cimport REC_OK, Found, Record, find_properties, make_message, parse_record
 
@@ -18,7 +20,11 @@ from mqfast.errors import StoreClosed, UsageError
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
+cdef enum:
+    FEW = 64                    # so many hits need no memory of their own; RocketMQ's limit of one look at the index
+
 cdef int64_t LATEST = 0x7FFFFFFFFFFFFFFF
+_latest = LATEST
 
 
 cdef int64_t number(object value, str what) except? -1:
@@ -54,73 +60,159 @@ cdef bint carries(const uint8_t *keys, int64_t keys_bytes, const uint8_t *key, P
     return False
 
 
-def query(PutPath store, index, topic, key, max_count, begin_ms, end_ms) -> list:
-    """MessageStore.query; the store is open and the index is on. Args as there; max_count an int."""
-    cdef Py_ssize_t topic_bytes = 0, key_bytes = 0
-    cdef const uint8_t *topic_text = <const uint8_t *> text(topic, "topic", &topic_bytes)
-    cdef const uint8_t *key_text = <const uint8_t *> text(key, "key", &key_bytes)
-    cdef int64_t limit = number(max_count, "max_count"), begin = number(begin_ms, "begin_ms"), last = number(end_ms, "end_ms")
-    cdef int64_t end = last, batch = index.batch, offset, oldest, readable_end
+cdef struct Wanted:
+    const uint8_t *topic
+    const uint8_t *key
+    Py_ssize_t topic_bytes, key_bytes
+    int64_t begin, last         # store times
+    int64_t readable_end
+
+
+cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
+    cdef Found f
+    if not w.begin <= r.store_timestamp <= w.last:
+        return False
+    if r.topic_bytes != w.topic_bytes or memcmp(r.topic, w.topic, w.topic_bytes) != 0:
+        return False
+    find_properties(r.properties, r.properties_bytes, &f)
+    return (f.keys != NULL and carries(f.keys, f.keys_bytes, w.key, w.key_bytes)) or (
+        f.uniq_key != NULL and f.uniq_key_bytes == w.key_bytes and memcmp(f.uniq_key, w.key, w.key_bytes) == 0)
+
+
+cdef Lease hit_at(CommitLog log, const Wanted *w, int64_t offset, Lease held, Record *r, const uint8_t **p):
+    """A hold on the record at an offset that the index names, parsed; None when there is none. ``held``: a hold to use again."""
+    cdef MappedFile file = log.file_at(offset)
+    cdef int outcome
+    if file is None or offset < 0 or offset >= w.readable_end:
+        return None             # retention was faster than the index
+    if held is None or held.file is not file:
+        held = lease(file)
+    p[0] = held.base + (offset - file.start_offset)
+    outcome = parse_record(p[0], min(w.readable_end, file.start_offset + file.file_bytes) - offset, r)
+    file.check_damage()
+    return held if outcome == REC_OK and r.physical_offset == offset else None
+
+
+def _place(message) -> int:
+    return message.physical_offset
+
+
+def query(PutPath self not None, topic, key, max_count=None, begin_ms=0, end_ms=_latest) -> list:
+    """Messages of a topic that carry this key (KEYS or unique key), oldest first.
+
+    Every hit of the hash index is compared with the message before it is returned.
+    Raises: UsageError when the index is off.
+    Source: DefaultMessageStore.queryMessage.
+    """
+    cdef Wanted w
+    cdef int64_t hits[FEW]
+    cdef int64_t limit, batch, begin
+    cdef int64_t n = 0, room, i, j, newest = LATEST
+    cdef bint older = True
+    cdef bint in_order = True
+    cdef CommitLog log = self.log
+    cdef list found = []
+    cdef tuple files
+    cdef Py_ssize_t at
+    cdef int32_t h
+    cdef Lease held = None
+    cdef Lease hit
+    cdef const uint8_t *p = NULL
+    cdef Record r
+    if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
+        self._check_open()
+    index, default, batch = self._query_settings
+    if index is None:
+        raise UsageError("query: expected message_index_enable, found it off")
+    w.topic = <const uint8_t *> text(topic, "topic", &w.topic_bytes)
+    w.key = <const uint8_t *> text(key, "key", &w.key_bytes)
+    limit = number(default if max_count is None else max_count, "max_count")
+    w.begin = number(begin_ms, "begin_ms")
+    w.last = LATEST if end_ms is _latest else number(end_ms, "end_ms")
+    h = hash_of_key(topic, key)
+    if self.read_your_writes:
+        self.dispatcher.catch_up()
+    room = min(batch, <int64_t> FEW)
+    # the index keeps whole seconds: what it says of a message may lie up to a second before its store time
+    begin = w.begin - 1000 if w.begin > 1000 else 0
+    files = index.files
+    at = len(files)
+    while at > 0 and older and n < room:
+        at -= 1
+        try:
+            n += (<IndexFile?> files[at]).select(h, begin, w.last, hits + n, room - n, &older)
+        except StoreClosed:
+            continue        # retired meanwhile
+    w.readable_end = readable(&log.state, log.hide_unflushed)
+    if n >= room or limit <= 0:
+        found = query_more(self, index, h, &w, limit, batch)
+    else:
+        # Few hits, newest first as a rule: no table of what was found, and nothing to put in order.
+        for i in range(n):
+            hit = hit_at(log, &w, hits[i], held, &r, &p)
+            if hit is None:
+                continue
+            held = hit
+            if is_wanted(&w, &r):
+                for j in range(i):
+                    if hits[j] == hits[i]:
+                        break
+                else:
+                    in_order = in_order and hits[i] < newest
+                    newest = hits[i]
+                    found.append(make_message(held, p, -1))
+            held.file.check_damage()
+        if len(found) > 1:
+            if in_order:
+                found.reverse()
+            else:
+                found.sort(key=_place)
+            if len(found) > limit:
+                del found[:len(found) - limit]
+    if index.is_closed:         # asked afterwards: a file that was retired meanwhile is no error, a store that was closed is
+        index.check_open()
+    return found
+
+
+cdef list query_more(PutPath store, index, int32_t h, Wanted *w, int64_t limit, int64_t batch):
+    """As query, for any number of hits: as many looks at the index as it takes, each going on where the one before ended."""
+    cdef int64_t end = w.last, offset, oldest
     cdef CommitLog log = store.log
     cdef dict found = {}
     cdef list hits
     cdef tuple files
-    cdef IndexFile index_file
-    cdef MappedFile file
     cdef Lease held = None
-    cdef const uint8_t *p
+    cdef Lease hold
+    cdef const uint8_t *p = NULL
     cdef Record r
-    cdef Found f
     cdef Py_ssize_t i
     cdef bint fresh
-    cdef int outcome
-    cdef int32_t h = hash_of_key(topic, key)
-    if store.read_your_writes:
-        store.dispatcher.catch_up()
     while len(found) < limit:
         hits = []
         files = index.files
         i = len(files)
         while i > 0:
             i -= 1
-            index_file = files[i]
             try:
-                # the index keeps whole seconds: what it says of a message may lie up to a second before its store time
-                if not index_file.select_into(hits, h, begin - 1000 if begin > 1000 else 0, end, batch):
+                if not (<IndexFile?> files[i]).select_into(hits, h, w.begin - 1000 if w.begin > 1000 else 0, end, batch):
                     break
             except StoreClosed:
                 continue        # retired meanwhile
         oldest = LATEST
         fresh = False
-        readable_end = readable(&log.state, log.hide_unflushed)
+        w.readable_end = readable(&log.state, log.hide_unflushed)
         for hit in hits:
             offset = hit
-            file = log.file_at(offset)
-            if file is None or offset < 0 or offset >= readable_end:
-                continue        # retention was faster than the index
-            if held is None or held.file is not file:
-                held = lease(file)
-            p = held.base + (offset - file.start_offset)
-            outcome = parse_record(p, min(readable_end, file.start_offset + file.file_bytes) - offset, &r)
-            file.check_damage()
-            if outcome != REC_OK or r.physical_offset != offset:
+            hold = hit_at(log, w, offset, held, &r, &p)
+            if hold is None:
                 continue
+            held = hold
             oldest = min(oldest, r.store_timestamp)
-            if hit in found or not begin <= r.store_timestamp <= last:
-                continue
-            if r.topic_bytes != topic_bytes or memcmp(r.topic, topic_text, topic_bytes) != 0:
-                continue
-            find_properties(r.properties, r.properties_bytes, &f)
-            if (f.keys != NULL and carries(f.keys, f.keys_bytes, key_text, key_bytes)) or (
-                    f.uniq_key != NULL and f.uniq_key_bytes == key_bytes and memcmp(f.uniq_key, key_text, key_bytes) == 0):
+            if hit not in found and is_wanted(w, &r):
                 found[hit] = make_message(held, p, -1)
                 fresh = True
-            file.check_damage()
-        if len(hits) < batch or not fresh or oldest <= begin:
+            held.file.check_damage()
+        if len(hits) < batch or not fresh or oldest <= w.begin:
             break
         end = oldest
-    if index.is_closed:         # asked afterwards: a file that was retired meanwhile is no error, a store that was closed is
-        index.check_open()
-    if len(found) == 1:
-        return list(found.values())
     return [found[offset] for offset in sorted(sorted(found, reverse=True)[:max(limit, 0)])]
