@@ -82,7 +82,7 @@ def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, threads: 
     floors: list[float] = []
     rates: list[float] = []
     sizes: list[float] = []
-    count = max(2, scaled(60))
+    count = max(200, scaled(1000))  # so long that starting the threads does not count
     with mqfast.open(place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES) as store:
         body = b"x" * 1024
         store.put("Bench", body)
