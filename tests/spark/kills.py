@@ -1,7 +1,8 @@
 """Drivers, executors and tasks killed at random moments: what arrives is what was sent, each message once.
 
-Room: tests; ``make spark-kills`` runs the long form, ``test_kills_of_spark.py`` the short one. A source store is read as a stream into Parquet files or into a second store, or
-copied by a batch job, by a driver of its own process group. Kinds of kills:
+Room: tests; ``make spark-kills`` runs the long form, ``test_kills_of_spark.py`` the short one. A source store is read
+as a stream into Parquet files or into a second store, or copied by a batch job, by a driver of its own process group.
+Kinds of kills:
 
     driver      the whole process group at once
     jvm         the driver's JVM alone: a Python process that is appending goes on without it
@@ -294,10 +295,6 @@ def files_of(directory: Path) -> dict[int, list[int]]:
 def plan(crashes: int, rows: int, seed: int, directory: Path) -> list[Run]:
     """Runs of every sink, on one JVM and on a cluster of two executors, whose kills add up to ``crashes``."""
     chance = random.Random(seed)
-    kinds = {
-        "local[2,100]": ["driver", "task", "jvm", "task"],
-        "local-cluster[2,1,1024]": ["executor", "driver", "task"],
-    }
     runs = []
     each = -(-crashes // (len(SINKS) * len(KINDS)))
     for sink in SINKS:

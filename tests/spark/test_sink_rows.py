@@ -1,0 +1,305 @@
+"""What the sink makes of columns: records as a put would store them, and refusals that name the row.
+
+Room: tests. No session: Arrow batches go in, a real store shows what came out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast.errors import MessageIllegal, MessageTooLarge, MqfastError
+from mqfast.spark import options as table
+from mqfast.store._record import StoredMessage, java_hash
+from mqfast.store._staged import append_records
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql import types
+
+from mqfast.spark.rows import COLUMNS, PLACES, RowWriter, check_columns
+
+PROPERTIES = pa.map_(pa.string(), pa.string())
+MS = pa.timestamp("us", tz="UTC")
+AT = datetime(2026, 1, 31, 12, 0, 0, 123000, tzinfo=UTC)
+
+
+def options(**given: Any) -> table.Options:
+    return table.parse({"path": "/nowhere", **{name: str(value) for name, value in given.items()}}, table.SINK)
+
+
+def writer(stamp: bytes = b"", first_turn: int = 0, queues: int = 4, **given: Any) -> RowWriter:
+    return RowWriter(options(**given), stamp, first_turn, lambda topic: queues)
+
+
+def batch(**columns: Any) -> Any:
+    kinds = {
+        "body": pa.binary(), "properties": PROPERTIES, "queueId": pa.int32(), "flag": pa.int32(), "sysFlag": pa.int32(),
+        "reconsumeTimes": pa.int32(), "delayLevel": pa.int32(), "delayTimeMs": pa.int64(), "bornTimestamp": MS,
+    }  # fmt: skip
+    made = {
+        name: values if isinstance(values, pa.Array) else pa.array(values, kinds.get(name, pa.string()))
+        for name, values in columns.items()
+    }
+    return pa.RecordBatch.from_arrays(list(made.values()), names=list(made))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[mqfast.MessageStore]:
+    small = {"mapped_file_bytes_consume_queue": 20_000, "max_hash_slot_num": 1000, "max_index_num": 4000}
+    with mqfast.open(tmp_path / "store", mapped_file_bytes_commit_log=1 << 20, **small) as opened:
+        yield opened
+
+
+def stored(store: mqfast.MessageStore, rows: RowWriter, *batches: Any) -> list[StoredMessage]:
+    """The messages that batches become, in order."""
+    for each in batches:
+        encoded = rows.encode(each)
+        if encoded:
+            assert append_records(store, bytearray(encoded)) == each.num_rows
+    store.flush()
+    with mqfast.StoreReader(store.path) as reader:
+        return list(reader.scan())
+
+
+def test_every_column_arrives(store: mqfast.MessageStore) -> None:
+    rows = writer(b"SPK\x01me:7:2:", preserveTimestamps="true", preserveIds="true")
+    before = time.time_ns() // 1_000_000
+    one, two = stored(
+        store, rows,
+        batch(
+            topic=["a", "b"], body=[b"one", b""], tags=["new", None], keys=["k1 k2", ""], queueId=[3, 0],
+            properties=[[("z", "1"), ("a", "2")], None], shardingKey=["s", None], flag=[-5, None], sysFlag=[1, None],
+            bornTimestamp=[AT, None], bornHost=["1.2.3.4:5", None], reconsumeTimes=[2, 0], uniqKey=["u", None],
+        ),
+    )  # fmt: skip
+    assert (one.topic, one.queue_id, bytes(one.body), one.tags, one.keys) == ("a", 3, b"one", "new", ["k1", "k2"])
+    assert one.properties == {
+        "z": "1", "a": "2", "TAGS": "new", "KEYS": "k1 k2", "__SHARDINGKEY": "s", "UNIQ_KEY": "u", "SPK": "me:7:2:0",
+    }  # fmt: skip
+    assert (one.flag, one.sys_flag, one.reconsume_times, one.born_host) == (-5, 1, 2, "1.2.3.4:5")
+    assert one.born_timestamp == round(AT.timestamp() * 1000)
+    assert (two.topic, two.queue_id, bytes(two.body), two.properties) == ("b", 0, b"", {"SPK": "me:7:2:1"})
+    assert (two.flag, two.sys_flag) == (0, 0)
+    assert before <= two.born_timestamp <= time.time_ns() // 1_000_000
+    assert store.query("a", "k2")[0].physical_offset == one.physical_offset
+    assert [m.physical_offset for m in store.get("a", 3, 0, tags="new")] == [one.physical_offset]
+
+
+def test_the_record_is_the_one_that_a_put_stores(store: mqfast.MessageStore) -> None:
+    properties = {"z": "1", "origin": "here", "Ä": "ö"}
+    rows = writer(topic="t", preserveTimestamps="true")
+    [spark] = stored(
+        store, rows,
+        batch(
+            body=[b"body"], tags=["x"], keys=["k"], properties=[list(properties.items())], queueId=[1],
+            bornTimestamp=[AT],
+        ),
+    )  # fmt: skip
+    store.put("t", b"body", 1, "x", "k", properties, born_timestamp=round(AT.timestamp() * 1000))
+    put = store.get("t", 1, 1)[0]
+    a, b = bytearray(spark.to_bytes()), bytearray(put.to_bytes())
+    for record in (a, b):
+        record[20:36] = bytes(16)  # queue offset, physical offset
+        record[56:64] = bytes(8)  # store time
+    assert a == b
+
+
+def test_a_column_goes_before_the_property_of_its_name(store: mqfast.MessageStore) -> None:
+    rows = writer(topic="t")
+    properties = [("TAGS", "old"), ("KEYS", "old"), ("UNIQ_KEY", "u"), ("SPK", "other:1:1:1"), ("__CRC32#", "1")]
+    kept, replaced = stored(
+        store, rows, batch(body=[b"", b""], tags=[None, "new"], keys=[None, "k"], properties=[properties] * 2)
+    )
+    assert kept.properties == {"TAGS": "old", "KEYS": "old"}
+    assert replaced.properties == {"TAGS": "new", "KEYS": "k"}
+
+
+def test_ids_are_kept_when_asked_for(store: mqfast.MessageStore) -> None:
+    given = batch(body=[b""], properties=[[("UNIQ_KEY", "u")]])
+    assert stored(store, writer(topic="t", preserveIds="true"), given)[0].properties == {"UNIQ_KEY": "u"}
+
+
+def test_raw_properties_and_arrays_of_keys(store: mqfast.MessageStore) -> None:
+    keys = pa.array([["a", "b"], [], None], pa.list_(pa.string()))
+    raw = pa.array(["x\x01y\x02TAGS\x01t\x02", "", None])
+    found = stored(store, writer(topic="t"), batch(body=[b"", b"", b""], keys=keys, properties=raw))
+    assert [m.properties for m in found] == [{"x": "y", "TAGS": "t", "KEYS": "a b"}, {}, {}]
+
+
+def test_text_bodies_and_slices(store: mqfast.MessageStore) -> None:
+    whole = batch(body=pa.array([f"söme {n}" for n in range(9)]), properties=[[("n", str(n))] for n in range(9)])
+    found = stored(store, writer(topic="t"), whole.slice(2, 3), whole.slice(8), whole.slice(0, 0))
+    assert [str(m.body, "utf-8") for m in found] == ["söme 2", "söme 3", "söme 4", "söme 8"]
+    assert [m.properties["n"] for m in found] == ["2", "3", "4", "8"]
+
+
+def test_large_types_are_read_as_well(store: mqfast.MessageStore) -> None:
+    body = pa.array([b"a", b"b"], pa.large_binary())
+    assert [bytes(m.body) for m in stored(store, writer(topic="t"), batch(body=body))] == [b"a", b"b"]
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+
+def queues_of(rows: RowWriter, **columns: Any) -> list[int]:
+    import struct
+
+    encoded = rows.encode(batch(**columns))
+    found, at = [], 0
+    while at < len(encoded):
+        found.append(struct.unpack_from(">i", encoded, at + 12)[0])
+        at += struct.unpack_from(">i", encoded, at)[0]
+    return found
+
+
+def test_the_hash_of_a_key_chooses_the_queue() -> None:
+    keys = [f"key-{n}" for n in range(40)]
+    found = queues_of(writer(topic="t", queues=7), body=[b""] * 40, keys=keys)
+    assert found == [abs(java_hash(key)) % 7 for key in keys]
+    assert len(set(found)) == 7
+    sharded = queues_of(writer(topic="t", queues=7), body=[b""] * 40, keys=keys, shardingKey=["s"] * 40)
+    assert set(sharded) == {abs(java_hash("s")) % 7}
+    assert queues_of(writer(topic="t", queues=7), body=[b""] * 5, queueId=[9, None, 1, 2, None], keys=["s"] * 5) == [
+        9,
+        abs(java_hash("s")) % 7,
+        1,
+        2,
+        abs(java_hash("s")) % 7,
+    ]
+
+
+def test_rows_without_a_key_take_turns() -> None:
+    rows = writer(topic="t", first_turn=2)
+    assert queues_of(rows, body=[b""] * 5) == [2, 3, 0, 1, 2]
+    assert queues_of(rows, body=[b""] * 2) == [3, 0]
+    assert queues_of(writer(topic="t", queueSelector="round_robin"), body=[b""] * 3, keys=["k"] * 3) == [0, 1, 2]
+
+
+def test_only_the_column_where_that_was_asked_for() -> None:
+    rows = writer(topic="t", queueSelector="column")
+    assert queues_of(rows, body=[b""] * 2, queueId=[5, 6]) == [5, 6]
+    with pytest.raises(MessageIllegal, match="row 3: expected a queueId, found null"):
+        queues_of(rows, body=[b""] * 2, queueId=[5, None])
+
+
+# --- delay -----------------------------------------------------------------------------------------------------------
+
+
+def test_delayed_rows_stand_where_a_broker_puts_them(store: mqfast.MessageStore) -> None:
+    now = time.time_ns() // 1_000_000
+    level, most, timed, plain, none = stored(
+        store, writer(topic="t"),
+        batch(
+            body=[b""] * 5, queueId=[2] * 5, delayLevel=[3, 99, None, 0, None], delayTimeMs=[None, 5, 5000, None, -1]
+        ),
+    )  # fmt: skip
+    assert (level.topic, level.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
+    assert level.properties == {"DELAY": "3", "REAL_TOPIC": "t", "REAL_QID": "2"}
+    assert (most.topic, most.queue_id, most.properties["DELAY"]) == ("SCHEDULE_TOPIC_XXXX", 17, "18")
+    assert (timed.topic, timed.queue_id) == ("rmq_sys_wheel_timer", 0)
+    properties = dict(timed.properties)
+    out = int(properties.pop("TIMER_OUT_MS"))
+    assert out % 1000 == 0
+    assert now + 3999 <= out <= now + 10_000
+    assert properties == {"TIMER_DELAY_MS": "5000", "REAL_TOPIC": "t", "REAL_QID": "2"}
+    assert plain.topic == none.topic == "t"
+    # As in a broker the unit of a delayed message tells when it is due.
+    assert store.get("SCHEDULE_TOPIC_XXXX", 2, 0)[0].physical_offset == level.physical_offset
+    with pytest.raises(MessageIllegal, match="row 0: expected a delay of at most 259200000 ms"):
+        writer(topic="t").encode(batch(body=[b""], delayTimeMs=[259_200_001]))
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "columns, error, message",
+    [
+        ({"body": [b"", None]}, MessageIllegal, "row 1: expected a body, found null"),
+        ({"body": [b"", b""], "topic": ["t", None]}, MessageIllegal, "row 1: expected a topic, found null"),
+        ({"body": [b""], "topic": ["a/b"]}, MessageIllegal, "topic: expected a name without"),
+        ({"body": [b""], "topic": ["x" * 128]}, MqfastError, "topic: expected at most 127 bytes"),
+        ({"body": [b"x" * (4 << 20) + b"y"], "topic": ["t"]}, MessageTooLarge, "row 0: expected a body of at most"),
+        ({"body": [b""], "topic": ["t"], "queueId": [-1]}, MessageIllegal, "row 0: expected a queue id from 0"),
+        ({"body": [b""], "topic": ["t"], "sysFlag": [0x80]}, MessageIllegal, "row 0: expected single messages"),
+        ({"body": [b""], "topic": ["t"], "bornHost": ["here"]}, MessageIllegal, "row 0: host"),
+        ({"body": [b""], "topic": ["t"], "properties": [[("a", "b\x02c")]]}, MessageIllegal, r"row 0: property 'a'"),
+        ({"body": [b""], "topic": ["t"], "properties": [[("a\x01", "b")]]}, MessageIllegal, r"row 0: property"),
+        ({"body": [b""], "topic": ["t"], "properties": [[("a", "")]]}, MessageIllegal, r"row 0: property 'a'"),
+        ({"body": [b""], "topic": ["t"], "tags": ["x\x01"]}, MessageIllegal, r"row 0: property 'TAGS'"),
+        (
+            {"body": [b""], "topic": ["t"], "properties": [[("a", "b" * 33_000)]]},
+            MqfastError,
+            "row 0: expected properties of",
+        ),
+    ],
+)
+def test_rows_that_are_no_messages_name_themselves(columns: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        writer(b"SPK\x01x:").encode(batch(**columns))
+
+
+def test_null_properties_are_left_out(store: mqfast.MessageStore) -> None:
+    given = batch(body=[b""], properties=[[("a", None), ("b", "1")]])
+    assert stored(store, writer(topic="t"), given)[0].properties == {"b": "1"}
+
+
+def test_the_same_names_in_another_order_are_written_alike(store: mqfast.MessageStore) -> None:
+    pairs = [(name, name.lower()) for name in ("TAGX", "b", "KEYX", "zz", "__y", "1")]
+    found = stored(store, writer(topic="t"), batch(body=[b""] * 2, properties=[pairs, pairs[::-1]]))
+    assert found[0].properties_bytes == found[1].properties_bytes == mqfast.properties.encode(dict(pairs))
+
+
+# --- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def schema(*names: str, **kinds: Any) -> Any:
+    usual = {
+        "binary": types.BinaryType(), "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+        "string": types.StringType(), "int": types.IntegerType(), "timestamp": types.TimestampType(),
+    }  # fmt: skip
+    fields = []
+    for name in names:
+        kind = usual[COLUMNS[name][0][0]] if name in COLUMNS else types.LongType()
+        fields.append(types.StructField(name, kinds.get(name, kind)))
+    return types.StructType(fields)
+
+
+@pytest.mark.parametrize(
+    "given, settings, message",
+    [
+        (schema("topic"), {}, "column body: expected it, found topic"),
+        (schema("body"), {}, "topic: expected a column or the option topic"),
+        (schema("topic", "body", "tag"), {}, "column tag: .* did you mean tags"),
+        (schema("topic", "body", "queueid"), {}, "did you mean queueId"),
+        (schema("topic", "body", body=types.LongType()), {}, "column body: expected binary or string, found bigint"),
+        (schema("topic", "body", "body"), {}, "each name once"),
+        (schema("topic", "body"), {"queueSelector": "column"}, "needs the column queueId"),
+        (schema("body"), {"topic": "a/b"}, "topic: expected a name"),
+    ],
+)
+def test_schemas_that_cannot_be_written(given: Any, settings: dict[str, str], message: str) -> None:
+    with pytest.raises(MqfastError, match=message):
+        check_columns(given, options(**settings))
+
+
+def test_schemas_that_can_be_written() -> None:
+    check_columns(schema("body"), options(topic="t"))
+    check_columns(schema(*COLUMNS, *sorted(PLACES)), options())
+    check_columns(schema("topic", "body", "mine"), options(ignoreExtraColumns="true"))
+
+
+def test_everything_that_the_source_emits_is_taken_back() -> None:
+    from mqfast.spark.schema import VIEWS
+
+    for column in VIEWS["messages"]:
+        assert column.name in PLACES or column.kind in COLUMNS[column.name][0], column.name
