@@ -11,7 +11,7 @@ that sees `written` therefore sees the record whole; a reader in another process
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
-from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
+from mqfast.store._consume_queue cimport PUT_DONE, ConsumeQueue, QueueState, queue_put
 from mqfast.store._group_commit cimport call_waiters, commit_up_to, flush_up_to, latch, readable
 from mqfast.store._log_state cimport (
     LOG_CLOSED,
@@ -71,6 +71,7 @@ from mqfast.store._record cimport (
     check_crc,
     finish_record,
     make_message,
+    offset_in_queue,
     parse_record,
     read_store_timestamp,
 )
@@ -796,6 +797,29 @@ cdef class CommitLog:
             raise CorruptFile("body CRC differs", path=file.path, offset=physical_offset, expected=r.body_crc,
                               found=crc31(r.body, r.body_bytes))
         return make_message(held, p, -1)
+
+    def vouches_for(self, ConsumeQueue queue not None) -> bool:
+        """Does the last unit that a recovery saw in a queue point at a record of just this place? False: look closer."""
+        cdef int64_t place = queue.seen_last, at = queue.scan.last_physical
+        cdef MappedFile file
+        cdef const uint8_t *base
+        cdef Record r
+        cdef bint sound
+        if place < 0:
+            return False
+        file = self.file_at(at)
+        if file is None or at >= readable(&self.state, self.hide_unflushed):
+            return False
+        base = file.hold()
+        try:
+            sound = (parse_record(base + (at - file.start_offset), min(readable(&self.state, self.hide_unflushed),
+                                  file.start_offset + file.file_bytes) - at, &r) == REC_OK
+                     and r.physical_offset == at and r.total == queue.scan.last_size
+                     and offset_in_queue(&r, queue.state.topic, queue.state.topic_bytes, queue.state.queue_id) == place)
+            file.check_damage()
+            return sound
+        finally:
+            file.release()
 
     def store_timestamp(self, int64_t physical_offset, int64_t size) -> int:
         """Store time of that record, -1 when it is outside the log (RocketMQ: pickupStoreTimestamp)."""

@@ -264,6 +264,8 @@ class QueueStore:
         least = log.min_offset
         for queue in self.all():
             if isinstance(queue, ConsumeQueue):
+                if log.vouches_for(queue):
+                    continue
                 topic = os.fsencode(queue.topic)
                 end = at = queue.max_offset
                 while at > queue.min_offset:
