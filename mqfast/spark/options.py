@@ -278,7 +278,7 @@ class Options:
         READ,
         "Columns to read, in this order; fewer columns are much faster. `.schema(...)` does the same.",
     )
-    include_body: bool = _option(_flag, True, READ, "Is `body` among the columns when none are named?")
+    include_body: bool = _option(_flag, True, READ, "Whether `body` is among the columns when none are named.")
     properties: str = _option(
         _choice("map", "raw", "none"), "map", READ,
         "Properties as a map, as the string that is stored, or not at all.",

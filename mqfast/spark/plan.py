@@ -159,7 +159,7 @@ def plan(
     if span[0] < within[0] < span[1]:
         span = (places.boundary(within[0], span[1]), span[1])
     span = (span[0], min(span[1], within[1]))
-    if span[0] >= span[1]:
+    if span[0] >= span[1] or within[0] >= span[1]:
         return []
     selected = span[1] - span[0] if selection.whole else sum(r.end - r.start for r in ranges) * snapshot.message_bytes
     along_log = order == "commitlog" or (order == "auto" and _prefers_log(snapshot, selection, selected, span))

@@ -55,7 +55,7 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 # Beyond this many open files the one that was not used for the longest time is closed.
 _OPEN_FILES: Final = 128
 _UNITS_AT_ONCE: Final = 1638
-# Where the log is divided: so many queues are asked, and a record further away than this is looked for in the log.
+# Where the log is divided: so many queues are asked, and from a record further away than this nobody walks.
 _BOUNDARY_QUEUES: Final = 4
 _BOUNDARY_BYTES: Final = 4 << 20
 # So often a call begins again because files that it had listed went meanwhile.
@@ -565,42 +565,49 @@ class StoreReader:
 
     @_on_files_that_are_there
     def record_boundary(self, physical_offset: int, limit: int) -> int:
-        """The first place at or behind a physical offset where a record or a file begins; ``limit`` when there is none
-        before it. For dividing the log among several readers.
+        """Where the first record, blank or file at or behind a physical offset begins; ``limit`` when none does before
+        it. For dividing the log among several readers.
 
         Raises: CorruptFile, StorageError.
         """
         with self._lock:
             self._check_open()
-            starts = self._log.starts
-            i = bisect_left(starts, physical_offset)
-            best = min(starts[i], limit) if i < len(starts) else limit
-            # Queues first: they are quicker, and bytes of a body may look like a record.
-            if self._largest is None:
-                self._largest = nlargest(_BOUNDARY_QUEUES, self._queues.values(), key=lambda queue: queue.end())
-            for queue in self._largest:
-                unit = self._unit_from(queue, physical_offset)
-                if unit is not None and unit.physical_offset < best and self._is_whole(unit):
-                    best = unit.physical_offset
-            if best - physical_offset > _BOUNDARY_BYTES and (file := self._log_file(physical_offset)) is not None:
-                found = file.find_record(physical_offset)
-                if 0 <= found < best:
-                    best = found
-            return best
+            i = bisect_left(self._log.starts, physical_offset)
+            following = min(self._log.starts[i], limit) if i < len(self._log.starts) else limit
+            file = self._log_file(physical_offset)
+            if file is None or following == physical_offset:
+                return following
+            # From a record that a queue knows, as bytes of a body may look like a record; else there is no other way.
+            known = self._record_before(file, physical_offset)
+            if physical_offset - known <= _BOUNDARY_BYTES:
+                walk = LogWalk(file, known, False)
+                stop = walk.skip(physical_offset)
+                if stop == "limit":
+                    return min(walk.at, following)
+                if stop in ("blank", "end"):
+                    return following
+            found = file.find_record(physical_offset)
+            return min(found, following) if found >= 0 else following
 
-    def _unit_from(self, queue: _Queue, physical_offset: int) -> Unit | None:
-        """The first unit of a queue that points at or behind a physical offset."""
-        begin, end = self._span(queue)
-        low, high = 0, (end - begin) // queue.unit_bytes
-        found = None
-        while low < high:
-            middle = (low + high) // 2
-            unit = queue.unit(begin + middle * queue.unit_bytes)
-            if unit.physical_offset < physical_offset:
-                low = middle + 1
-            else:
-                high, found = middle, unit
-        return found
+    def _record_before(self, file: PreadFile, physical_offset: int) -> int:
+        """Where a record of this file, or the file itself, begins: as near before an offset as is easily found."""
+        if self._largest is None:
+            self._largest = nlargest(_BOUNDARY_QUEUES, self._queues.values(), key=lambda queue: queue.end())
+        best = file.start
+        for queue in self._largest:
+            begin, end = self._span(queue)
+            low, high = 0, (end - begin) // queue.unit_bytes
+            found = None
+            while low < high:
+                middle = (low + high) // 2
+                unit = queue.unit(begin + middle * queue.unit_bytes)
+                if unit.physical_offset <= physical_offset:
+                    low, found = middle + 1, unit
+                else:
+                    high = middle
+            if found is not None and found.physical_offset > best and self._is_whole(found):
+                best = found.physical_offset
+        return best
 
     @_on_files_that_are_there
     def unit_at(self, topic: str, queue_id: int, offset: int) -> Unit:

@@ -224,6 +224,21 @@ def test_many_properties_and_repeated_names(tmp_path: Path) -> None:
         ]
 
 
+def test_where_the_log_may_be_divided(golden_case: Any) -> None:
+    with StoreReader(golden_case.store) as reader:
+        begin, end = reader.readable_range()
+        g = gather(["physical_offset", "size"], queued_only=False)
+        run = LogColumns(reader, g, begin, end, skip_damage=True, skip_lost=True)
+        records = {row["physical_offset"]: row["size"] for row in rows_of(run)}
+        starts = {*records, *(start + size for start, size in records.items())}  # at the end of a file a blank begins
+        starts.update(first for _, first, _ in reader.log_files())
+        for offset in range(begin, end, 97):
+            exact = min((start for start in starts if start >= offset), default=end)
+            assert reader.record_boundary(offset, end) == min(exact, end)
+        assert reader.record_boundary(begin + 1, begin + 2) == begin + 2
+        assert all(reader.record_boundary(start, end) == start for start in starts if start < end)
+
+
 # --- damage and loss -------------------------------------------------------------------------------------------------
 
 
