@@ -7,10 +7,10 @@ never touch a store or a file: the record format is in ``mqfast/store/_staged.py
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast import properties as _properties
@@ -20,7 +20,7 @@ from mqfast.message import check_topic, parse_host
 from mqfast.spark.options import Options, nearest_name
 from mqfast.spark.staging import STAMP
 from mqfast.store._record import java_hash
-from mqfast.store._staged import RowEncoder
+from mqfast.store._staged import RowEncoder, merge_properties, property_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,8 +62,7 @@ _TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _MOST_LEVELS: Final = 18
 _MOST_DELAY_MS: Final = 3 * 86_400_000
 _TIMER_STEP_MS: Final = 1000
-# Of the record that was read: a new one gets its own.
-_NOT_KEPT: Final = (STAMP, _properties.CRC32)
+_MOST_ORDERS: Final = 4096
 
 
 def check_columns(schema: StructType, options: Options) -> None:
@@ -93,24 +92,9 @@ def check_columns(schema: StructType, options: Options) -> None:
         check_topic(options.topic)
 
 
-@lru_cache(maxsize=256)
 def _order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The order in which a broker writes these names."""
+    """The order in which a broker writes these names. Raises: MessageIllegal."""
     return tuple(_properties.decode(_properties.encode(dict.fromkeys(names, "x"))))
-
-
-def _text(values: dict[str, str | None]) -> bytes:
-    """properties.encode, quicker where the same names come again and again."""
-    if not values:
-        return b""
-    try:
-        if all(values.values()):
-            made = "".join([f"{name}\x01{values[name]}\x02" for name in _order(tuple(values))]).encode("utf-8")
-            if made.count(b"\x01") == made.count(b"\x02") == len(values):
-                return made
-    except (MessageIllegal, UnicodeEncodeError):
-        pass  # said by the one below
-    return _properties.encode(values)
 
 
 class RowWriter:
@@ -126,6 +110,12 @@ class RowWriter:
         self._options: Final = options
         self._queues_of: Final = queues_of
         self._turn = first_turn
+        # Of the record that was read: a new one gets its own.
+        old = (STAMP, _properties.CRC32) if options.preserve_ids else (STAMP, _properties.CRC32, _properties.UNIQ_KEY)
+        self._dropped: Final = frozenset(old)
+        words = b"|".join(re.escape(name.encode("ascii")) for name in old)
+        self._drop: Final = re.compile(rb"(?:^|(?<=\x02))(?:" + words + rb")\x01[^\x02]*(?:\x02|$)")
+        self._orders: dict[tuple[str, ...], tuple[str, ...]] = {}
         host = parse_host(config.store_host)
         record = config.mapped_file_bytes_commit_log
         self._encoder: Final = RowEncoder(parse_host(config.born_host), host, stamp, config.max_message_bytes, record)
@@ -135,20 +125,25 @@ class RowWriter:
         """Rows encoded so far."""
         return self._encoder.rows
 
-    def encode(self, batch: pa.RecordBatch) -> bytes:
-        """The records of one Arrow batch.
+    def encode(self, batch: pa.RecordBatch) -> memoryview:
+        """The records of one Arrow batch; valid until the next one.
 
         Raises: MessageIllegal naming the row of the task.
         """
         if batch.num_rows == 0:
-            return b""
+            return memoryview(b"")
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         n, now_ms = batch.num_rows, time.time_ns() // 1_000_000
         topics = self._topics(columns.get("topic"), n)
-        texts = self._properties(columns, n)
-        queues = self._queues(columns, topics, texts, n)
-        if "delayLevel" in columns or "delayTimeMs" in columns:
-            self._delay(columns, topics, queues, texts, now_ms)
+        if _is_ready(columns):
+            queues = columns["queueId"].to_pylist()
+            texts = self._ready_texts(columns["properties"])
+        else:
+            rows = self._properties(columns, n)
+            queues = self._queues(columns, topics, rows, n)
+            if "delayLevel" in columns or "delayTimeMs" in columns:
+                self._delay(columns, topics, queues, rows, now_ms)
+            texts = self._property_texts(rows)
         names = list(dict.fromkeys(topics))
         index = {name: i for i, name in enumerate(names)}
         offsets, data = self._bodies(columns["body"])
@@ -158,7 +153,7 @@ class RowWriter:
             _int32(queues),
             offsets,
             data,
-            [self._property_bytes(i, text) for i, text in enumerate(texts)],
+            texts,
             _numbers(columns.get("flag"), n),
             _numbers(columns.get("sysFlag"), n),
             self._born(columns.get("bornTimestamp"), n, now_ms),
@@ -197,33 +192,45 @@ class RowWriter:
 
     # --- properties ---
 
-    def _properties(self, columns: dict[str, pa.Array], n: int) -> list[dict[str, str | None]]:
-        texts = _maps(columns["properties"]) if "properties" in columns else [{} for _ in range(n)]
-        dropped = _NOT_KEPT if self._options.preserve_ids else (*_NOT_KEPT, _properties.UNIQ_KEY)
-        if "properties" in columns:
-            for values in texts:
-                for name in dropped:
-                    values.pop(name, None)
+    def _ready_texts(self, column: pa.Array) -> list[bytes]:
+        """Property strings as they are, but for what belonged to the old record."""
+        import pyarrow as pa
+
+        drop = self._drop.sub
+        texts = [drop(b"", text) if text else b"" for text in column.cast(pa.binary()).to_pylist()]
+        # A 4.x broker leaves the last separator out, and the stamp comes behind it.
+        return [text if not text or text.endswith(b"\x02") else text + b"\x02" for text in texts]
+
+    def _properties(self, columns: dict[str, pa.Array], n: int) -> list[dict[str, str]]:
+        names, values, ends = _pairs(columns["properties"]) if "properties" in columns else (None, None, None)
         named = [("tags", _properties.TAGS), ("keys", _properties.KEYS), ("shardingKey", _properties.SHARDINGKEY)]
         if self._options.preserve_ids:
             named.append(("uniqKey", _properties.UNIQ_KEY))
-        for name, target in named:
-            if name in columns:
-                for values, value in zip(texts, columns[name].to_pylist(), strict=True):
-                    if value:
-                        values[target] = value if isinstance(value, str) else " ".join(value)
-        return texts
+        extras = [(target, _joined(columns[name])) for name, target in named if name in columns]
+        return merge_properties(n, names, values, ends, extras, self._dropped)
 
-    def _property_bytes(self, i: int, values: dict[str, str | None]) -> bytes:
-        try:
-            return _text(values)
-        except MessageIllegal as error:
-            raise type(error)(f"row {self.rows + i}: {error}") from None
+    def _property_texts(self, rows: list[dict[str, str]]) -> list[bytes]:
+        if len(self._orders) > _MOST_ORDERS:
+            self._orders = {}  # names that are data, not names
+
+        def slow(i: int, row: dict[str, str]) -> bytes:
+            try:
+                return _properties.encode(row)
+            except MessageIllegal as error:
+                raise type(error)(f"row {self.rows + i}: {error}") from None
+
+        def order_of(names: tuple[str, ...]) -> tuple[str, ...]:
+            try:
+                return _order(names)
+            except MessageIllegal:
+                return names  # slow says which row it is
+
+        return property_texts(rows, self._orders, order_of, slow)
 
     # --- queues ---
 
     def _queues(
-        self, columns: dict[str, pa.Array], topics: Sequence[str], texts: Sequence[dict[str, str | None]], n: int
+        self, columns: dict[str, pa.Array], topics: Sequence[str], texts: Sequence[dict[str, str]], n: int
     ) -> list[int]:
         given: list[int | None] = columns["queueId"].to_pylist() if "queueId" in columns else [None] * n
         if None not in given:
@@ -254,7 +261,7 @@ class RowWriter:
         columns: dict[str, pa.Array],
         topics: list[str],
         queues: list[int],
-        texts: Sequence[dict[str, str | None]],
+        texts: Sequence[dict[str, str]],
         now_ms: int,
     ) -> None:
         """Put delayed rows where a broker puts them: its schedule or its timer takes them from there."""
@@ -301,13 +308,38 @@ class RowWriter:
         return [known[host] for host in found]
 
 
-def _maps(column: pa.Array) -> list[dict[str, str | None]]:
+def _is_ready(columns: dict[str, pa.Array]) -> bool:
+    """Are the rows a copy: property strings as stored, nothing to add to them, and a queue for each?"""
     import pyarrow as pa
 
-    if not pa.types.is_map(column.type):
-        return [dict(_properties.decode(text.encode("utf-8"))) if text else {} for text in column.to_pylist()]
-    keys, values, ends = column.keys.to_pylist(), column.items.to_pylist(), column.offsets.to_pylist()
-    return [dict(zip(keys[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
+    added = ("tags", "keys", "shardingKey", "uniqKey", "delayLevel", "delayTimeMs")
+    return (
+        "properties" in columns
+        and not pa.types.is_map(columns["properties"].type)
+        and "queueId" in columns
+        and columns["queueId"].null_count == 0
+        and not any(name in columns for name in added)
+    )
+
+
+def _pairs(column: pa.Array) -> tuple[list[str], list[str | None], list[int]]:
+    """Names and values of a column of maps or of property strings, and which belong to which row."""
+    import pyarrow as pa
+
+    if pa.types.is_map(column.type):
+        return column.keys.to_pylist(), column.items.to_pylist(), column.offsets.to_pylist()
+    rows = [_properties.decode(text.encode("utf-8")) if text else {} for text in column.to_pylist()]
+    ends = list(accumulate(map(len, rows), initial=0))
+    return [name for row in rows for name in row], [value for row in rows for value in row.values()], ends
+
+
+def _joined(column: pa.Array) -> list[str | None]:
+    import pyarrow as pa
+
+    values = column.to_pylist()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return values  # type: ignore[no-any-return]
+    return [" ".join(value) if value else None for value in values]
 
 
 def _int32(values: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int32]]:

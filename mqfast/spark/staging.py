@@ -145,7 +145,7 @@ class StagingWriter:
         self._bytes = 0
         self._fd = -1
 
-    def write(self, records: bytes) -> None:
+    def write(self, records: bytes | memoryview) -> None:
         """Stage whole records."""
         if self._fd < 0:
             path = os.path.join(self._directory, self._name)

@@ -1,5 +1,6 @@
 """Types of _staged.pyx; what each part does is described there."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 from mqfast.store._put import PutPath
@@ -24,7 +25,21 @@ class RowEncoder:
         born_timestamps: Any,
         reconsume_times: Any,
         born_hosts: list[bytes | None] | None,
-    ) -> bytes: ...
+    ) -> memoryview: ...
 
+def merge_properties(
+    n: int,
+    names: list[str] | None,
+    values: list[str | None] | None,
+    ends: list[int] | None,
+    extras: list[tuple[str, list[str | None]]],
+    dropped: frozenset[str],
+) -> list[dict[str, str]]: ...
+def property_texts(
+    rows: list[dict[str, str]],
+    orders: dict[tuple[str, ...], tuple[str, ...]],
+    order_of: Callable[[tuple[str, ...]], tuple[str, ...]],
+    slow: Callable[[int, dict[str, str]], bytes],
+) -> list[bytes]: ...
 def count_records(block: Any, max_record_bytes: int = 0x7FFFFFFF) -> tuple[int, int]: ...
 def append_records(store: PutPath, block: Any) -> int: ...

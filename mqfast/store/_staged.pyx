@@ -6,7 +6,8 @@ Whoever encodes needs no store: the offsets and the store time are patched by th
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
@@ -59,6 +60,7 @@ cdef class RowEncoder:
     cdef int64_t stamp_bytes
     cdef int64_t max_body
     cdef int64_t max_record
+    cdef bytearray buffer
     cdef readonly int64_t rows
 
     def __init__(self, bytes born_host not None, bytes store_host not None, bytes stamp not None, int64_t max_body_bytes, int64_t max_record_bytes):
@@ -69,12 +71,13 @@ cdef class RowEncoder:
         self.stamp_bytes = PyBytes_GET_SIZE(stamp)
         self.max_body = max_body_bytes
         self.max_record = max_record_bytes
+        self.buffer = bytearray(1 << 20)
         self.rows = 0
 
     def encode(self, list topics not None, const int32_t[::1] topic_of, const int32_t[::1] queue_ids, const int32_t[::1] body_offsets, body_data,
                list properties, const int32_t[::1] flags, const int32_t[::1] sys_flags, const int64_t[::1] born_timestamps,
-               const int32_t[::1] reconsume_times, list born_hosts) -> bytes:
-        """The records of some rows, one behind the other.
+               const int32_t[::1] reconsume_times, list born_hosts) -> memoryview:
+        """The records of some rows, one behind the other; valid until the next call.
 
         Args: topics: encoded names, with `topic_of` a row's index there; body_offsets: one more than rows, into body_data; properties: property texts,
         or None; born_timestamps: ms; born_hosts: encoded, None for the usual one.
@@ -83,7 +86,6 @@ cdef class RowEncoder:
         cdef Py_ssize_t n = topic_of.shape[0], i
         cdef Py_buffer view
         cdef int64_t total = 0, at = 0, room
-        cdef bytes made
         cdef uint8_t *to
         cdef Draft d
         if (queue_ids.shape[0] != n or flags.shape[0] != n or sys_flags.shape[0] != n or born_timestamps.shape[0] != n
@@ -101,9 +103,10 @@ cdef class RowEncoder:
                 if room > self.max_record:
                     raise MessageTooLarge(f"row {self.rows + i}: expected a record of at most {self.max_record} bytes, found {room}")
                 total += room
-            # A stamp's digits are few or many: room for the most, cut at the end.
-            made = PyBytes_FromStringAndSize(NULL, total)
-            to = <uint8_t *> PyBytes_AS_STRING(made)
+            # A stamp's digits are few or many: there is room for the most.
+            if len(self.buffer) < total:
+                self.buffer = bytearray(2 * total)
+            to = <uint8_t *> PyByteArray_AS_STRING(self.buffer)
             for i in range(n):
                 self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties, flags, sys_flags, born_timestamps,
                            reconsume_times, born_hosts)
@@ -111,7 +114,7 @@ cdef class RowEncoder:
         finally:
             PyBuffer_Release(&view)
         self.rows += n
-        return made if at == total else made[:at]
+        return memoryview(self.buffer)[:at]
 
     cdef int draft(self, Draft *d, Py_ssize_t i, list topics, const int32_t[::1] topic_of, const int32_t[::1] queue_ids,
                    const int32_t[::1] body_offsets, const uint8_t *body, list properties, const int32_t[::1] flags,
@@ -177,6 +180,72 @@ cdef class RowEncoder:
             end = encode_draft(to, d)
         mq_put32(to, <int32_t> end)
         return end
+
+
+def merge_properties(Py_ssize_t n, list names, list values, list ends, list extras, frozenset dropped) -> list:
+    """One dict a row: the pairs of a map column, but for some names; then what has a column of its own and is not empty.
+
+    Args: names, values, ends: of the map column, ends[i] to ends[i + 1] belong to row i, or None; extras: (property name, values by row).
+    """
+    cdef Py_ssize_t i, k
+    cdef dict row
+    cdef list made = []
+    for i in range(n):
+        row = {}
+        if names is not None:
+            for k in range(<Py_ssize_t> ends[i], <Py_ssize_t> ends[i + 1]):
+                if values[k] is not None and names[k] not in dropped:
+                    row[names[k]] = values[k]
+        for name, column in extras:
+            value = (<list> column)[i]
+            if value:
+                row[name] = value
+        made.append(row)
+    return made
+
+
+def property_texts(list rows, dict orders, order_of, slow) -> list:
+    """The property text of each row.
+
+    Args: orders: names -> names in the order of the store, filled by order_of; slow: makes the text of a row whose values hold separators or nothing,
+    or says what is wrong: called with its number and the row.
+    """
+    cdef list made = []
+    cdef list parts
+    cdef dict row
+    cdef bytes text
+    cdef Py_ssize_t i = 0
+    cdef bint empty
+    for row in rows:
+        if not row:
+            made.append(b"")
+            i += 1
+            continue
+        names = tuple(row)
+        order = orders.get(names)
+        if order is None:
+            order = order_of(names)
+            orders[names] = order
+        parts = []
+        empty = False
+        for name in <tuple> order:
+            value = row[name]
+            if not value:
+                empty = True
+            parts.append(name)
+            parts.append("\x01")
+            parts.append(value)
+            parts.append("\x02")
+        if not empty:
+            try:
+                text = "".join(parts).encode("utf-8")
+            except UnicodeEncodeError:
+                empty = True
+        if empty or text.count(b"\x01") != len(row) or text.count(b"\x02") != len(row):
+            text = slow(i, row)
+        made.append(text)
+        i += 1
+    return made
 
 
 def count_records(block, int64_t max_record_bytes=0x7FFFFFFF) -> tuple:

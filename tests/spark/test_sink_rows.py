@@ -135,6 +135,27 @@ def test_raw_properties_and_arrays_of_keys(store: mqfast.MessageStore) -> None:
     assert [m.properties for m in found] == [{"x": "y", "TAGS": "t", "KEYS": "a b"}, {}, {}]
 
 
+def test_a_copy_of_property_strings_is_left_as_it_is(store: mqfast.MessageStore) -> None:
+    """The quick way of a replay gives what the long way gives."""
+    texts = [
+        "b\x011\x02a\x012\x02", "TAGS\x01x\x02SPK\x01old:0:0:1\x02", "SPK\x01old:0:0:2\x02KEYS\x01k\x02",
+        "UNIQ_KEY\x01u\x02NOSPK\x01s\x02",
+        "a\x01no end", "a\x011\x02SPK\x01no end", "SPK\x01alone", "__CRC32#\x010\x02", "", None,
+    ]  # fmt: skip
+    queues = [0] * len(texts)
+    for kept in ("false", "true"):
+        given = {"body": [b""] * len(texts), "queueId": queues, "properties": pa.array(texts)}
+        quick = stored(store, writer(b"SPK\x01new:", topic="q", preserveIds=kept), batch(**given))
+        long = stored(
+            store, writer(b"SPK\x01new:", topic="l", preserveIds=kept), batch(**given, tags=[None] * len(texts))
+        )
+        found = [[m.properties for m in long if m.topic == topic][-len(texts) :] for topic in "ql"]
+        assert found[0] == found[1]
+        assert found[0][3] == ({"UNIQ_KEY": "u"} if kept == "true" else {}) | {"NOSPK": "s", "SPK": "new:3"}
+        first = next(m for m in quick if m.topic == "q")
+        assert first.properties_bytes == b"b\x011\x02a\x012\x02SPK\x01new:0\x02"  # not put into another order
+
+
 def test_text_bodies_and_slices(store: mqfast.MessageStore) -> None:
     whole = batch(body=pa.array([f"söme {n}" for n in range(9)]), properties=[[("n", str(n))] for n in range(9)])
     found = stored(store, writer(topic="t"), whole.slice(2, 3), whole.slice(8), whole.slice(0, 0))

@@ -37,7 +37,7 @@ def encoder(stamp: bytes = b"", most: int = 4 << 20) -> RowEncoder:
 def encode(bodies: list[bytes], stamp: bytes = b"", queues: int = 4, *, into: RowEncoder | None = None) -> bytes:
     n = len(bodies)
     zeros = np.zeros(n, np.int32)
-    return (into or encoder(stamp)).encode(
+    made = (into or encoder(stamp)).encode(
         [b"t"],
         zeros,
         np.arange(n, dtype=np.int32) % queues,
@@ -50,6 +50,7 @@ def encode(bodies: list[bytes], stamp: bytes = b"", queues: int = 4, *, into: Ro
         zeros,
         None,
     )
+    return bytes(made)
 
 
 def body(batch: int, partition: int, row: int) -> bytes:
