@@ -148,9 +148,25 @@ def test_nobody_imports_the_shell_around_the_engine() -> None:
 def test_the_core_needs_only_the_standard_library() -> None:
     known = {*sys.stdlib_module_names, "mqfast", "cpython", "libc", "cython"}
     optional = {"numpy", "rich"}
-    offending = [e for e in EDGES if e.imported.split(".")[0] not in known | optional]
-    offending += [e for e in EDGES if e.imported.split(".")[0] in optional and e.at_import]
+    core = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
+    offending = [e for e in core if e.imported.split(".")[0] not in known | optional]
+    offending += [e for e in core if e.imported.split(".")[0] in optional and e.at_import]
     assert_none(offending, "only the standard library is imported, numpy and rich inside functions")
+
+
+def test_spark_stays_in_its_room() -> None:
+    strangers = {"pyspark", "py4j", "pyarrow", "pandas"}
+    outside = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
+    assert_none([e for e in outside if e.imported.split(".")[0] in strangers], "only mqfast.spark imports these")
+    assert_none([e for e in outside if is_in(e.imported, "mqfast.spark")], "nobody imports mqfast.spark")
+    known = {*sys.stdlib_module_names, "mqfast", "pyspark", "py4j", "pyarrow", "numpy"}
+    inside = [e for e in EDGES if is_in(e.importer, "mqfast.spark")]
+    assert_none([e for e in inside if e.imported.split(".")[0] not in known], "Spark, Arrow and numpy only")
+    # What is planned and chosen can be tested, and understood, without Spark.
+    plain = [f"mqfast.spark.{name}" for name in ("options", "plan", "selection", "offsets", "groups", "staging")]
+    assert_none(
+        [e for e in inside if e.importer in plain and e.imported.split(".")[0] in strangers], "these know no Spark"
+    )
 
 
 def test_modules_import_each_other_in_one_direction() -> None:
@@ -173,9 +189,18 @@ def test_modules_import_each_other_in_one_direction() -> None:
         visit(name, ())
 
 
-def test_importing_the_package_brings_neither_numpy_nor_asyncio() -> None:
-    script = "import sys, mqfast; print(*sorted({'numpy', 'asyncio', 'rich', 'socket', 'argparse'} & set(sys.modules)))"
+def printed_by(script: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
     )
-    assert done.stdout.strip() == ""
+    return done.stdout.strip()
+
+
+def test_importing_the_package_brings_neither_numpy_nor_asyncio() -> None:
+    script = "import sys, mqfast; print(*sorted({'numpy', 'asyncio', 'rich', 'socket', 'argparse'} & set(sys.modules)))"
+    assert printed_by(script) == ""
+
+
+def test_importing_the_adapter_brings_no_spark() -> None:
+    script = "import sys, mqfast.spark; print(*sorted({'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules)))"
+    assert printed_by(script) == ""

@@ -113,7 +113,8 @@ def narrow(filters: Iterable[Filter]) -> Narrowed:
     """What filters that all hold leave of the view ``messages``."""
     found = Narrowed()
     for f in filters:
-        path, value = getattr(f, "attribute", ()), getattr(f, "value", None)
+        path: tuple[str, ...] = getattr(f, "attribute", ())
+        value: Any = getattr(f, "value", None)
         if len(path) != 1:
             continue
         name = path[0]

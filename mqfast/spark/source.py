@@ -198,7 +198,7 @@ class BatchReader(DataSourceReader):
             access.lease(least_physical_offset(pieces, access), o.lease_ttl)
         return parts_of(o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Arrow batches."""
         settle()
         if isinstance(partition, Part):  # else there is nothing to read: Spark makes a partition of its own then

@@ -51,8 +51,8 @@ from mqfast.store._record cimport (
 )
 from mqfast.store._scan cimport STEP_CRC, STEP_MORE, STEP_RECORD, LogWalk, PreadFile, Window, step
 
-from mqfast.errors import CorruptFile, StoreClosed, UsageError
-from mqfast.store._scan import STOPS
+from mqfast.errors import StoreClosed, UsageError
+from mqfast.store._scan import STOPS as _STOPS
 
 cdef enum Column:
     TOPIC
@@ -443,7 +443,7 @@ cdef class Gather:
                 return 0
 
     def along(self, LogWalk walk not None, int64_t limit) -> str:
-        """Take records up to a physical offset: ``"full"``, ``"limit"``, or why the walk stopped (one of STOPS).
+        """Take records up to a physical offset: ``"full"``, ``"limit"``, or why the walk stopped (see STOPS of _scan.pyx).
 
         Raises: CorruptFile when the file has shrunk, UsageError when a column exceeds 2 GiB, StorageError.
         """
@@ -453,7 +453,7 @@ cdef class Gather:
             self.take_log(walk, limit, &outcome)
         if outcome < 0:
             walk.failed(outcome)
-        return "full" if outcome == FULL else "limit" if outcome == DONE else STOPS[outcome - 16]
+        return "full" if outcome == FULL else "limit" if outcome == DONE else _STOPS[outcome - 16]
 
     # --- along a queue -----------------------------------------------------------------------------------------------------
 
