@@ -504,3 +504,113 @@ def test_a_batch_of_more_than_a_message_may_have(tmp_path: Path) -> None:
         with pytest.raises(MessageTooLarge, match="body: expected at most 100"):
             store.put_batch([Message("T", bytes(101))])
         assert store.log.written == 0
+
+
+LMQ = {"enableLmq": True, "enableMultiDispatch": True}
+
+
+def test_whatever_is_not_plain_goes_the_general_way(tmp_path: Path) -> None:
+    """One field at a time; each is in the record."""
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        fields: list[tuple[dict[str, Any], str, Any]] = [
+            ({"store_host": "10.0.0.1:7"}, "store_host", "10.0.0.1:7"),
+            ({"born_host": "[::5]:8"}, "born_host", "[::5]:8"),
+            ({"reconsume_times": 3}, "reconsume_times", 3),
+            ({"prepared_transaction_offset": 9}, "prepared_transaction_offset", 9),
+            ({"born_timestamp": 5}, "born_timestamp", 5),
+            ({"sys_flag": 1 << 8}, "sys_flag", 1 << 8),
+        ]
+        for options, name, value in fields:
+            placed = store.put("T", b"x", **options)
+            assert getattr(store.look(placed.physical_offset), name) == value
+        assert store.put("T", b"x", wait_store_ok=False).status.name == "PUT_OK"
+    with mqfast.open(tmp_path / "six", store_host="[::1]:10911", **SMALL) as store:
+        assert store.look(store.producer("T").put(b"x").physical_offset).store_host == "[::1]:10911"
+    with mqfast.open(tmp_path / "short", autoMessageVersionOnTopicLen=False, **SMALL) as store:
+        with pytest.raises(TopicTooLong):
+            store.put("T" * 128, b"", flag=1)
+        with pytest.raises(TopicTooLong):
+            store.put_batch([Message("é" * 64, b"")])
+
+
+def test_a_batch_takes_no_message_of_several_queues(tmp_path: Path) -> None:
+    several = Message("T", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a,other"})
+    with mqfast.open(tmp_path / "store", **LMQ, **SMALL) as store:
+        with pytest.raises(MessageIllegal, match="light queues"):
+            store.put_batch([several])
+        for number in range(3):
+            placed = store.put_message(several)
+            offsets = store.look(placed.physical_offset).properties["INNER_MULTI_QUEUE_OFFSET"]
+            assert offsets == f"{number},", "only light queues count for themselves"
+        assert store.max_offset("%LMQ%a", 0) == 3
+
+
+class Sly(Message):
+    """A message that does something else when its born host is asked for: after its queue offset was looked up."""
+
+    @property
+    def born_host(self) -> None:  # type: ignore[override]
+        action = getattr(self.body, "action", None)
+        if action is not None:
+            self.body.action = None  # type: ignore[union-attr]
+            action()
+
+    @born_host.setter
+    def born_host(self, value: object) -> None:
+        pass
+
+
+class Body(bytearray):
+    """A body with an errand."""
+
+    action: Callable[[], Any] | None = None
+
+
+@pytest.mark.parametrize("errand", ["put", "delete"])
+def test_a_light_put_that_another_thread_overtakes_begins_again(tmp_path: Path, errand: str) -> None:
+    """Its properties name queue offsets: they are made anew when the queue moved or was deleted meanwhile."""
+    with mqfast.open(tmp_path / "store", _start_services=False, **LMQ, **SMALL) as store:
+        store.put("T", b"before")
+        body = Body(b"slow")
+
+        def overtake() -> None:
+            store.put("T", b"quick") if errand == "put" else store.delete_topic("T")
+
+        body.action = overtake
+        slow = Sly("T", body, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        placed = store.put_message(slow)
+        assert body.action is None
+        assert placed.queue_offset == (2 if errand == "put" else 0)
+        assert bodies(store) == ([b"before", b"quick", b"slow"] if errand == "put" else [b"slow"])
+        assert bodies(store, "%LMQ%a") == [b"slow"]
+
+
+def test_a_plain_put_whose_topic_is_deleted_meanwhile(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        store.put("T", b"before")
+        body = Body(b"slow")
+        body.action = lambda: store.delete_topic("T")
+        assert store.put_message(Sly("T", body)).queue_offset == 0
+        assert bodies(store) == [b"slow"]
+
+
+def test_more_pairs_of_queue_and_tags_than_are_remembered(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=16 << 20, mappedFileSizeConsumeQueue=2 << 20) as store:
+        for number in range(65536 + 2):
+            store.put("T", b"", tags=str(number))
+        assert store.max_offset("T", 0) == 65538
+        assert store.get("T", 0, 65537)[0].tags == "65537"
+
+
+def test_every_callback_of_a_ticket_is_called(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", flush_interval_ms_commit_log=600_000, **SMALL) as store:
+        ticket = store.put_nowait("T", b"x")
+        called: list[int] = []
+        all_called = threading.Event()
+        for number in range(3):
+            ticket.add_done_callback(lambda _, number=number: called.append(number))
+        ticket.add_done_callback(lambda _: all_called.set())
+        assert all_called.wait(30)
+        assert called == [0, 1, 2]
+        ticket.add_done_callback(lambda _: called.append(3))  # it is done: at once
+        assert called == [0, 1, 2, 3]

@@ -180,3 +180,41 @@ def test_two_passes_at_once_take_turns(tmp_path: Path) -> None:
         finally:
             sys.setswitchinterval(switch)
         assert sorted(removed) == [0, files - len(store.log.files)]
+
+
+def test_the_next_runs_remove_what_is_expired_when_somebody_asks(tmp_path: Path) -> None:
+    """Whatever the hour; the service wakes up for it."""
+    another_hour = f"{(time.localtime().tm_hour + 12) % 24:02d}"
+    settings = {"file_reserved_time_hours": 0, "delete_when": another_hour}
+    with filled(tmp_path / "store", **settings) as store:
+        first = store.min_physical_offset
+        assert store.retention.run_once(store.door.now_ms() + 10_000) == 0
+        store.retention.clean_now()
+        deadline = time.monotonic() + 30
+        while store.min_physical_offset == first and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert store.min_physical_offset > first
+
+
+def test_a_removed_file_that_is_held_for_long_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
+        held = store.get("T", 0, 0, 1)[0]
+        now = store.door.now_ms()
+        assert store.retention.run_once(now) > 0
+        later = now + store.config.redelete_hanged_file_interval_ms
+        later += store.config.destroy_mapped_file_interval_forcibly_ms + 1
+        store.retention.run_once(later)
+        assert "still held by 1 readers" in caplog.text
+        caplog.clear()
+        store.retention.run_once(later + 1)  # not at every pass
+        assert "still held" not in caplog.text
+        assert bytes(held.body) == BODY
+
+
+def test_groups_of_queues_that_are_not_there_count_nothing(tmp_path: Path) -> None:
+    with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
+        store.consumer_offsets.commit("g", "Gone", 0, 5)
+        store.consumer_offsets.commit("g", "T", 7, 5)
+        store.consumer_offsets.commit("ahead", "T", 0, 10_000)
+        assert store.retention.run_once(store.door.now_ms()) > 0
+        assert store.stats()["dropped_unread_messages"] == 0

@@ -1,0 +1,130 @@
+"""The log asked directly, past what a store lets through: offsets outside of it, files that must stay, and the table
+of files that wait for a flush.
+
+Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from store.small_store import SMALL, bodies
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StoreFailed
+from mqfast.store.message_store import open_store
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from simulation import Sim
+
+
+def test_offsets_outside_of_the_log(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        log = store.log
+        assert (log.store_timestamp(0, 100), log.read(0, 10), log.first_store_timestamp(0)) == (-1, b"", 0)
+        assert (log.find_file(0), log.file_start_of(5)) == (None, log.min_offset)
+        placed = [store.put("T", b"x" * 900) for _ in range(9)]
+        end = log.written
+        assert log.store_timestamp(placed[1].physical_offset, placed[1].size) == placed[1].store_timestamp
+        for offset, size in ((0, 90), (end, 100), (end - 50, 100), (4096 - 90, 91), (1 << 40, 100), (-5, 100)):
+            assert log.store_timestamp(offset, size) == -1, (offset, size)
+        assert log.read(0, 1 << 40) == (tmp_path / "store" / "commitlog" / f"{0:020}").read_bytes()
+        assert len(log.read(8192, 1 << 40)) == end - 8192
+        assert log.read(0, 0) == log.read(end, 5) == log.read(-5, 3) == b""
+        assert log.first_store_timestamp(4096) == placed[4].store_timestamp
+        assert log.first_store_timestamp(1 << 40) == 0
+        assert (log.file_start_of(5000), log.file_start_of(1 << 40)) == (4096, 0)
+        for offset in (-1, end, 1 << 40):
+            with pytest.raises(OffsetError):
+                log.message(offset)
+        with pytest.raises(CorruptFile, match="no record starts here"):
+            log.message(1)
+
+
+def test_the_checksum_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        placed = store.put("T", b"body")
+        with (tmp_path / "store" / "commitlog" / f"{0:020}").open("r+b") as file:
+            file.seek(88)
+            file.write(b"B")
+        assert bytes(store.log.message(placed.physical_offset).body) == b"Body"
+        with pytest.raises(CorruptFile, match="body CRC differs"):
+            store.log.message(placed.physical_offset, True)
+
+
+def test_files_that_are_never_removed(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        store.put("T", b"x" * 3000)
+        with pytest.raises(InternalError, match="the last log file"):
+            store.log.remove_first()
+        store.put("T", b"x" * 3000)
+        with pytest.raises(InternalError, match="unflushed"):
+            store.log.remove_first()
+        assert not store.log.first_is_flushed()
+        store.log.flush()
+        store.log.reap()
+        store._dispatcher.step()
+        assert store.log.first_is_flushed()
+        assert store.log.remove_first().endswith(f"{0:020}")
+
+
+def test_the_first_failure_is_the_one_that_is_told(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        store.put("T", b"x")
+        store.log.fail(errno.EIO)
+        store.log.fail(errno.ENOSPC)
+        assert store.log.error_number == errno.EIO
+        with pytest.raises(StoreFailed) as raised:
+            store.put("T", b"y")
+        assert raised.value.errno == errno.EIO
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Sim:
+    (tmp_path / "live").mkdir()
+    return Sim(tmp_path / "live", real_clocks=True)
+
+
+def test_a_flush_without_patience_that_fails_says_so(sim: Sim) -> None:
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store.put("T", b"x")
+    sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(FlushError):
+        store.flush(0)
+    sim.heal()
+    store.close()
+    sim.free()
+
+
+def test_more_files_than_may_wait_for_a_flush(tmp_path: Path) -> None:
+    """A roll then waits for one itself; nobody else flushes here."""
+    settings = {**SMALL, "mappedFileSizeConsumeQueue": 40_000, "preallocate_files": 0}
+    with mqfast.open(tmp_path / "store", _start_services=False, **settings) as store:
+        body = b"x" * 3900
+        for _ in range(1040):
+            store.put("T", body)
+        assert 0 < store.log.flushed < store.log.written
+        assert len(bodies(store)) == 1040
+
+
+def test_a_roll_that_would_have_to_flush_first_and_cannot(sim: Sim) -> None:
+    config = StoreConfig.tiny(
+        mapped_file_bytes_commit_log=4096, mapped_file_bytes_consume_queue=40_000, preallocate_files=0
+    )
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    body = b"x" * 3900
+    sim.fault("msync", 1, errno.EIO, True)
+    with pytest.raises(StoreFailed):
+        for _ in range(1040):
+            store.put("T", body)
+    assert 1000 < store.put_count < 1030
+    sim.heal()
+    store.close()
+    sim.free()

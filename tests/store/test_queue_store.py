@@ -1,0 +1,158 @@
+"""All queues of a store together: topics that are deleted whatever their kind, records that can have no queue, damage
+at the end of a batch queue, searches in queues that are empty.
+
+Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.small_store import SMALL, bodies
+
+import mqfast
+from mqfast import Message
+from mqfast.errors import StoreClosed
+from mqfast.store.results import BoundaryType
+
+BATCH = {"queue.type": "BatchCQ"}
+UNITS: dict[str, Any] = {**SMALL, "mapperFileSizeBatchConsumeQueue": 460}
+
+
+def put_inner_batches(store: mqfast.MessageStore, count: int = 12) -> None:
+    store.topic_table.ensure("B", 1, attributes=BATCH)
+    for number in range(count):
+        store.put_message(Message("B", b"%d" % number, sys_flag=0x80, properties={"INNER_NUM": "3"}))
+
+
+def test_a_batch_topic_is_deleted_whole_and_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqfast.open(path, _start_services=False, **UNITS) as store:
+        put_inner_batches(store)
+        store.put("T", b"stays")
+        assert (store.max_offset("B", 0), store._queues.topics()) == (36, ["B", "T"])
+        assert list((path / "batchconsumequeue" / "B" / "0").iterdir())
+        store.delete_topic("B")
+        assert not (path / "batchconsumequeue" / "B").exists()
+        assert store._queues.get("B", 0) is None
+        assert store.offset_by_time("B", 0, 0) == 0
+        put_inner_batches(store, 2)
+        assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, 6)
+        assert bodies(store) == [b"stays"]
+
+
+def test_damaged_units_at_the_end_of_a_batch_queue_are_put_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqfast.open(path, **UNITS) as store:
+        put_inner_batches(store)
+        before = bodies(store, "B")
+    files = sorted((path / "batchconsumequeue" / "B" / "0").iterdir())
+    whole = [file.read_bytes() for file in files]
+    data = bytearray(whole[-1])
+    struct.pack_into(">q", data, 46, struct.unpack_from(">q", data, 0)[0])  # the twelfth unit: at the eleventh's record
+    files[-1].write_bytes(data)
+    with mqfast.open(path, **UNITS) as store:
+        assert bodies(store, "B") == before
+        assert any("does not point at its record" in text for text in store.stats()["warnings"])
+    assert [file.read_bytes() for file in files] == whole
+    # A unit that points behind the log is no better.
+    struct.pack_into(">q", data, 46, 1 << 40)
+    files[-1].write_bytes(data)
+    with mqfast.open(path, **UNITS) as store:
+        assert bodies(store, "B") == before
+
+
+def record_of(path: Path, number: int) -> tuple[Path, int]:
+    """The log file and the byte of a record of the first file."""
+    file = path / "commitlog" / f"{0:020}"
+    data, at = file.read_bytes(), 0
+    for _ in range(number):
+        at += struct.unpack_from(">i", data, at)[0]
+    return file, at
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value", "what"),
+    [
+        (12, ">i", -1, "queue id: expected 0 to"),
+        (20, ">q", -1, "queue offset: expected 0 to"),
+        (20, ">q", 1 << 62, "queue offset: expected 0 to"),
+    ],
+)
+def test_a_record_whose_numbers_are_no_place_gets_no_queue(
+    tmp_path: Path, place: int, form: str, value: int, what: str
+) -> None:
+    """It stays in the log; the others are not kept from their queues."""
+    path = tmp_path / "store"
+    with mqfast.open(path, **SMALL) as store:
+        for number in range(3):
+            store.put("A" if number != 1 else "Odd", b"%d" % number)
+    file, at = record_of(path, 1)
+    with file.open("r+b") as handle:
+        handle.seek(at + place)
+        handle.write(struct.pack(form, value))
+    for unit in path.glob("consumequeue/*/*/*"):
+        unit.unlink()
+    (path / "abort").touch()
+    with mqfast.open(path, **SMALL) as store:
+        assert bodies(store, "A") == [b"0", b"2"]
+        assert bytes(store.look(at).body) == b"1"
+        assert any(what in text for text in store.stats()["warnings"])
+
+
+def test_names_of_several_queues_that_are_none(tmp_path: Path) -> None:
+    """INNER_MULTI_DISPATCH of somebody else's record: names that are no topic are left out, the rest is dispatched."""
+    path = tmp_path / "store"
+    text = "INNER_MULTI_DISPATCH\x01%LMQ%a,x/y,,b\x02INNER_MULTI_QUEUE_OFFSET\x010,1,2,x\x02"
+    with mqfast.open(path, **SMALL) as store:
+        store.put("T", b"several", properties=text.encode())
+    for unit in path.glob("consumequeue/*/*/*"):
+        unit.unlink()
+    (path / "abort").touch()
+    with mqfast.open(path, enableLmq=True, enableMultiDispatch=True, **SMALL) as store:
+        assert bodies(store) == bodies(store, "%LMQ%a") == bodies(store, "b") == [b"several"]
+        assert store._queues.topics() == ["%LMQ%a", "T", "b"]
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x"])
+def test_system_topics_are_not_dispatched_further(tmp_path: Path, topic: str) -> None:
+    path = tmp_path / "store"
+    text = "INNER_MULTI_DISPATCH\x01b\x02INNER_MULTI_QUEUE_OFFSET\x010\x02"
+    with mqfast.open(path, **SMALL) as store:
+        store.put(topic, b"x", properties=text.encode())
+    for unit in path.glob("consumequeue/*/*/*"):
+        unit.unlink()
+    (path / "abort").touch()
+    with mqfast.open(path, enableLmq=True, enableMultiDispatch=True, **SMALL) as store:
+        assert store.max_offset(topic, 0) == 1
+        assert store._queues.topics() == [topic]
+
+
+def test_a_search_by_time_in_a_queue_whose_messages_are_gone(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        for _ in range(30):
+            store.put("T", b"x" * 900)
+        store.put("Other", b"x")
+        assert store.max_offset("T", 0) == 30
+        queue: Any = store._queues.get("T", 0)
+        queue.correct_min(store.log.written)
+        assert queue.min_offset == 30
+        for boundary in BoundaryType:
+            assert store.offset_by_time("T", 0, 0, boundary) == 30
+
+
+def test_a_unit_that_cannot_be_flushed_is_an_error_unless_its_topic_went(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        store.put("T", b"x")
+        assert store.max_offset("T", 0) == 1
+        queue: Any = store._queues.get("T", 0)
+        for file in queue.file_list:
+            file.drop()
+        (tmp_path / "store" / "consumequeue" / "T" / "0" / f"{0:020}").unlink()
+        with pytest.raises(StoreClosed):
+            store._queues.flush()
+        store.mark_deleted([queue])
+        assert store._queues.flush() == 0

@@ -1,0 +1,82 @@
+"""One background loop: its turns go on whatever they raise, and it is told once.
+
+Room: tests/store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from mqfast.store._commit_log import Bell
+from mqfast.store.service import Service
+
+
+def test_a_failed_turn_is_told_once_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    turns: list[int] = []
+    enough = threading.Event()
+
+    def turn(bell: Bell) -> None:
+        turns.append(len(turns))
+        if len(turns) > 6:
+            enough.set()
+            bell.sleep(60)
+        elif len(turns) > 5:
+            return
+        elif len(turns) > 4:
+            raise ValueError("another")
+        else:
+            raise OSError("the same")
+
+    service = Service("test", turn, pause_after_error_s=0.001)
+    assert not service.is_running
+    with caplog.at_level(logging.ERROR, "mqfast.store"):
+        service.start()
+        assert enough.wait(30)
+    assert service.is_running
+    assert service.error is None, "a turn that succeeded ends the trouble"
+    assert [record.getMessage() for record in caplog.records] == ["test: the same", "test: another"]
+    service.stop()
+    service.stop()
+    assert (service.is_running, service.is_stopping) == (False, True)
+
+
+def test_a_loop_that_cannot_even_tell_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there is no memory for the words."""
+    told = threading.Event()
+    turns: list[int] = []
+
+    def turn(bell: Bell) -> None:
+        turns.append(1)
+        if len(turns) > 3:
+            told.set()
+            bell.sleep(60)
+            return
+        raise Unspeakable
+
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise MemoryError
+
+    service = Service("test", turn)
+    service.start()
+    assert told.wait(30)
+    service.stop()
+
+
+def test_a_loop_may_stop_itself_also_in_a_turn_that_fails() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def turn(bell: Bell) -> None:
+        started.wait(30)
+        service.stop()
+        ended.set()
+        raise OSError("after the stop")
+
+    service = Service("test", turn, pause_after_error_s=60)
+    service.start()
+    started.set()
+    assert ended.wait(30)
+    assert not service.is_running
