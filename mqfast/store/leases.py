@@ -21,6 +21,7 @@ __all__ = ["least_leased", "write_lease"]
 _log = logging.getLogger("mqfast.store")
 _DIRECTORY: Final = "spark-leases"
 _MOST_BYTES: Final = 4096
+_TEMPORARY: Final = ".tmp"
 
 
 def _read(door: OsDoor, path: str) -> tuple[int, int]:
@@ -37,7 +38,7 @@ def _paths(door: OsDoor, root: str) -> list[str]:
     directory = os.path.join(root, _DIRECTORY)
     if not door.is_dir(directory):
         return []
-    return [os.path.join(directory, name) for name in door.listdir(directory)]
+    return [os.path.join(directory, name) for name in door.listdir(directory) if not name.endswith(_TEMPORARY)]
 
 
 def write_lease(door: OsDoor, root: str, min_physical_offset: int, ttl_ms: int) -> str:
@@ -49,12 +50,12 @@ def write_lease(door: OsDoor, root: str, min_physical_offset: int, ttl_ms: int) 
     now_ms = door.now_ms()
     door.makedirs(os.path.join(root, _DIRECTORY), durable=False)
     for path in _paths(door, root):
-        if _read(door, path)[1] <= now_ms:
+        if 0 < _read(door, path)[1] <= now_ms:
             door.unlink(path, missing_ok=True)
     path = os.path.join(root, _DIRECTORY, uuid.uuid4().hex)
     data = fastjson.dumps({"expiresMs": now_ms + ttl_ms, "minPhysicalOffset": min_physical_offset})
-    # Under another name first would mean that a reader of the directory sees two: half a lease holds nothing anyway.
-    door.write_file(path, data)
+    door.write_file(path + _TEMPORARY, data)  # half a lease would hold nothing
+    door.rename(path + _TEMPORARY, path)
     return path
 
 
