@@ -17,7 +17,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo test crash spark-kills crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make fuzz    damaged stores for FUZZ_SECONDS, then every decoder with sanitizers for as long"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
+	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
 	@echo "make memory  failing allocations in every public call"
@@ -79,6 +80,10 @@ coverage: $(VENV)/.installed
 # Real filesystems filled to the last block; needs root, else it says why not.
 crash-block: build
 	$(BIN)/python -m pytest tests/block
+
+# Drivers, executors and tasks of Spark killed at random moments; needs Java 17. KILLS_ARGS='--crashes 200 --rows 50000'.
+spark-kills: build
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/spark/kills.py $(KILLS_ARGS)
 
 # Lines of the engine broken one by one, each in a copy of the last commit; every one must be caught.
 ONLY ?=
