@@ -16,6 +16,7 @@ from typing import Any, Final
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
+from mqfast.store.column_scan import COLUMNS
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.reader import StoreReader
 from mqfast.store.verify import repair, verify
@@ -396,6 +397,14 @@ def _scanned(stage: Stage) -> Any:
     return _of_message(reader.look(last)), [m.queue_offset for m in reader.messages("t", 1)]
 
 
+def _in_columns(stage: Stage) -> Any:
+    reader = stage.reader
+    assert reader is not None
+    names = [name for name in COLUMNS if name != "crc_ok"]
+    batches = [*reader.scan_columns(columns=names), *reader.queue_columns("t", 1, columns=names)]
+    return [(len(batch), len(batch.__arrow_c_array__())) for batch in batches]
+
+
 def _searched(stage: Stage) -> Any:
     reader = stage.reader
     assert reader is not None
@@ -496,6 +505,7 @@ CASES: Final[Sequence[Case]] = (
     Case("reader", _closed_store, _open_reader),
     Case("reader-get", _reader, _read),
     Case("reader-scan", _reader, _scanned),
+    Case("reader-columns", _reader, _in_columns),
     Case("reader-search", _reader, _searched),
     # One log file: Python's thread pools do not survive a lack of memory.
     Case("verify", _closed_store, _verified, {"mapped_file_bytes_commit_log": 1 << 16}),
