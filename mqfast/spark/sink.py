@@ -7,6 +7,7 @@ moment is survived stands in ``staging.py``. It must never write a store that so
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["BatchWriter", "Staged", "StreamWriter"]
+
+_log = logging.getLogger("mqfast.spark")
 
 _BATCH_OWNER: Final = "batch write"
 
@@ -85,7 +88,10 @@ class _Sink:
             transaction.commit(batch, files)
         else:
             transaction.append_at_least_once(batch, files)
-        clean_staging(self.staging, self.options.staging_ttl)
+        try:
+            clean_staging(self.staging, self.options.staging_ttl)
+        except OSError as error:  # what is written is written
+            _log.warning("staging is not cleaned: %s", error)
         return transaction
 
     def drop(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:

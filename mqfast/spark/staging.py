@@ -497,7 +497,10 @@ def _clean_transaction(directory: str, before: float) -> int:
     old: list[str] = []
     for entry in list(os.scandir(directory)):
         if entry.name.endswith(".intent"):
-            intent = _read_json(entry.path)
+            try:
+                intent = _read_json(entry.path)
+            except CorruptFile:
+                return 0  # for its own transaction to say; what it names is not known
             named.update(file["name"] for file in (intent or {}).get("files", ()))
         elif entry.name.endswith((".records", ".tmp")):
             try:

@@ -127,10 +127,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises: ConfigError, DataLoss, StorageError.
         """
         if self._first is None:
-            path = None if self.options.state_dir is None else os.path.join(self.options.state_dir, _STATE)
-            self._first = _load(path) if path is not None and os.path.exists(path) else self._begin()
-            if path is not None:
-                _save(path, self._first)
+            directory = self.options.state_dir
+            if directory is None:
+                self._first = self._begin()
+            elif os.path.exists(os.path.join(directory, _STATE)):
+                self._first = _load(os.path.join(directory, _STATE))
+            else:
+                self._first = self._begin()
+                _save(os.path.join(directory, _STATE), self._first)
         return self._first
 
     def _begin(self) -> Spark:

@@ -512,3 +512,12 @@ def test_the_janitor_takes_what_is_old_and_nobody_names(tmp_path: Path) -> None:
     assert transaction.commit(0, []).resumed
     assert stored(store) == expected(0)
     assert clean_staging(str(tmp_path / "nowhere"), day) == 0
+
+
+def test_the_janitor_leaves_a_transaction_whose_note_is_damaged(tmp_path: Path) -> None:
+    staging = str(tmp_path / "staging")
+    transaction = Transaction(str(tmp_path / "none"), staging, "job")
+    stage(transaction, 0, 2, 1)
+    Path(transaction.directory, "0.intent").write_text("{")
+    assert clean_staging(staging, 0, now=time.time() + 7200) == 0
+    assert len(left_behind(transaction)) == 3
