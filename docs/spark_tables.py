@@ -1,7 +1,7 @@
 """Writes the tables of ``spark.md`` from the code itself: ``python docs/spark_tables.py``.
 
-It must never hold a fact about an option or a column of its own: they come from ``mqfast/spark/options.py`` and
-``mqfast/spark/schema.py``. A test compares the document with what this writes.
+It must never hold a fact about an option or a column of its own: they come from ``mqfast/spark/options.py``,
+``schema.py`` and ``rows.py``. A test compares the document with what this writes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mqfast.spark.options import describe  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.spark.rows import COLUMNS  # noqa: E402
 from mqfast.spark.schema import VIEWS  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "spark.md"
@@ -40,9 +41,16 @@ def columns_table(view: str) -> str:
     return _table(("Column", "Type", "Meaning"), rows)
 
 
+def sink_table() -> str:
+    """Every column that the sink takes."""
+    rows = [(f"`{name}`", " or ".join(kinds), meaning) for name, (kinds, meaning) in COLUMNS.items()]
+    return _table(("Column", "Type", "Meaning"), rows)
+
+
 def renewed(document: str) -> str:
     """The document with all its tables written anew."""
     parts = {"options": options_table(), **{f"columns of {view}": columns_table(view) for view in VIEWS}}
+    parts["columns of the sink"] = sink_table()
     for name, text in parts.items():
         begin, end = f"<!-- {name}: written by docs/spark_tables.py -->", f"<!-- end of {name} -->"
         head, mark, rest = document.partition(begin)

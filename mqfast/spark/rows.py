@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "PLACES", "RowWriter", "check_columns"]
 
 _TEXT: Final = ("string",)
-_WHOLE: Final = ("int", "bigint", "smallint", "tinyint")
+_WHOLE: Final = ("int", "bigint")
 COLUMNS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "topic": (_TEXT, "Topic; the option `topic` is for rows that have none."),
     "body": (("binary", "string"), "Body; the only column that must be there."),
