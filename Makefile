@@ -24,7 +24,7 @@ help:
 	@echo "make demo    install and run the main job on a real store"
 	@echo "make test    install and run the whole test suite"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
-	@echo "make fuzz    damaged stores for FUZZ_SECONDS, then every decoder with sanitizers for as long"
+	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
@@ -50,7 +50,10 @@ test: build
 fuzz: damage
 	tests/fuzz/run.sh $(BIN)/python $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
+# MUTATIONS of small stores (a million: about 20 minutes of two free cores), then larger ones for FUZZ_SECONDS.
+MUTATIONS ?= 1000000
 damage: build
+	$(BIN)/python -m tests.damage --small --count $(MUTATIONS) $(DAMAGE_ARGS)
 	$(BIN)/python -m tests.damage --seconds $(FUZZ_SECONDS) --count 100000000 $(DAMAGE_ARGS)
 
 # Puts, gets, tails, deletions, retention, forks and closes against each other.
