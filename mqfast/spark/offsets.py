@@ -7,7 +7,7 @@ offsets would look like new data for ever. Pure functions: no file, no clock, no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from mqfast.errors import UsageError
@@ -30,6 +30,7 @@ __all__ = [
 
 LOG_KEY: Final = "phy"
 _MOST: Final = 2**63 - 1
+_SIZES_AT_ONCE: Final = 1024
 
 Place: TypeAlias = tuple[str, int]
 """Topic and queue id."""
@@ -121,41 +122,42 @@ def limit_bytes(
     start: Mapping[Place, int],
     end: Mapping[Place, int],
     most: int,
-    size_of: Callable[[Place, int, int], int],
+    sizes_of: Callable[[Place, int, int], Sequence[int]],
 ) -> Offsets:
-    """The end of a batch of at most ``most`` bytes, shared as in limit_rows; at least one row, however large.
+    """The end of a batch of at most ``most`` bytes; at least one row, however large.
 
-    Args: size_of: bytes of the records [first, last) of a queue; it is asked some twenty times for each queue.
+    First every queue gets a share by its rows, then what is left goes round as in limit_rows.
+
+    Args: sizes_of: bytes of each record [first, last) of a queue; no more of them are asked for than the limit takes.
     """
-    sizes = {place: size_of(place, start[place], end[place]) for place in sorted(end) if end[place] > start[place]}
-    total = sum(sizes.values())
-    if total <= most:
-        return dict(sorted(end.items()))
-    found = dict(sorted(start.items()))
+    rows = {place: end[place] - start[place] for place in sorted(end) if end[place] > start[place]}
+    total = sum(rows.values())
+    found = {place: start[place] for place in sorted(end)}
     spare = most
-    for place, size in sizes.items():
-        found[place], taken = _fit(place, start[place], end[place], most * size // total, size_of)
+    for place in rows:
+        found[place], taken = _fit(place, start[place], end[place], most * rows[place] // total, sizes_of)
         spare -= taken
-    order = _in_turn(start, list(sizes))
+    order = _in_turn(start, list(rows))
     for place in order:
-        found[place], taken = _fit(place, found[place], end[place], spare, size_of)
+        found[place], taken = _fit(place, found[place], end[place], spare, sizes_of)
         spare -= taken
     if spare == most and order:
         found[order[0]] += 1
-    return {place: found[place] for place in sorted(end)}
+    return found
 
 
-def _fit(place: Place, first: int, end: int, most: int, size_of: Callable[[Place, int, int], int]) -> tuple[int, int]:
+def _fit(
+    place: Place, first: int, end: int, most: int, sizes_of: Callable[[Place, int, int], Sequence[int]]
+) -> tuple[int, int]:
     """The largest offset up to ``end`` for which [first, offset) has at most ``most`` bytes, and those bytes."""
-    low, high, taken = first, end, 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        size = size_of(place, first, middle)
-        if size <= most:
-            low, taken = middle, size
-        else:
-            high = middle - 1
-    return low, taken
+    taken = 0
+    while first < end and taken < most:
+        for size in sizes_of(place, first, min(end, first + _SIZES_AT_ONCE)):
+            if taken + size > most:
+                return first, taken
+            taken += size
+            first += 1
+    return first, taken
 
 
 def _in_turn(start: Mapping[Place, int], waiting: list[Place]) -> list[Place]:

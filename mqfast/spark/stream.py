@@ -13,8 +13,8 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamReader", "reads_along_log"]
 
-_LEAST_RECORD_BYTES: Final = 91
 _COUNTED: Final = tuple(column for column in VIEWS["messages"] if column.name in ("physicalOffset", "msgSize"))
 _EVERYTHING: Final = (0, (1 << 63) - 1)
 _STATE: Final = "first-offsets.json"
@@ -242,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most_rows is not None:
             last = limit_rows(first, last, most_rows)
         if most_bytes is not None:
-            last = limit_bytes(first, last, most_bytes, self._sizes(first, last, most_bytes))
+            last = limit_bytes(first, last, most_bytes, self._sizes)
         return encode(last)
 
     def _lowest(self, known: Offsets) -> dict[Place, tuple[int, int]]:
@@ -257,24 +256,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"{known.get((topic, queue_id), 0)}; failOnDataLoss=false waits until it gets there again"
                 )
 
-    def _sizes(self, first: Offsets, last: Offsets, most: int) -> Any:
-        """Bytes of [a, b) of a queue, from the sizes in its units; no further than ``most`` can reach."""
-        sums: dict[Place, list[int]] = {}
-
-        def size_of(place: Place, a: int, b: int) -> int:
-            base = first[place]
-            if place not in sums:
-                reach = min(last[place], base + most // _LEAST_RECORD_BYTES + 1)
-                total = [0]
-                for size in self._open().unit_sizes(QueueRange(*place, base, reach)):
-                    total.append(total[-1] + size)
-                sums[place] = total
-            total = sums[place]
-            # What lies beyond is more than the limit allows anyway; it counts as the least that it can be.
-            behind = max(0, b - base - len(total) + 1)
-            return total[min(b - base, len(total) - 1)] - total[min(a - base, len(total) - 1)] + behind * most
-
-        return size_of
+    def _sizes(self, place: Place, first: int, last: int) -> Sequence[int]:
+        sizes = self._open().unit_sizes(QueueRange(*place, first, last))
+        if len(sizes) < last - first:  # units of a batch queue hold several messages
+            return [sum(sizes) // (last - first)] * (last - first)
+        return sizes
 
     def _log_end(self, start: Mapping[str, int], end: Spark, limit: ReadLimit) -> Spark:
         first, last = log_position(start), log_position(end)

@@ -92,10 +92,19 @@ def test_a_byte_limit_is_never_passed_but_by_one_row(
 ) -> None:
     start, end = ends(backlog)
 
+    asked = 0
+
+    def sizes_of(place: o.Place, first: int, last: int) -> list[int]:
+        nonlocal asked
+        assert start[place] <= first < last <= end[place]
+        asked += last - first
+        return [1 + (seed + 31 * k + place[1]) % 97 for k in range(first, last)]
+
     def size_of(place: o.Place, first: int, last: int) -> int:
         return sum(1 + (seed + 31 * k + place[1]) % 97 for k in range(first, last))
 
-    found = o.limit_bytes(start, end, most, size_of)
+    found = o.limit_bytes(start, end, most, sizes_of)
+    assert asked <= 2 * (most + 1024 * len(end))
     taken = sum(size_of(p, start[p], found[p]) for p in found)
     assert all(start[p] <= found[p] <= end[p] for p in found)
     assert taken <= most or o.backlog(start, found) == 1
