@@ -1,0 +1,221 @@
+"""``archive``: the log of a store into Parquet, by topic and day; each run goes on where the one before ended.
+
+Room: the Spark adapter. Tasks write the files themselves, so that rows never pass through the JVM; the driver writes
+the manifest last. It must never change the store, and never name a file in a manifest that is not durable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import DataLoss, UsageError
+from mqfast.spark import options as table
+from mqfast.spark.access import Access, open_access
+from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests, only_run, save
+from mqfast.spark.jobs.parquet_files import PieceFiles
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import run_tasks
+from mqfast.spark.plan import Snapshot, plan
+from mqfast.spark.schema import chosen_columns
+from mqfast.spark.selection import select
+from mqfast.spark.source import Part, parts_of, read_part, read_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Settings", "main", "read_archive", "run"]
+
+COLUMNS: Final = (
+    "topic,queueId,queueOffset,physicalOffset,msgSize,bodySize,bornTimestamp,storeTimestamp,bornHost,storeHost,flag,"
+    "sysFlag,reconsumeTimes,preparedTransactionOffset,bodyCrc,tags,keys,uniqKey,properties,body"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``topics``: only these, None for all; ``level``: of the compression, None for the codec's own;
+    ``allow_loss``: go on although retention removed messages that no run archived.
+    """
+
+    store: str
+    archive: str
+    topics: tuple[str, ...] | None = None
+    properties: str = "raw"
+    compression: str = "zstd"
+    level: int | None = 3
+    verify_crc: str = "fail"
+    partition_bytes: int = 128 << 20
+    allow_loss: bool = False
+
+
+def run(spark: SparkSession, settings: Settings) -> Report:
+    """Archive what is new.
+
+    Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, and Spark's errors of failed tasks.
+    """
+    options = table.parse(
+        {
+            "path": settings.store, "order": "commitlog", "columns": COLUMNS, "properties": settings.properties,
+            "verifyCrc": settings.verify_crc, "partitionBytes": str(settings.partition_bytes), "batchBytes": "4m",
+            "failOnDataLoss": str(not settings.allow_loss),
+        },
+        table.BATCH,
+    )  # fmt: skip
+    if settings.topics is not None and (no_queues := [t for t in settings.topics if t.startswith("%LMQ%")]):
+        raise UsageError(f"topic {no_queues[0]}: its messages are in the log under another topic; archive that one")
+    archive = os.path.abspath(settings.archive)
+    with only_run(archive) as done:
+        access = open_access(options)
+        try:
+            snapshot = access.snapshot()
+            start, lost = _start(settings, done, snapshot, access)
+            selection = select(snapshot, options, access)
+            pieces = plan(
+                snapshot, selection, access, order="commitlog", partition_bytes=settings.partition_bytes,
+                within=(start, snapshot.log_end),
+            )  # fmt: skip
+            if pieces:
+                access.lease(start, options.lease_ttl)
+        finally:
+            access.close()
+        parts = parts_of(options, chosen_columns(options), snapshot, pieces, read_settings(options, selection))
+        work = [_Work(part, archive, settings) for part in parts if isinstance(part, Part)]
+        files = [file for found in run_tasks(spark, work, _archive_part, "archive") for file in found]
+        manifest = Manifest(
+            number=len(done) + 1, store_id=snapshot.store_id, start=start, end=snapshot.log_end,
+            topics=settings.topics, properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
+            files=tuple(sorted(files, key=lambda file: (file.piece_start, file.path))),
+        )  # fmt: skip
+        if snapshot.log_end > start or not done:
+            save(archive, manifest)
+    return _report(manifest, lost)
+
+
+def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access: Access) -> tuple[int, int]:
+    """Where this run begins, and bytes of log that no run has seen and that are gone."""
+    if not done:
+        return snapshot.log_start, 0
+    last = done[-1]
+    if (last.topics, last.properties) != (settings.topics, settings.properties):
+        raise UsageError(
+            f"{settings.archive}: expected the topics and the form of properties of the runs before, "
+            f"{last.topics or 'all topics'} and {last.properties}, found {settings.topics or 'all topics'} and "
+            f"{settings.properties}; another choice needs an archive of its own"
+        )
+    if snapshot.log_start <= last.end:
+        if last.store_id != "empty" and int(last.store_id[:20]) >= snapshot.log_start:
+            access.check(last.store_id)
+        if snapshot.log_end < last.end:
+            raise DataLoss(
+                f"the log of {settings.store} ends at {snapshot.log_end}, and the archive has it up to {last.end}"
+            )
+        return last.end, 0
+    lost = snapshot.log_start - last.end
+    if not settings.allow_loss:
+        raise DataLoss(
+            f"the archive has the log up to {last.end}, and the store begins at {snapshot.log_start}: {lost} bytes "
+            "were removed before they were archived; --allow-loss goes on without them"
+        )
+    return snapshot.log_start, lost
+
+
+@dataclass(frozen=True)
+class _Work:
+    part: Part
+    archive: str
+    settings: Settings
+
+
+def _archive_part(work: _Work) -> list[ArchivedFile]:
+    """In a task: one piece of the log into files."""
+    scan, settings = work.part.piece.scan, work.settings
+    assert scan is not None
+    topics = frozenset(settings.topics) if settings.topics is not None else None
+    with PieceFiles(work.archive, scan.start, scan.end, settings.compression, settings.level) as files:
+        for batch in read_part(work.part):
+            files.add(batch, topics)
+        return files.close()
+
+
+def _report(manifest: Manifest, lost: int) -> Report:
+    report = Report("archive", damaged=lost > 0)
+    report.facts.update(
+        start=manifest.start, end=manifest.end, messages=manifest.rows, files=len(manifest.files),
+        logBytes=manifest.end - manifest.start, parquetBytes=manifest.bytes, lostBytes=lost, manifest=manifest.number,
+    )  # fmt: skip
+    rows: dict[tuple[str, str], list[int]] = {}
+    for file in manifest.files:
+        row = rows.setdefault((file.topic, file.date), [0, 0, 0])
+        for i, value in enumerate((file.rows, 1, file.bytes)):
+            row[i] += value
+    report.table(
+        "archived", ("topic", "date", "messages", "files", "bytes"), [(*key, *row) for key, row in sorted(rows.items())]
+    )
+    return report
+
+
+def read_archive(spark: SparkSession, archive: str, topics: Sequence[str] | None = None) -> DataFrame:
+    """The messages of an archive, by its manifests.
+
+    Raises: UsageError where there is none, or nothing of these topics in it; CorruptFile.
+    """
+    found = manifests(archive)
+    if not found:
+        raise UsageError(f"{archive}: expected an archive, found no manifest")
+    files = [file for m in found for file in m.files if topics is None or file.topic in topics]
+    if not files:
+        raise UsageError(f"{archive}: the archive holds no message{' of these topics' if topics else ''}")
+    return spark.read.parquet(*(os.path.join(archive, file.path) for file in files))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = job_parser(
+        "archive",
+        "Write the messages of a store to Parquet by topic and day. Each run adds what is new.",
+    )
+    parser.add_argument("store", metavar="STORE", help="root directory of the store, which may be in use")
+    parser.add_argument("archive", metavar="ARCHIVE", help="directory of the archive, shared by all executors")
+    parser.add_argument("--topics", type=names, metavar="A,B", help="only these topics (default: all)")
+    parser.add_argument(
+        "--properties", choices=("raw", "map"), default="raw", help="as the string stored, or as a map (default: raw)"
+    )
+    parser.add_argument("--compression", choices=("zstd", "snappy", "lz4", "none"), default="zstd")
+    parser.add_argument("--level", type=int, default=3, metavar="N", help="level of zstd (default: 3)")
+    parser.add_argument(
+        "--verify-crc", choices=("fail", "skip", "off"), default="fail",
+        help="a damaged record fails the job (default), is left out, or is not looked for",
+    )  # fmt: skip
+    parser.add_argument(
+        "--partition-bytes", type=size_argument, default=128 << 20, metavar="SIZE", help="log per task (default: 128m)"
+    )
+    parser.add_argument("--allow-loss", action="store_true", help="go on where retention was faster than the archive")
+    return parser
+
+
+def settings_of(a: argparse.Namespace) -> Settings:
+    """The settings that a command line means."""
+    settings = Settings(
+        a.store, a.archive, a.topics, a.properties, a.compression, a.level, a.verify_crc, a.partition_bytes,
+        a.allow_loss,
+    )  # fmt: skip
+    return settings if a.compression == "zstd" else replace(settings, level=None)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return carry_out(build_parser(), settings_of, run, argv)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that tasks find its functions.
+    from mqfast.spark.jobs import archive
+
+    sys.exit(archive.main())

@@ -1,0 +1,172 @@
+"""The command line of every job: common arguments, the session, the report, and how errors become exit codes.
+
+Room: the Spark adapter. It must never show a traceback for what a user, a store or a disk may do wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mqfast import errors
+from mqfast.errors import CorruptFile, DataLoss, MqfastError, StorageError, StoreLocked, UsageError
+from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.options import size
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ExitCode", "carry_out", "count", "job_parser", "names", "size_argument"]
+
+S = TypeVar("S")
+
+
+class ExitCode(IntEnum):
+    """How a job ended."""
+
+    OK = 0
+    """Done, nothing wrong was found."""
+    DAMAGE = 1
+    """Damage was found, or messages that should be there are gone."""
+    USAGE = 2
+    """Wrong arguments, or not the store or archive that was expected."""
+    STORAGE = 3
+    """The operating system refused a file operation."""
+    LOCKED = 4
+    """Another process has the store or the archive."""
+    FAILED = 5
+    """Spark failed."""
+    INTERRUPTED = 130
+
+
+_EPILOG: Final = (
+    "Exit codes: 0 done; 1 damage found or messages gone; 2 wrong arguments or not the expected store or archive; "
+    "3 a file operation was refused; 4 another process is at work there; 5 Spark failed; 130 interrupted. "
+    "Under spark-submit, --master and --conf belong to spark-submit."
+)
+_OURS: Final = re.compile(r"^.*\bmqfast\.errors\.(\w+): (.*)$", re.MULTILINE)
+
+
+def job_parser(name: str, text: str) -> argparse.ArgumentParser:
+    """A parser with what every job has."""
+    parser = argparse.ArgumentParser(prog=f"python -m mqfast.spark.jobs.{name}", description=text, epilog=_EPILOG)
+    common = parser.add_argument_group("every job")
+    common.add_argument("--json", action="store_true", help="print the report as one JSON object instead of tables")
+    common.add_argument("--report", metavar="FILE", help="write the report as JSON to this file as well")
+    common.add_argument("--master", metavar="URL", help="Spark's master (default: local[*])")
+    common.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be given repeatedly"
+    )
+    return parser
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("expected names separated by commas")
+    return found
+
+
+def size_argument(text: str) -> int:
+    """``128m`` as bytes."""
+    try:
+        return size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {error}") from None
+
+
+def count(text: str) -> int:
+    """A whole number above 0."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError("expected a whole number above 0")
+    return int(text)
+
+
+def carry_out(
+    parser: argparse.ArgumentParser,
+    settings_of: Callable[[argparse.Namespace], S],
+    run: Callable[[SparkSession, S], Report],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse, make a session, run, print the report; returns the exit code."""
+    arguments = parser.parse_args(argv)
+    spark: SparkSession | None = None
+    try:
+        settings = settings_of(arguments)
+        spark = _session(parser.prog, arguments)
+        began = time.monotonic()
+        report = run(spark, settings)
+        report.facts["seconds"] = round(time.monotonic() - began, 3)
+        if arguments.report is not None:
+            _write(arguments.report, report)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        code, text = _judge(error)
+        print(f"{parser.prog}: {text}", file=sys.stderr)
+        return code
+    finally:
+        if spark is not None:
+            spark.stop()
+    print(report.json() if arguments.json else report.text())
+    return ExitCode.DAMAGE if report.damaged else ExitCode.OK
+
+
+def _session(name: str, arguments: argparse.Namespace) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from mqfast.spark import conf, register
+
+    builder: Any = SparkSession.builder.appName(name.rpartition(" ")[2])
+    if arguments.master is not None:
+        builder = builder.master(arguments.master)
+    for setting in arguments.conf:
+        key, equals, value = setting.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--conf: expected NAME=VALUE, found {setting!r}")
+        builder = builder.config(key, value)
+    spark = conf(builder).getOrCreate()
+    register(spark)
+    return spark
+
+
+def _write(path: str, report: Report) -> None:
+    file = DurableFile(path)
+    try:
+        file.write(report.json().encode("ascii"))
+        file.commit()
+    finally:
+        file.discard()
+
+
+def _judge(error: Exception) -> tuple[ExitCode, str]:
+    """The exit code and one line; errors of ours that come out of a task or a plan are found in Spark's text."""
+    if isinstance(error, MqfastError):
+        return _code(type(error)), str(error)
+    if isinstance(error, OSError):
+        return ExitCode.STORAGE, str(error)
+    ours = _OURS.findall(str(error))
+    if ours:
+        kind, text = ours[-1]
+        return _code(getattr(errors, kind, MqfastError)), text
+    return ExitCode.FAILED, str(error).strip().partition("\n")[0]
+
+
+def _code(kind: type[BaseException]) -> ExitCode:
+    for base, code in (
+        (StoreLocked, ExitCode.LOCKED),
+        (UsageError, ExitCode.USAGE),
+        (StorageError, ExitCode.STORAGE),
+        (CorruptFile, ExitCode.DAMAGE),
+        (DataLoss, ExitCode.DAMAGE),
+    ):
+        if issubclass(kind, base):
+            return code
+    return ExitCode.FAILED

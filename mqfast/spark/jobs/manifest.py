@@ -1,0 +1,150 @@
+"""The manifests of an archive: which Parquet files belong to it, and which part of the log they hold.
+
+    <archive>/_manifest/00000001.json         one for each run that is complete, written last
+    <archive>/_manifest/running.json          a run has begun and not ended: what it wrote is in no manifest
+    <archive>/_manifest/lock                  held by the run that is at work
+    <archive>/topic=<topic>/date=<day>/<start>-<end>-<part>.parquet
+
+Room: the Spark adapter; knows neither Spark nor Arrow. It must never name a file that is not durable. Readers go by
+the manifests: beside the named files there may be those of a run that did not end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from mqfast.errors import CorruptFile, UsageError
+from mqfast.spark.jobs.files import locked, make_directory, read_json, write_json
+
+__all__ = ["ArchivedFile", "Manifest", "manifests", "only_run", "path_of", "save"]
+
+_VERSION: Final = 1
+_NAME: Final = re.compile(r"([0-9]{8})\.json")
+_FOLDER: Final = "_manifest"
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """One Parquet file; ``path`` is relative to the archive, ``piece_start`` and ``piece_end`` say which part of the
+    log the task read that wrote it, ``crc`` is the CRC-32 of its bytes.
+    """
+
+    path: str
+    topic: str
+    date: str
+    piece_start: int
+    piece_end: int
+    rows: int
+    bytes: int
+    crc: int
+    min_physical_offset: int
+    max_physical_offset: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One run: the log from ``start`` up to, not including, ``end``; ``topics``: only these, or None for all."""
+
+    number: int
+    store_id: str
+    start: int
+    end: int
+    topics: tuple[str, ...] | None
+    properties: str
+    made_ms: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Messages in all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+def path_of(topic: str, date: str, piece_start: int, piece_end: int, part: int) -> str:
+    """Where a file goes; the same for every attempt of a task."""
+    # Quoted as Hive does it, so that other readers see the topic's name.
+    return f"topic={quote(topic, safe='')}/date={date}/{piece_start:020d}-{piece_end:020d}-{part}.parquet"
+
+
+def manifests(archive: str) -> list[Manifest]:
+    """All complete runs, oldest first; empty for what is no archive yet.
+
+    Raises: CorruptFile where one is damaged, missing, or does not go on where the one before ended.
+    """
+    folder = os.path.join(archive, _FOLDER)
+    if not os.path.isdir(folder):
+        return []
+    found: list[Manifest] = []
+    for name in sorted(filter(_NAME.fullmatch, os.listdir(folder))):
+        path = os.path.join(folder, name)
+        manifest = _load(path)
+        if manifest.number != len(found) + 1 or f"{manifest.number:08d}.json" != name:
+            raise CorruptFile(
+                "a manifest is not in its place", path=path, expected=len(found) + 1, found=manifest.number
+            )
+        if found and manifest.start < found[-1].end:
+            raise CorruptFile("a manifest repeats a part of the log", path=path, expected=found[-1].end, found=name)
+        found.append(manifest)
+    return found
+
+
+def _load(path: str) -> Manifest:
+    value = read_json(path)
+    if value.get("version") != _VERSION:
+        raise CorruptFile("a manifest of another version", path=path, expected=_VERSION, found=value.get("version"))
+    value.pop("version")
+    try:
+        files = tuple(ArchivedFile(**file) for file in value.pop("files"))
+        topics = value.pop("topics")
+        return Manifest(files=files, topics=None if topics is None else tuple(topics), **value)
+    except (TypeError, KeyError) as error:
+        raise CorruptFile("a manifest is not as it was written", path=path, found=str(error)) from None
+
+
+def save(archive: str, manifest: Manifest) -> None:
+    """Durable on return: from now on the files of this run belong to the archive. Only inside ``only_run``."""
+    value: dict[str, Any] = {"version": _VERSION, **asdict(manifest)}
+    write_json(os.path.join(archive, _FOLDER, f"{manifest.number:08d}.json"), value)
+
+
+@contextmanager
+def only_run(archive: str) -> Iterator[list[Manifest]]:
+    """The block is the one run at work in the archive, and gets the manifests of those before it.
+
+    What a run left behind that did not end is removed first.
+    Raises: StoreLocked, CorruptFile, UsageError where the directory holds something else.
+    """
+    folder = os.path.join(archive, _FOLDER)
+    if os.path.isdir(archive) and os.listdir(archive) and not os.path.isdir(folder):
+        raise UsageError(f"{archive}: expected an archive or an empty directory, found {os.listdir(archive)[0]}")
+    make_directory(folder)
+    note = os.path.join(folder, "running.json")
+    with locked(os.path.join(folder, "lock"), f"archive {archive}"):
+        done = manifests(archive)
+        if os.path.exists(note):
+            _sweep(archive, done)
+        write_json(note, {"pid": os.getpid()})
+        yield done
+        os.unlink(note)
+
+
+def _sweep(archive: str, done: Sequence[Manifest]) -> None:
+    known = {file.path for manifest in done for file in manifest.files}
+    for directory, _, names in os.walk(archive):
+        for name in names:
+            path = os.path.join(directory, name)
+            unnamed = name.endswith(".parquet") and os.path.relpath(path, archive) not in known
+            if unnamed or name.endswith(".tmp"):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)

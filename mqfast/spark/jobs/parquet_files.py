@@ -1,0 +1,159 @@
+"""Rows of one piece of a store into Parquet files, one for each topic and day, inside a task.
+
+Room: the Spark adapter; runs where pyarrow is. Rows are kept per file until there are enough for a row group, so that
+what is in memory is bounded whatever the number of topics. It must never write the same file differently when a task
+runs again: names and contents follow from the piece alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.jobs.manifest import ArchivedFile, path_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+__all__ = ["PieceFiles", "by_topic_and_day"]
+
+_DAY_US: Final = 86_400_000_000
+_MOST_PENDING_BYTES: Final = 48 << 20
+_MOST_OPEN: Final = 200
+# What repeats; for the others a dictionary only takes time.
+_REPEATING: Final = ["topic", "tags", "bornHost", "storeHost"]
+_WITHOUT_STATISTICS: Final = frozenset({"body", "properties", "keys", "uniqKey", "bornHost", "storeHost"})
+
+
+def by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
+    """The rows of a batch by topic and UTC day of the store time, each part in the order of the batch."""
+    import numpy as np
+    import pyarrow as pa
+
+    if batch.num_rows == 0:
+        return
+    topics = batch.column("topic").dictionary_encode()
+    days = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // _DAY_US
+    names = topics.dictionary.to_pylist()
+    codes = (days - days.min()) * len(names) + topics.indices.to_numpy()
+    if codes.min() == codes.max():
+        yield names[0], str(np.datetime64(int(days[0]), "D")), batch
+        return
+    order = np.argsort(codes, kind="stable")
+    batch, codes = batch.take(pa.array(order)), codes[order]
+    cuts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+    for start, end in pairwise(cuts):
+        row = int(order[start])
+        day = str(np.datetime64(int(days[row]), "D"))
+        yield names[topics.indices[row].as_py()], day, batch.slice(start, end - start)
+
+
+@dataclass
+class _Open:
+    """One file that is being filled."""
+
+    path: str
+    topic: str
+    date: str
+    pending: list[pa.RecordBatch] = field(default_factory=list)
+    pending_bytes: int = 0
+    file: DurableFile | None = None
+    writer: pq.ParquetWriter | None = None
+    rows: int = 0
+    first: int = 0
+    last: int = 0
+
+
+class PieceFiles:
+    """The files of one piece of the log; a context manager: an error removes what is not finished.
+
+    Thread: one.
+    """
+
+    def __init__(self, archive: str, piece_start: int, piece_end: int, compression: str, level: int | None) -> None:
+        self._archive: Final = archive
+        self._piece: Final = (piece_start, piece_end)
+        self._compression: Final = compression
+        self._level: Final = level
+        self._open: Final[dict[tuple[str, str], _Open]] = {}
+        self._part = 0
+        self._pending_bytes = 0
+        self._done: list[ArchivedFile] = []
+
+    def __enter__(self) -> PieceFiles:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for entry in self._open.values():
+            if entry.file is not None:
+                entry.file.discard()
+
+    def add(self, batch: pa.RecordBatch, topics: frozenset[str] | None = None) -> None:
+        """Take the rows of these topics, in log order."""
+        for topic, date, rows in by_topic_and_day(batch):
+            if topics is None or topic in topics:
+                self._take(topic, date, rows)
+        while self._pending_bytes > _MOST_PENDING_BYTES:
+            self._write(max(self._open.values(), key=lambda entry: entry.pending_bytes))
+            if sum(entry.writer is not None for entry in self._open.values()) >= _MOST_OPEN:
+                self._end_part()
+
+    def _take(self, topic: str, date: str, rows: pa.RecordBatch) -> None:
+        entry = self._open.get((topic, date))
+        if entry is None:
+            path = path_of(topic, date, *self._piece, self._part)
+            entry = self._open[topic, date] = _Open(path, topic, date)
+        offsets = rows.column("physicalOffset")
+        if entry.rows == 0:
+            entry.first = offsets[0].as_py()
+        entry.last = offsets[-1].as_py()
+        entry.rows += rows.num_rows
+        entry.pending.append(rows)
+        size = rows.nbytes
+        entry.pending_bytes += size
+        self._pending_bytes += size
+
+    def _write(self, entry: _Open) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_batches(entry.pending)
+        if entry.writer is None:
+            entry.file = DurableFile(os.path.join(self._archive, entry.path))
+            known = table.schema.names
+            entry.writer = pq.ParquetWriter(
+                entry.file, table.schema, compression=self._compression, compression_level=self._level,
+                use_dictionary=[name for name in _REPEATING if name in known],
+                write_statistics=[name for name in known if name not in _WITHOUT_STATISTICS],
+            )  # fmt: skip
+        entry.writer.write_table(table, row_group_size=table.num_rows)
+        self._pending_bytes -= entry.pending_bytes
+        entry.pending, entry.pending_bytes = [], 0
+
+    def _end_part(self) -> None:
+        for entry in self._open.values():
+            if entry.pending:
+                self._write(entry)
+            assert entry.writer is not None
+            assert entry.file is not None
+            entry.writer.close()
+            entry.file.commit()
+            self._done.append(
+                ArchivedFile(
+                    path=entry.path, topic=entry.topic, date=entry.date, piece_start=self._piece[0],
+                    piece_end=self._piece[1], rows=entry.rows, bytes=entry.file.bytes, crc=entry.file.crc,
+                    min_physical_offset=entry.first, max_physical_offset=entry.last,
+                )
+            )  # fmt: skip
+        self._open.clear()
+        self._part += 1
+
+    def close(self) -> list[ArchivedFile]:
+        """All files are durable on return."""
+        self._end_part()
+        return self._done

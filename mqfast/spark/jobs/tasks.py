@@ -1,0 +1,61 @@
+"""Work of a job that runs in Spark's tasks: one task for each item, results in the order of the items.
+
+Room: the Spark adapter. Functions given here must be named in an importable module, so that executors find them by
+name. It must never hold more than the results in the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["run_tasks", "tell"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+_LOOK_EVERY_S: Final = 1.0
+
+
+def tell(text: str) -> None:
+    """One line of progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], what: str) -> list[R]:
+    """Do ``task`` for each item on the cluster; progress goes to stderr.
+
+    Raises: what Spark raises when a task fails for good; its text ends with the task's own error.
+    """
+    if not items:
+        return []
+    context, group = spark.sparkContext, uuid.uuid4().hex
+    done = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(context, group, len(items), what, done), daemon=True)
+    context.setJobGroup(group, what)
+    watcher.start()
+    try:
+        return context.parallelize(items, len(items)).map(task).collect()
+    finally:
+        done.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+
+
+def _watch(context: SparkContext, group: str, items: int, what: str, done: threading.Event) -> None:
+    tracker = context.statusTracker()
+    told = -1
+    while not done.wait(_LOOK_EVERY_S):
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        finished = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        if finished != told:
+            told = finished
+            tell(f"{what}: {finished} of {items} tasks")
