@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mqfast.errors import ConfigError, DataLoss, StorageError, StoreNotFound
 from mqfast.spark import views
-from mqfast.spark.plan import LogFile, Piece, Queue, QueueRange, ScanRange, Snapshot
+from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Snapshot
 from mqfast.spark.schema import Column
 from mqfast.store._gather import Gather
 from mqfast.store._os import REAL
@@ -102,8 +102,11 @@ class Access(Protocol):
     def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
         """Ask the store to keep everything from a physical offset on for a while, if it can be asked."""
 
+    def rest(self) -> None:
+        """Let go of open files until the next use; what was learnt of the store is kept."""
+
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of everything."""
 
 
 def open_access(options: Options) -> Access:
@@ -158,8 +161,12 @@ class LocalAccess:
         self.root: Final = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
         self.reader: Final = StoreReader(self.root)
 
+    def rest(self) -> None:
+        """Let go of open files until the next use; what was learnt of the store is kept."""
+        self.reader.release_files()
+
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of everything."""
         self.reader.close()
 
     # --- planning ----------------------------------------------------------------------------------------------------
@@ -170,14 +177,11 @@ class LocalAccess:
         taken_ms = time.time_ns() // 1_000_000
         queues = tuple(Queue(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in self.reader.queues())
         start, end = self.reader.readable_range()
-        files = tuple(
-            LogFile(path, first, size, min(max(end - first, 0), size)) for path, first, size in self.reader.log_files()
-        )
-        return Snapshot(self.root, self._store_id(), taken_ms, start, end, files, queues)
+        return Snapshot(self.root, self._store_id(), taken_ms, start, end, queues)
 
     def _store_id(self) -> str:
         """Start and checksum of the last file of the log that holds a record; one that stays longest is taken."""
-        for path, start, _ in reversed(self.reader.log_files()):
+        for start, path in reversed(self.reader.log_starts()):
             head = _head(path)
             if head.strip(b"\0"):
                 return f"{start:020d}-{zlib.crc32(head):08x}"
@@ -191,7 +195,7 @@ class LocalAccess:
         if store_id == "empty":
             return
         start = int(store_id[:20])
-        for path, first, _ in self.reader.log_files():
+        for first, path in self.reader.log_starts():
             if first == start and f"{start:020d}-{zlib.crc32(_head(path)):08x}" == store_id:
                 return
         raise StoreNotFound(
@@ -252,9 +256,9 @@ class LocalAccess:
 
     def log_path(self, physical_offset: int) -> str:
         """The file of the log that holds a physical offset; the name that it would have where there is none."""
-        for path, start, size in self.reader.log_files():
-            if start <= physical_offset < start + size:
-                return path
+        before = [path for start, path in self.reader.log_starts() if start <= physical_offset]
+        if before and physical_offset < int(os.path.basename(before[-1])) + os.path.getsize(before[-1]):
+            return before[-1]
         return os.path.join(self.reader.paths.commit_logs[0], offset_name(physical_offset))
 
     def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
@@ -273,6 +277,7 @@ class LocalAccess:
 
     def view_rows(self, piece: Piece, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
         """See Access."""
+        self.reader.refresh()
         return views.view_rows(self, piece, columns, options)
 
     # --- reading -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from mqfast.message import LMQ_PREFIX
 
 __all__ = [
-    "LogFile",
     "Piece",
     "Places",
     "Queue",
@@ -28,16 +27,6 @@ __all__ = [
 
 # Along the log when at least this part of the bytes between the first and the last message is asked for.
 _LOG_SHARE: Final = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """One file of the log; ``used`` bytes of it belong to the log."""
-
-    path: str
-    start: int
-    bytes: int
-    used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,6 @@ class Snapshot:
     taken_ms: int
     log_start: int
     log_end: int
-    files: tuple[LogFile, ...] = ()
     queues: tuple[Queue, ...] = ()
 
     @property

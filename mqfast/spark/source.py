@@ -102,14 +102,36 @@ def settle() -> None:
         gc.freeze()
 
 
+_opened: tuple[str, str, Access] | None = None
+
+
+def opened(options: Options, store_id: str) -> Access:
+    """The store of a task; a worker's next task of the same store finds it opened and listed.
+
+    Raises: StoreNotFound where the store is another one than was planned.
+    """
+    global _opened
+    place = repr((options.path, options.name_server, options.brokers))
+    if _opened is not None and _opened[:2] == (place, store_id):
+        access = _opened[2]
+        access.check(store_id)
+        return access
+    if _opened is not None:
+        _opened[2].close()
+        _opened = None
+    access = open_access(options)
+    access.check(store_id)
+    _opened = (place, store_id, access)
+    return access
+
+
 def read_part(part: Part) -> Iterator[pa.RecordBatch]:
     """The rows of one partition.
 
     Raises: StoreNotFound where the store is another one, CorruptFile, DataLoss, StorageError.
     """
-    access = open_access(part.options)
+    access = opened(part.options, part.store_id)
     try:
-        access.check(part.store_id)
         if part.options.view != "messages":
             yield from access.view_rows(part.piece, part.columns, part.options)
             return
@@ -118,7 +140,7 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
         for piece in part.piece.queues:
             yield from access.gather(piece, part.columns, part.settings)
     finally:
-        access.close()
+        access.rest()
 
 
 def read_settings(options: Options, selection: Selection) -> ReadSettings:

@@ -69,14 +69,14 @@ def _audit_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> 
     """Parts of files: one row each."""
     pieces: list[Piece] = []
     at = snapshot.log_start
-    for file in snapshot.files:
-        end = min(file.start + file.bytes, snapshot.log_end)
-        if file.start >= snapshot.log_end:
+    for _, start, size in access.reader.log_files():
+        end = min(start + size, snapshot.log_end)
+        if start >= end:
             break
-        if file.start > at:  # a file is missing: the row says so
-            pieces.append(Piece(scan=ScanRange(at, file.start)))
-        parts = max(1, round((end - file.start) / options.partition_bytes))
-        pieces += [Piece(scan=piece) for piece in scan_pieces(file.start, end, parts, access)]
+        if start > at:  # a file is missing: the row says so
+            pieces.append(Piece(scan=ScanRange(at, start)))
+        parts = max(1, round((end - start) / options.partition_bytes))
+        pieces += [Piece(scan=piece) for piece in scan_pieces(start, end, parts, access)]
         at = end
     return pieces
 

@@ -61,6 +61,12 @@ class _Columns:
             raise DataLoss(what)
         self.lost.append(what)
 
+    def _log_file(self, physical: int) -> PreadFile | None:
+        try:
+            return self._reader._log_file(physical) if physical >= 0 else None
+        except StoreNotFound:  # gone between two looks
+            return None
+
     def _rest(self) -> Iterator[RecordColumns]:
         if self._gather.rows:
             yield self._gather.take()
@@ -82,7 +88,7 @@ class LogColumns(_Columns):
 
     def _run(self) -> Iterator[RecordColumns]:
         while self.at < self._end:
-            file = self._reader._log_file(self.at)
+            file = self._log_file(self.at)
             if file is None:
                 self._over_a_gap()
             else:
@@ -90,7 +96,7 @@ class LogColumns(_Columns):
         yield from self._rest()
 
     def _over_a_gap(self) -> None:
-        following = min((start for _, start, _ in self._reader.log_files() if start > self.at), default=self._end)
+        following = min((start for start, _ in self._reader.log_starts() if start > self.at), default=self._end)
         following = min(following, self._end)
         self.damage.append((self.at, "no file"))
         self.skipped_bytes += following - self.at
@@ -188,12 +194,6 @@ class QueueColumns(_Columns):
                     number += 1
             self._at = first + count
 
-    def _log_file(self, physical: int) -> PreadFile | None:
-        try:
-            return self._reader._log_file(physical) if physical >= 0 else None
-        except StoreNotFound:
-            return None
-
     def _unit_bytes(self) -> bytes:
         """The next units, of one file of the queue."""
         stream = self._queue.stream
@@ -216,7 +216,7 @@ class QueueColumns(_Columns):
 
     def _over_lost(self, data: bytes, number: int, first: int) -> int:
         """Units whose file of the log is gone; returns the number of the first one that may be there again."""
-        begin = min((start for _, start, _ in self._reader.log_files()), default=0)
+        begin = min((start for start, _ in self._reader.log_starts()), default=0)
         stop = number + 1
         while stop * _UNIT_BYTES < len(data):
             physical = int.from_bytes(data[stop * _UNIT_BYTES : stop * _UNIT_BYTES + 8], "big", signed=True)

@@ -554,6 +554,17 @@ class StoreReader:
             self._readable_end = self._whole_until(known)
             return self._log.begin, self._readable_end
 
+    def log_starts(self) -> list[tuple[int, str]]:
+        """Physical offset of the first byte and path of every file of the log, as of the last listing."""
+        with self._lock:
+            self._check_open()
+            return [(file.start_offset, file.path) for file in self._log.files]
+
+    def release_files(self) -> None:
+        """Let go of all open files, so that removed ones give their space back; they are opened again when needed."""
+        with self._lock:
+            self._files.clear()
+
     def log_files(self) -> list[tuple[str, int, int]]:
         """Path, physical offset of the first byte and length of every file of the log, as of the last listing.
 

@@ -48,7 +48,7 @@ class Even:
 
 
 def snapshot(queues: Sequence[Queue], log_end: int) -> Snapshot:
-    return Snapshot("/store", "id", 0, 0, log_end, (), tuple(queues))
+    return Snapshot("/store", "id", 0, 0, log_end, tuple(queues))
 
 
 COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=12)

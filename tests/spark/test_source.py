@@ -23,8 +23,13 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 import mqfast
 from mqfast.config import StoreConfig
+from mqfast.errors import StoreNotFound
 from mqfast.spark import SETTINGS, conf, register
+from mqfast.spark.access import LocalAccess
+from mqfast.spark.options import BATCH, parse
+from mqfast.spark.plan import Queue
 from mqfast.spark.schema import VIEWS, arrow_schema, struct_type
+from mqfast.spark.source import opened
 from mqfast.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -279,6 +284,24 @@ def test_a_store_that_may_not_be_written_is_read_without_a_lease(
     shutil.copytree(store, copy, ignore=lambda _, names: [name for name in names if name == "spark-leases"])
     (copy / "spark-leases").write_text("in the way")  # works for root as well, whom no permission stops
     assert load(spark, copy, columns="bodySize").count() == 240
+
+
+def test_a_worker_keeps_a_store_open_until_it_is_another_one(store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    options = parse({"path": str(copy)}, BATCH)
+    first = opened(options, LocalAccess(str(copy)).snapshot().store_id)
+    first.rest()
+    assert opened(options, LocalAccess(str(copy)).snapshot().store_id) is first
+    old = LocalAccess(str(copy)).snapshot().store_id
+    shutil.rmtree(copy)
+    with mqfast.open(copy, config=StoreConfig.tiny()) as other:
+        other.put("T", b"other")
+    with pytest.raises(StoreNotFound, match="not the store"):
+        opened(options, old)
+    second = opened(options, LocalAccess(str(copy)).snapshot().store_id)
+    assert second is not first
+    assert second.snapshot().queues == (Queue("T", 0, 0, 1),)
 
 
 # --- views -----------------------------------------------------------------------------------------------------------
