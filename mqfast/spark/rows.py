@@ -150,7 +150,7 @@ class RowWriter:
         return self._encoder.encode(
             [self._topic_bytes(name) for name in names],
             _int32([index[topic] for topic in topics]),
-            _int32(queues),
+            self._queue_numbers(queues),
             offsets,
             data,
             texts,
@@ -253,6 +253,13 @@ class RowWriter:
                 number = abs(java_hash(key))
             chosen.append(number % self._queues_of(topics[i]))
         return chosen
+
+    def _queue_numbers(self, queues: list[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        try:
+            return _int32(queues)
+        except OverflowError:
+            i = next(i for i, queue_id in enumerate(queues) if not -(1 << 31) <= queue_id < 1 << 31)
+            raise self._refuse(i, f"expected a queue id below 2^31, found {queues[i]}") from None
 
     # --- delay ---
 

@@ -251,6 +251,11 @@ def test_delayed_rows_stand_where_a_broker_puts_them(store: mqfast.MessageStore)
         ({"body": [b""], "topic": ["x" * 128]}, MqfastError, "topic: expected at most 127 bytes"),
         ({"body": [b"x" * (4 << 20) + b"y"], "topic": ["t"]}, MessageTooLarge, "row 0: expected a body of at most"),
         ({"body": [b""], "topic": ["t"], "queueId": [-1]}, MessageIllegal, "row 0: expected a queue id from 0"),
+        (
+            {"body": [b""], "topic": ["t"], "queueId": pa.array([1 << 31])},
+            MessageIllegal,
+            "row 0: expected a queue id below",
+        ),
         ({"body": [b""], "topic": ["t"], "sysFlag": [0x80]}, MessageIllegal, "row 0: expected single messages"),
         ({"body": [b""], "topic": ["t"], "bornHost": ["here"]}, MessageIllegal, "row 0: host"),
         ({"body": [b""], "topic": ["t"], "properties": [[("a", "b\x02c")]]}, MessageIllegal, r"row 0: property 'a'"),
