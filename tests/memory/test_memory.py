@@ -34,6 +34,26 @@ def test_failing_allocations(part: int, seed: int) -> None:
     assert counts["raised"] > 30
 
 
+# They make so few that every single one can fail: what an engine allocates for itself is mostly one of them.
+FEW = (
+    *("put", "put-new-topic", "put-keys", "put-bytearray", "put-properties", "put-crc", "put-roll", "put-sync"),
+    *("put-pool", "put-message", "put-light", "put-inner-batch", "put-nowait", "put-many", "put-many-bytearrays"),
+    *("put-many-sync", "put-batch", "producer", "producer-put", "producer-put-key", "producer-put-many"),
+    *("query", "offset-by-time", "bounds", "flush", "flush-pool"),
+)
+
+
+def test_every_allocation_of_the_calls_that_make_few(seed: int) -> None:
+    print(f"python tests/memory/memory_runs.py 1 {seed} {' '.join(FEW)}")
+    try:
+        counts, wrong = runs.run_cases(FEW, 1, seed)
+    except runs.CannotRun as reason:
+        pytest.skip(str(reason))
+    assert not wrong, "\n".join(wrong)
+    assert counts["cases"] == len(FEW)
+    assert counts["raised"] > 1000
+
+
 def test_service_threads_outlive_a_lack_of_memory() -> None:
     try:
         counts, wrong = runs.run_cases(["services"], STEP, 0)
