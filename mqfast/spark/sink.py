@@ -21,7 +21,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, UsageError
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter, check_columns
-from mqfast.spark.staging import StagedFile, Transaction, check_not_owned, clean_staging
+from mqfast.spark.staging import StagedFile, Transaction, check_target, clean_staging
 from mqfast.store._os import OsDoor
 from mqfast.store.metadata import TopicTable
 from mqfast.store.paths import StorePaths
@@ -133,7 +133,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         super().__init__(options, schema)
         if overwrite:
             raise ConfigError('mode: expected append, found overwrite; a log is only ever added to: .mode("append")')
-        check_not_owned(self.store_path)
+        check_target(self.store_path)
         # One job, one id: a repeated task writes under the same one, a repeated job only when the user names it.
         self._txn_id: Final = options.txn_id or f"job-{uuid.uuid4().hex}"
 
@@ -166,7 +166,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
                 "write such results by foreachBatch with a txnId of the batch"
             )
         if not os.path.isdir(self.staging):
-            check_not_owned(self.store_path)  # later another sink may have it for a moment: commits wait
+            check_target(self.store_path)  # later another sink may have it for a moment: commits wait
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task. Raises: UsageError outside of a streaming query."""

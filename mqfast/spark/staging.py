@@ -28,14 +28,14 @@ from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
-from mqfast.errors import CorruptFile, StoreLocked, UsageError
+from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.store._os import OsDoor
 from mqfast.store._staged import append_records, count_records
 from mqfast.store.lock import StoreLock
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.reader import StoreReader
 
-__all__ = ["STAMP", "Committed", "StagedFile", "StagingWriter", "Transaction", "check_not_owned", "clean_staging"]
+__all__ = ["STAMP", "Committed", "StagedFile", "StagingWriter", "Transaction", "check_target", "clean_staging"]
 
 STAMP: Final = "SPK"
 _VERSION: Final = 1
@@ -45,6 +45,7 @@ _MARKERS_KEPT: Final = 100
 _CLEAN_EVERY_S: Final = 3600.0
 _MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
 _OF_BATCH: Final = re.compile(r"(\d+)(?:\.intent|-.*\.records)$")
+_BESIDE: Final = frozenset(("lock", "spark-staging", "spark-leases", "checkpoint"))
 _NOT_AS_LEFT: Final = "a staged file is not as its task left it"
 _LIVE: Final = (
     "{path} is open in another process: a store has one writer. Writing into a live broker's store goes through the "
@@ -182,9 +183,17 @@ class StagingWriter:
 # --- the store -------------------------------------------------------------------------------------------------------
 
 
-def check_not_owned(store_path: str) -> None:
-    """Raises: StoreLocked when another process has the store open for writing."""
+def check_target(store_path: str) -> None:
+    """Is there a store, or room for a new one?
+
+    Raises: ConfigError, where something else is; StoreLocked, when another process has the store open for writing.
+    """
     if not os.path.isdir(store_path):
+        return
+    names = set(os.listdir(store_path))
+    if "commitlog" not in names and names - _BESIDE:
+        raise ConfigError(f"path {store_path}: expected a store or an empty directory, found {min(names - _BESIDE)!r}")
+    if not names:
         return
     try:
         StoreLock.acquire(OsDoor(), os.path.join(store_path, "lock")).release()

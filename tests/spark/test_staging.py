@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import mqfast
-from mqfast.errors import CorruptFile, StoreLocked, UsageError
+from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
-from mqfast.spark.staging import StagedFile, Transaction, check_not_owned, clean_staging
+from mqfast.spark.staging import StagedFile, Transaction, check_target, clean_staging
 from mqfast.store._staged import RowEncoder, append_records, count_records
 
 FILE_BYTES = 1 << 18
@@ -445,13 +445,24 @@ def test_a_store_that_somebody_writes_is_never_written_by_the_sink(tmp_path: Pat
     assert owner.stdout.readline() == "open\n"
     transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=200)
     files = stage(transaction, 0)
-    for refused in (lambda: check_not_owned(store), lambda: transaction.commit(0, files)):
+    for refused in (lambda: check_target(store), lambda: transaction.commit(0, files)):
         with pytest.raises(StoreLocked, match="goes through the broker, in a later release"):
             refused()
     owner.communicate("")
-    check_not_owned(store)
+    check_target(store)
     assert transaction.commit(0, files).appended == 2100
     assert stored(store) == expected(0)
+
+
+def test_a_directory_of_something_else_does_not_become_a_store(tmp_path: Path) -> None:
+    (tmp_path / "documents").mkdir()
+    check_target(str(tmp_path / "documents"))
+    check_target(str(tmp_path / "none"))
+    (tmp_path / "documents" / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="expected a store or an empty directory, found 'letter.txt'"):
+        check_target(str(tmp_path / "documents"))
+    assert os.listdir(tmp_path / "documents") == ["letter.txt"]
+    check_target(make_store(tmp_path / "store"))
 
 
 def test_the_sink_waits_for_another_sink(tmp_path: Path) -> None:
