@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcpy, memset
+from mqfast.store._bodies cimport Bodies, bodies_of
 from mqfast.store._commit_log cimport Appended, CommitLog, append_encoded, append_simple, prefault_piece, refused
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
@@ -404,7 +405,9 @@ cdef class PutPath:
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
         """Store many independent messages of one queue; the GIL is released once for all of them.
 
-        Args: bodies: a sequence of bytes-like objects, read before the call returns. Returns: BatchResult, in order.
+        Args: bodies: a sequence of bytes-like objects; or, without an object a body, the rows of a two-dimensional array, a one-dimensional
+        one of fixed-size bytes, void or records (numpy: buffer protocol), or an Arrow array, chunked array or column of binary or text.
+        Read before the call returns. Returns: BatchResult, in order.
         Raises: as put, for the first body that is refused before anything is written; DiskFull may leave a first part stored.
         """
         return self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags).put_many(bodies)
@@ -852,13 +855,9 @@ cdef class Producer:
 
     def put_many(self, bodies) -> BatchResult:
         """Store many independent messages; as MessageStore.put_many."""
-        cdef list items = listed(bodies, "bodies")
-        cdef Py_ssize_t n = len(items), i
+        cdef Bodies given = bodies_of(bodies)
+        cdef Py_ssize_t n = given.count, done = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
-        cdef Py_buffer *views = NULL
-        cdef const uint8_t **at = NULL
-        cdef int32_t *sizes = NULL
-        cdef Py_ssize_t taken = 0, done = 0
         cdef LogState *s = self.state
         cdef int64_t fixed = 90 + PyBytes_GET_SIZE(self.topic_text) + PyBytes_GET_SIZE(self.properties)
         cdef int64_t limit = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - fixed)
@@ -866,56 +865,30 @@ cdef class Producer:
         if n == 0:
             return result
         if self.general:
-            return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in items], False)
+            return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
         self.store.log.raise_state()
         cdef QueueState *q = self.q
         cdef bint prefault = self.store.log.prefault_window > 0
-        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
-        at = <const uint8_t **> PyMem_Malloc(n * sizeof(void *))
-        sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
-        views = <Py_buffer *> PyMem_Malloc(n * sizeof(Py_buffer))
         cdef const uint8_t *topic = <const uint8_t *> PyBytes_AS_STRING(self.topic_text)
         cdef int32_t topic_bytes = <int32_t> PyBytes_GET_SIZE(self.topic_text)
         cdef const uint8_t *properties = <const uint8_t *> PyBytes_AS_STRING(self.properties)
         cdef int32_t properties_bytes = <int32_t> PyBytes_GET_SIZE(self.properties)
-        try:
-            if result.items == NULL or at == NULL or sizes == NULL or views == NULL:
-                raise MemoryError()
-            for i in range(n):
-                body = items[i]
-                if PyBytes_CheckExact(body):
-                    at[i] = <const uint8_t *> PyBytes_AS_STRING(body)
-                    if PyBytes_GET_SIZE(body) > limit:
-                        raise MessageTooLarge(f"body {i}: expected at most {limit} bytes, found {PyBytes_GET_SIZE(body)}")
-                    sizes[i] = <int32_t> PyBytes_GET_SIZE(body)
+        given.fill(limit)
+        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
+        if result.items == NULL:
+            raise MemoryError()
+        while done < n:
+            with nogil:
+                done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
+                                    self.dispatch_later, fixed, prefault, given.at, given.sizes, result.items, done, n)
+            if done < n or mq_load32(&s.flags) & LOG_FAILED:
+                self.store.log.raise_state()    # a close behind the last message is no failure of this put
+            if done < n:
+                if q.deleted:
+                    self.rebind()
+                    q = self.q
                 else:
-                    try:
-                        PyObject_GetBuffer(body, &views[taken], PyBUF_SIMPLE)
-                    except (TypeError, BufferError, ValueError) as error:
-                        raise MessageIllegal(f"body {i}: expected a contiguous bytes-like object, found {type(body).__name__}") from error
-                    taken += 1
-                    at[i] = <const uint8_t *> views[taken - 1].buf
-                    if views[taken - 1].len > limit:
-                        raise MessageTooLarge(f"body {i}: expected at most {limit} bytes, found {views[taken - 1].len}")
-                    sizes[i] = <int32_t> views[taken - 1].len
-            while done < n:
-                with nogil:
-                    done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
-                                        self.dispatch_later, fixed, prefault, at, sizes, result.items, done, n)
-                if done < n or mq_load32(&s.flags) & LOG_FAILED:
-                    self.store.log.raise_state()    # a close behind the last message is no failure of this put
-                if done < n:
-                    if q.deleted:
-                        self.rebind()
-                        q = self.q
-                    else:
-                        self.store.log.roll(fixed + sizes[done])
-        finally:
-            for i in range(taken):
-                PyBuffer_Release(&views[i])
-            PyMem_Free(views)
-            PyMem_Free(at)
-            PyMem_Free(sizes)
+                    self.store.log.roll(fixed + given.sizes[done])
         result.count = n
         if self.store.sync_flush:
             result.outcome = self.store.settle(result.end_offset, self.store.sync_timeout_ns)
