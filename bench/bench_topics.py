@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import psutil
-from harness import QUICK, Table, in_memory, interleaved, scaled
+from harness import QUICK, Floor, Table, in_memory, interleaved, scaled
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import mqfast
@@ -42,8 +42,8 @@ def _disk(path: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
 
 
-def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
-    """Bound producers, one put to each queue in turn, beside a store of one queue."""
+def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
+    """Bound producers, one put to each queue in turn, beside a store of one queue; and what the memory alone costs."""
     body = b"x" * 256
     puts = scaled(PUTS)
 
@@ -79,7 +79,13 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
                     put(body)
                 return (time.perf_counter_ns() - began) / puts
 
-            many, one_queue = interleaved(many_work, one_work)
+            many, one_queue, spread, near = interleaved(
+                many_work,
+                one_work,
+                lambda: floor.spread_ns(place, count, puts),
+                lambda: floor.spread_ns(place, 1, puts),
+            )
+            apart = statistics.median(a - b for a, b in zip(spread, near, strict=True))
             ratio = statistics.median(b / a for a, b in zip(many, one_queue, strict=True))
             memory = _private_memory() - before
             limit = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -88,7 +94,8 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table) -> 
             disk = _disk(place / f"many{count}" / "consumequeue") / 2**20
             table.add(
                 f"put 256 B to {count:,} queues in turn",
-                f"{ratio:.2f}x of one queue ({ns:.0f} ns; {memory / 2**20:,.1f} MiB of its own, "
+                f"{ratio:.2f}x of one queue ({ns:.0f} ns, floor of touching them {apart:.0f} ns more than one; "
+                f"{memory / 2**20:,.1f} MiB of its own, "
                 f"{mapped:,} of {limit:,} mappings, "
                 f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s{where})",
                 ">= 0.8x at 10,000" if count >= 10_000 else "-",

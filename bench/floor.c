@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -79,5 +80,38 @@ int64_t sync_floor_ns(const char *path, const uint8_t *body, int64_t size, int64
     int64_t took = now_ns() - start;
     close(fd);
     unlink(path);
+    return took;
+}
+
+/* ns for count times of: one store to the next of many places, each in a page of its own mapping of file_bytes as a queue has it, one to
+ * each of two cache lines beside it (what a store must remember of a queue), and a full fence, as taking a lock is one; -1: failed */
+int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, int64_t count) {
+    enum { LINES = 2, STRIDE = 1024 };
+    int64_t took = -1, mapped = 0;
+    volatile uint8_t **at = calloc((size_t)places, sizeof *at);
+    volatile uint8_t *known = calloc((size_t)places, STRIDE);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (at != NULL && known != NULL && fd >= 0 && ftruncate(fd, places * file_bytes) == 0) {
+        for (; mapped < places; mapped++) {
+            void *base = mmap(NULL, (size_t)file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, mapped * file_bytes);
+            if (base == MAP_FAILED) break;
+            at[mapped] = base;
+            *at[mapped] = 1;
+            known[mapped * STRIDE] = 1;
+        }
+        int64_t start = now_ns();
+        for (int64_t i = 0, place = 0; mapped == places && i < count; i++) {
+            for (int64_t line = 0; line < LINES; line++) known[place * STRIDE + line * 64]++;
+            (*at[place])++;
+            __atomic_thread_fence(__ATOMIC_SEQ_CST);
+            if (++place == places) place = 0;
+        }
+        if (mapped == places) took = now_ns() - start;
+    }
+    for (int64_t i = 0; i < mapped; i++) munmap((void *)at[i], (size_t)file_bytes);
+    if (fd >= 0) close(fd);
+    unlink(path);
+    free((void *)known);
+    free(at);
     return took;
 }

@@ -75,10 +75,12 @@ class Floor:
         self._copy = library.floor_ns
         self._sync = library.sync_floor_ns
         self._pages = library.page_floor_ns
-        for function in (self._copy, self._sync, self._pages):
+        self._spread = library.spread_floor_ns
+        for function in (self._copy, self._sync, self._pages, self._spread):
             function.restype = ctypes.c_int64
         self._copy.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+        self._spread.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
@@ -89,6 +91,10 @@ class Floor:
         """ns that the kernel takes to make as much of a fresh file writable as a record of this size needs."""
         took = self._pages(os.fsencode(directory / "floor"), megabytes << 20)
         return took / (megabytes << 20) * size
+
+    def spread_ns(self, directory: Path, places: int, count: int = 50_000, file_bytes: int = 6_004_736) -> float:
+        """ns to touch the next of so many queues: a page of its file and two cache lines, behind a fence."""
+        return self._spread(os.fsencode(directory / "floor"), places, file_bytes, count) / count
 
     def sync_ns(self, directory: Path, size: int, count: int = 200) -> float:
         """ns for one append and fdatasync."""

@@ -119,6 +119,7 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     cdef uint8_t *at
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
+    mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
     if now < 0:
         now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
