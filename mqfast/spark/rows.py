@@ -17,8 +17,8 @@ from mqfast import properties as _properties
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import check_topic, parse_host
+from mqfast.spark.commit import STAMP
 from mqfast.spark.options import Options, nearest_name
-from mqfast.spark.staging import STAMP
 from mqfast.store._record import java_hash
 from mqfast.store._staged import RowEncoder, merge_properties, property_texts
 

@@ -2,7 +2,7 @@
 
 Room: the Spark adapter. Spark makes a writer while it plans, sends copies of it to the tasks, and makes another one
 in each commit of a stream; what a commit must know therefore travels in the messages of the tasks. How a crash at any
-moment is survived stands in ``staging.py``. It must never write a store that somebody else has open.
+moment is survived stands in ``commit.py``. It must never write a store that somebody else has open.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, UsageError
+from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter, check_columns
-from mqfast.spark.staging import StagedFile, Transaction, check_target, clean_staging
+from mqfast.spark.staging import StagedFile, clean_staging
 from mqfast.store._os import OsDoor
 from mqfast.store.metadata import TopicTable
 from mqfast.store.paths import StorePaths

@@ -21,7 +21,8 @@ import pytest
 import mqfast
 from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
-from mqfast.spark.staging import StagedFile, Transaction, check_target, clean_staging
+from mqfast.spark.commit import Transaction, check_target
+from mqfast.spark.staging import StagedFile, clean_staging
 from mqfast.store._staged import RowEncoder, append_records, count_records
 
 FILE_BYTES = 1 << 18
@@ -459,7 +460,7 @@ def test_a_directory_of_something_else_does_not_become_a_store(tmp_path: Path) -
     check_target(str(tmp_path / "documents"))
     check_target(str(tmp_path / "none"))
     (tmp_path / "documents" / "letter.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="expected a store or an empty directory, found 'letter.txt'"):
+    with pytest.raises(ConfigError, match=r"expected a store or an empty directory, found 'letter\.txt'"):
         check_target(str(tmp_path / "documents"))
     assert os.listdir(tmp_path / "documents") == ["letter.txt"]
     check_target(make_store(tmp_path / "store"))

@@ -1,0 +1,325 @@
+"""The commit protocol of the sink: what tasks staged becomes messages of a store exactly once, whatever crashes when.
+
+Room: the Spark adapter; nothing of Spark or Arrow in it. Files and notes are in ``staging.py``. Each record carries the
+property SPK = transaction:batch:partition:row, so that whoever resumes an append that was cut off finds the last record
+that is there and goes on behind it. The store's own lock, held from before the intent is looked at until after the
+marker is written, keeps two drivers apart. A file is named by an intent only when it is durable, an intent is written
+only when the log is durable up to its start, a marker only when the records are.
+
+It must never truncate a log, and never wait for ever for a store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
+from mqfast.spark.staging import (
+    NOT_AS_LEFT,
+    VERSION,
+    StagedFile,
+    StagingWriter,
+    read_note,
+    record_blocks,
+    unlink,
+    write_note,
+)
+from mqfast.store._os import OsDoor
+from mqfast.store._staged import append_records
+from mqfast.store.lock import StoreLock
+from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.reader import StoreReader
+
+__all__ = ["STAMP", "Committed", "Transaction", "check_target"]
+
+STAMP: Final = "SPK"
+_BLANK_BYTES: Final = 8
+_MARKERS_KEPT: Final = 100
+_MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
+_OF_BATCH: Final = re.compile(r"(\d+)(?:\.intent|-.*\.records)$")
+_BESIDE: Final = frozenset(("lock", "spark-staging", "spark-leases", "checkpoint"))
+_LIVE: Final = (
+    "{path} is open in another process: a store has one writer. Writing into a live broker's store goes through the "
+    "broker, in a later release; until then stop its owner or write to a store of your own"
+)
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """How a commit ended: ``appended`` rows by this call, ``resumed`` when an earlier one was cut off, ``repeated``
+    when there was nothing left to do.
+    """
+
+    rows: int
+    appended: int
+    resumed: bool
+    repeated: bool
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def check_target(store_path: str) -> None:
+    """Is there a store, or room for a new one?
+
+    Raises: ConfigError, where something else is; StoreLocked, when another process has the store open for writing.
+    """
+    if not os.path.isdir(store_path):
+        return
+    names = set(os.listdir(store_path))
+    if "commitlog" not in names and names - _BESIDE:
+        raise ConfigError(f"path {store_path}: expected a store or an empty directory, found {min(names - _BESIDE)!r}")
+    if not names:
+        return
+    try:
+        StoreLock.acquire(OsDoor(), os.path.join(store_path, "lock")).release()
+    except StoreLocked:
+        raise StoreLocked(_LIVE.format(path=store_path)) from None
+
+
+def _open_waiting(store_path: str, wait_ms: int) -> MessageStore:
+    """The store without its services: neither retention nor any other thread runs while the sink has it.
+
+    Another sink, or a driver that was killed and whose worker still appends, may hold it for a moment.
+    Raises: StoreLocked.
+    """
+    deadline = time.monotonic() + wait_ms / 1000
+    while True:
+        try:
+            return open_store(store_path, _start_services=False)
+        except StoreLocked:
+            if time.monotonic() >= deadline:
+                raise StoreLocked(_LIVE.format(path=store_path)) from None
+            time.sleep(0.05)
+
+
+# --- the protocol ----------------------------------------------------------------------------------------------------
+
+
+class Transaction:
+    """One transaction id in one staging directory.
+
+    Args: owner: who writes under the id (a query's id); a second owner is refused, since its batch numbers mean other
+    rows. wait_ms: how long a locked store is waited for.
+    Thread: one; any number of processes.
+    """
+
+    def __init__(self, store_path: str, staging: str, txn_id: str, *, owner: str = "", wait_ms: int = 60_000) -> None:
+        self.store_path: Final = store_path
+        self.txn_id: Final = txn_id
+        self.key: Final = hashlib.sha256(txn_id.encode("utf-8")).hexdigest()[:16]
+        self.directory: Final = os.path.join(staging, f"{quote(txn_id, safe='')[:60]}-{self.key}")
+        self._staging: Final = staging
+        self._owner: Final = owner
+        self._wait_ms: Final = wait_ms
+
+    def stamp(self, batch: int, partition: int) -> bytes:
+        """What the properties of a task's records end with, up to the row's number."""
+        return f"{STAMP}\x01{self.key}:{batch}:{partition}:".encode("ascii")
+
+    def writer(self, batch: int, partition: int, attempt: int) -> StagingWriter:
+        """Where one task attempt stages its records."""
+        return StagingWriter(self.directory, batch, partition, attempt)
+
+    def is_done(self, batch: int) -> bool:
+        """Is the batch, or a later one, in the store? Raises: UsageError when another owner's is."""
+        last = self._last_marker()
+        if last is None:
+            return False
+        self._check_owner(read_note(self._path(last, "done")))
+        return last >= batch
+
+    def commit(self, batch: int, files: Iterable[StagedFile], step: Step = lambda name: None) -> Committed:
+        """Append what was staged, once. A second call for the same batch finds it done, or finishes it.
+
+        Args: step: called before each step that a crash may hit; for tests.
+        Raises: StoreLocked, UsageError, CorruptFile (before anything is appended), DiskFull and StorageError: then
+        call it again.
+        Durability: when it returns the records survive power loss.
+        """
+        given = sorted(files, key=lambda file: (file.partition, file.name))
+        if not given and not os.path.exists(self._path(batch, "intent")):
+            return Committed(0, 0, False, False)
+        step("open")
+        with _open_waiting(self.store_path, self._wait_ms) as store:
+            if self.is_done(batch):
+                step("clean")
+                self._clean(batch)
+                return Committed(sum(file.rows for file in given), 0, False, True)
+            intent = self._intent(batch)
+            resumed = intent is not None
+            if intent is None:
+                self._verify(given, store)
+                store.flush()
+                intent = {"start": store.max_physical_offset, "files": [asdict(file) for file in given]}
+                step("intend")
+                self._note(batch, "intent", intent)
+                step("intended")
+                last = None
+            else:
+                last = self._last_stamp(store, batch, intent)
+            named = [StagedFile(**file) for file in intent["files"]]
+            appended = self._append(store, named, last, step)
+            step("flush")
+            store.flush()
+            rows = sum(file.rows for file in named)
+            step("mark")
+            self._note(batch, "done", {"rows": rows, "start": intent["start"], "end": store.max_physical_offset})
+            step("marked")
+            self._clean(batch)
+            step("close")
+        return Committed(rows, appended, resumed, False)
+
+    def append_at_least_once(self, batch: int, files: Iterable[StagedFile]) -> Committed:
+        """Append without intent, stamp or marker: a repeated call repeats the messages."""
+        given = sorted(files, key=lambda file: (file.partition, file.name))
+        if given:
+            with _open_waiting(self.store_path, self._wait_ms) as store:
+                self._verify(given, store)
+                self._append(store, given, None, lambda name: None)
+                store.flush()
+            self._clean(batch)
+        rows = sum(file.rows for file in given)
+        return Committed(rows, rows, False, False)
+
+    def abort(self, batch: int, files: Iterable[StagedFile]) -> None:
+        """Forget what was staged, unless an intent names it: then only a commit can end it."""
+        if self._intent(batch) is None:
+            for file in files:
+                unlink(os.path.join(self.directory, file.name))
+
+    def forget(self) -> None:
+        """Remove every trace of a transaction that nobody can repeat, because nobody knows its id."""
+        for name in os.listdir(self.directory):
+            unlink(os.path.join(self.directory, name))
+        os.rmdir(self.directory)
+
+    # --- notes ---
+
+    def _path(self, batch: int, kind: str) -> str:
+        return os.path.join(self.directory, f"{batch}.{kind}")
+
+    def _note(self, batch: int, kind: str, value: dict[str, Any]) -> None:
+        said = {"version": VERSION, "txnId": self.txn_id, "batch": batch, "owner": self._owner}
+        write_note(self._path(batch, kind), {**said, **value})
+
+    def _intent(self, batch: int) -> dict[str, Any] | None:
+        intent = read_note(self._path(batch, "intent"))
+        self._check_owner(intent)
+        return intent
+
+    def _check_owner(self, note: dict[str, Any] | None) -> None:
+        if note is not None and note["owner"] != self._owner:
+            raise UsageError(
+                f"txnId {self.txn_id!r}: expected one query under it, found {note['owner']!r} before {self._owner!r}; "
+                "its batch numbers mean other rows. Give every query, and every new checkpoint, an id of its own"
+            )
+
+    def _batches(self, kind: str) -> list[int]:
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        found = (name.removesuffix(f".{kind}") for name in names if name.endswith(f".{kind}"))
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def _last_marker(self) -> int | None:
+        done = self._batches("done")
+        return done[-1] if done else None
+
+    def _clean(self, batch: int) -> None:
+        """Remove what the marker makes superfluous, of this batch and those before it; then old markers."""
+        for name in os.listdir(self.directory):
+            found = _OF_BATCH.match(name)
+            if found is not None and int(found[1]) <= batch:
+                unlink(os.path.join(self.directory, name))
+        for old in self._batches("done")[:-_MARKERS_KEPT]:
+            unlink(self._path(old, "done"))
+
+    # --- records ---
+
+    def _verify(self, files: Sequence[StagedFile], store: MessageStore) -> None:
+        """Every file is there, whole, undamaged and fits: what an intent names must not fail later."""
+        most = store.log.file_bytes - _BLANK_BYTES
+        for file in files:
+            rows = 0
+            for _, count in record_blocks(self.directory, file, most):
+                rows += count
+            if rows != file.rows:
+                path = os.path.join(self.directory, file.name)
+                raise CorruptFile(NOT_AS_LEFT, path=path, expected=file.rows, found=rows)
+
+    def _append(
+        self, store: MessageStore, files: Sequence[StagedFile], last: tuple[int, int] | None, step: Step
+    ) -> int:
+        """Append all records, or those behind the last one that is there (partition, row)."""
+        appended = 0
+        for file in files:
+            if last is not None and file.partition < last[0]:
+                continue
+            skip = last[1] + 1 if last is not None and file.partition == last[0] else 0
+            for block, count in record_blocks(self.directory, file):
+                if skip >= count:
+                    skip -= count
+                    continue
+                step("append")
+                appended += append_records(store, _behind(block, skip))
+                skip = 0
+                step("appended")
+        return appended
+
+    def _last_stamp(self, store: MessageStore, batch: int, intent: dict[str, Any]) -> tuple[int, int] | None:
+        """Partition and row of the last record of this batch that is in the log.
+
+        Raises: CorruptFile, when the log is not readable from the intent's start on; UsageError, when retention took
+        what would tell.
+        """
+        start, found = int(intent["start"]), None
+        prefix = f"{self.key}:{batch}:"
+        end = store.max_physical_offset
+        if start > end:
+            # The log lost its end although it was durable; what comes now begins earlier than was noted.
+            intent["start"] = end
+            self._note(batch, "intent", {"start": end, "files": intent["files"]})
+            return None
+        first = max(start, store.min_physical_offset)
+        with StoreReader(self.store_path) as reader:
+            scan = reader.scan(first, end, check_crc=False)
+            for message in scan:
+                mark = _MARK.search(str(message.properties_bytes, "utf-8", "replace"))
+                if mark is not None and mark[1].startswith(prefix):
+                    partition, row = map(int, mark[1][len(prefix) :].split(":"))
+                    if found is not None and (partition, row) <= found:
+                        raise CorruptFile(
+                            "messages of a batch are not in the order of their append",
+                            path=self.store_path,
+                            offset=message.physical_offset,
+                            expected=f"behind {found}",
+                            found=(partition, row),
+                        )
+                    found = (partition, row)
+        if scan.at < end and scan.reason not in (None, "end"):
+            raise CorruptFile("the log cannot be read", path=self.store_path, offset=scan.at, found=scan.reason)
+        if found is None and first > start:
+            raise UsageError(
+                f"{self.store_path}: batch {batch} of {self.txn_id!r} was cut off at {start}, and the log begins at "
+                f"{first}: nobody can tell how much of it was written"
+            )
+        return found
+
+
+def _behind(block: memoryview, skip: int) -> memoryview:
+    """The block without its first records."""
+    at = 0
+    for _ in range(skip):
+        at += int.from_bytes(block[at : at + 4], "big")
+    return block[at:]
