@@ -251,12 +251,14 @@ FOR_512 static uint32_t copy_512(uint32_t state, uint8_t *dst, const uint8_t *sr
     return run_512(state, dst, src, n, 1);
 }
 
-static int can_128(void) {
+static int can_128(void) { /* coverage: other processors */
     __builtin_cpu_init();
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 }
-static int can_256(void) { return can_128() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq"); }
-static int can_512(void) {
+static int can_256(void) { /* coverage: other processors */
+    return can_128() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq");
+}
+static int can_512(void) { /* coverage: other processors */
     return can_256() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl");
 }

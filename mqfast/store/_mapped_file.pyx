@@ -374,19 +374,6 @@ cdef class MappedFile:
         live_locked_bytes += n
         return n
 
-    def unlock_memory(self) -> None:
-        """Undo lock_memory."""
-        global live_locked_bytes
-        if self.locked_bytes and self.base != NULL:
-            self.os.munlock(self.os, self.base, self.locked_bytes)
-            live_locked_bytes -= self.locked_bytes
-            self.locked_bytes = 0
-
-    @property
-    def is_damaged(self) -> bool:
-        """Was a page of the mapping lost?"""
-        return mq_load32(&self.damage.hits) != 0
-
     @property
     def is_mapped(self) -> bool:
         """Is it mapped now?"""

@@ -410,8 +410,6 @@ cdef class LogWalk:
                 return NO_MEMORY
             w.base = self.buffer = grown
             self.room = w.need
-        if rest < 0:
-            rest = 0
         if rest and w.at != w.start:
             memmove(self.buffer, self.buffer + (w.at - w.start), rest)
         w.base = self.buffer
@@ -780,6 +778,7 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
     cdef uint8_t *buffer
     if state is not None:
         (units, fillers, removed, beyond, invalid, invalid_at, disorder, disorder_at, counted, digest, last, next_base, messages) = state
+    end -= (end - position) % unit_bytes
     buffer = <uint8_t *> malloc(chunk)
     if buffer == NULL:
         raise MemoryError()
@@ -787,9 +786,6 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
         with nogil:
             while position < end:
                 n = min(chunk, end - position)
-                n -= n % unit_bytes
-                if n == 0:
-                    break
                 got = file.pread(buffer, n, position)
                 if got != n:
                     break

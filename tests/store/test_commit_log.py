@@ -6,9 +6,11 @@ Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from store.small_store import SMALL, bodies
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StoreFailed
+from mqfast.store._commit_log import Bell
+from mqfast.store._os import OsDoor
 from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -128,3 +132,87 @@ def test_a_roll_that_would_have_to_flush_first_and_cannot(sim: Sim) -> None:
     sim.heal()
     store.close()
     sim.free()
+
+
+def test_log_files_that_are_out_of_place(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        for _ in range(9):
+            store.put("T", b"x" * 900)
+    log = tmp_path / "store" / "commitlog"
+    (log / f"{4096:020}").rename(log / f"{4097:020}")
+    with pytest.raises(CorruptFile, match="out of place"):
+        mqfast.open(tmp_path / "store")
+    (log / f"{4097:020}").unlink()
+    with pytest.raises(CorruptFile, match=r"out of place.*expected 4096, found 8192"):
+        mqfast.open(tmp_path / "store")
+    (log / f"{0:020}").rename(log / f"{100:020}")
+    with pytest.raises(CorruptFile, match="a multiple of 4096"):
+        mqfast.open(tmp_path / "store")
+
+
+def test_a_nap_ends_with_its_time_or_with_the_bell(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        bell = Bell()
+        assert store.log.nap(bell, 0.001) is False
+        bell.ring()
+        assert store.log.nap(bell, 60) is False
+        store.put("T", b"x")
+        assert store.log.nap(bell, 60, True) is True
+        assert store.log.nap(bell, 0) is True
+
+
+def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
+    """Files that went before their records were dispatched: they are not waited for."""
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        for number in range(9):
+            store.put("T", b"%d" % number + b"x" * 900)
+        store.log.flush()
+        store.log.reap()
+        assert store.log.remove_first().endswith(f"{0:020}")
+        store._dispatcher.step()
+        assert store.log.dispatched == store.log.written
+        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (4, 9)
+
+
+def test_a_ticket_keeps_why_it_failed(sim: Sim) -> None:
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192, flush_interval_ms_commit_log=600_000)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    ticket = store.put_nowait("T", b"x")
+    told = threading.Event()
+    sim.fault("msync", 1, errno.EIO)
+    ticket.add_done_callback(lambda _: told.set())
+    assert told.wait(30)
+    for _ in range(2):
+        with pytest.raises(FlushError):
+            ticket.wait()
+    assert isinstance(ticket.error, FlushError)
+    sim.heal()
+    store.close()
+    sim.free()
+
+
+def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tmp_path: Path) -> None:
+    door = OsDoor()
+    signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    under_way, go_on = threading.Event(), threading.Event()
+    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    real = signature(table[11])  # msync, in csrc/os_door.h
+
+    def slow(os_: int, address: int, count: int) -> int:
+        under_way.set()
+        go_on.wait(30)
+        return int(real(os_, address, count))
+
+    kept = signature(slow)
+    table[11] = ctypes.cast(kept, ctypes.c_void_p).value
+    store = open_store(str(tmp_path / "store"), config=StoreConfig.tiny(), door=door, _start_services=False)
+    store.put("T", b"x")
+    thread = threading.Thread(target=store.flush)
+    thread.start()
+    assert under_way.wait(30)
+    assert store.flush(0) is False
+    assert store.flush(0.01) is False
+    go_on.set()
+    thread.join()
+    assert store.flush(0) is True
+    store.close()

@@ -84,8 +84,8 @@ def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
     door = OsDoor()
     signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
     failing = signature(lambda *_: -errno.ENOSPC)
-    file = MappedFile.create(door, tmp_path / "file", 0, 3 << 20)
-    assert file.preheat() == 3 << 20
+    file = MappedFile.create(door, tmp_path / "file", 0, 9 << 20)
+    assert file.preheat() == 9 << 20
     table = (ctypes.c_void_p * 27).from_address(door.table_address)
     kept = table[8], table[9]
     table[8] = ctypes.cast(failing, ctypes.c_void_p).value  # madvise, in csrc/os_door.h
@@ -95,5 +95,5 @@ def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="mlock"):
         file.lock_memory(1 << 40)
     table[8], table[9] = kept
-    assert file.preheat() == 3 << 20
+    assert file.preheat() == 9 << 20
     file.drop()

@@ -614,3 +614,19 @@ def test_every_callback_of_a_ticket_is_called(tmp_path: Path) -> None:
         assert called == [0, 1, 2]
         ticket.add_done_callback(lambda _: called.append(3))  # it is done: at once
         assert called == [0, 1, 2, 3]
+
+
+def test_what_the_callers_iterators_raise_is_theirs(tmp_path: Path) -> None:
+    def broken() -> Any:
+        yield "a"
+        raise LookupError("mine")
+
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        for call in (
+            lambda: store.put_batch(broken()),
+            lambda: store.put_many("T", broken()),
+            lambda: store.put("T", b"", keys=broken()),
+        ):
+            with pytest.raises(LookupError, match="mine"):
+                call()
+        assert store.put_count == 0

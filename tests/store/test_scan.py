@@ -5,11 +5,15 @@ Room: tests/store. Compared with the slow model and with golden stores. Formats:
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import errno
 import os
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +23,7 @@ from mqfast.errors import CorruptFile, MqfastError, StorageError, StoreClosed, S
 from mqfast.properties import jhash
 from mqfast.store._os import OsDoor
 from mqfast.store._record import StoredMessage
-from mqfast.store._scan import LogTally, LogWalk, PreadFile, tally_units
+from mqfast.store._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import reference
@@ -260,3 +264,237 @@ def test_the_sum_sees_any_difference(
     assert (state[9] == row[1]) == (shuffled == units)
     if shuffled == units:
         assert state[6] == 0
+
+
+# --- edges that golden stores do not have -----------------------------------------------------------------------------
+
+BLOCK = 262144  # what is read at once
+
+
+class Failing:
+    """A door whose reads fail or find nothing from a call on."""
+
+    def __init__(self, answer: int) -> None:
+        signature = ctypes.CFUNCTYPE(
+            ctypes.c_int64, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+        )
+        self.door = OsDoor()
+        self._function = signature(lambda *_: answer)
+        self._table = (ctypes.c_void_p * 27).from_address(self.door.table_address)
+
+    def fail(self) -> None:
+        self._table[13] = ctypes.cast(self._function, ctypes.c_void_p).value  # pread, in csrc/os_door.h
+
+
+@pytest.mark.parametrize("answer", [-errno.EIO, 0])
+def test_every_reader_of_a_file_says_that_it_cannot_be_read(tmp_path: Path, answer: int) -> None:
+    """A failed read, and one that finds less than the file was long."""
+    _log_of(tmp_path / "log", [reference.Record("T", b"x")] * 20, 4096)
+    (tmp_path / "units").write_bytes(reference.unit(0, 100, 0) * 400)
+    slots = 70_000
+    (tmp_path / "index").write_bytes((bytes(36) + struct.pack(">i", 2)).ljust(40 + 4 * slots + 20 * 3, b"\0"))
+    (tmp_path / "slots").write_bytes((bytes(36) + struct.pack(">i", 1)).ljust(40 + 4 * slots + 20 * 3, b"\0"))
+    failing = Failing(answer)
+    log, units = PreadFile(failing.door, tmp_path / "log"), PreadFile(failing.door, tmp_path / "units")
+    index, empty = PreadFile(failing.door, tmp_path / "index"), PreadFile(failing.door, tmp_path / "slots")
+    assert tally_index(index, slots, 3, 0, 1)[0] == 1
+    assert tally_index(empty, slots, 3, 0, 1)[0] == 0
+    assert log.read(4000, 200, False) == bytes(96)
+    failing.fail()
+    calls: list[Callable[[], object]] = [
+        lambda: log.read(0, 10),
+        lambda: log.record(0),
+        lambda: units.valid_units(0, 20),
+        lambda: LogWalk(log, 0).batch(),
+        lambda: LogWalk(log, 0).skip(),
+        lambda: LogWalk(log, 0).tally(LogTally()),
+        lambda: tally_units(units, 0, 8000, 20, 0, 1, True, None, None),
+        lambda: tally_index(index, slots, 3, 0, 1),
+    ]
+    for call in calls:
+        with pytest.raises(StorageError if answer else CorruptFile) as raised:
+            call()
+        assert answer == 0 or (raised.value.errno == errno.EIO and not isinstance(raised.value, CorruptFile))
+    if answer == 0:
+        assert log.read(0, 10, False) == b""
+        assert log.first_set_byte(0) == log.find_record(1) == -1
+    else:
+        for search in (log.first_set_byte, log.find_record):
+            with pytest.raises(StorageError):
+                search(0)
+
+
+def test_a_slot_table_that_is_cut_off(tmp_path: Path) -> None:
+    """The entries are all there (there are none), the slots are not."""
+    slots = 70_000
+    path = tmp_path / "index"
+    path.write_bytes((bytes(36) + struct.pack(">i", 1)).ljust(40 + 4 * slots + 20 * 3, b"\0"))
+    file = PreadFile(DOOR, path)
+    os.truncate(path, 40 + 4 * slots - 8)
+    with pytest.raises(CorruptFile, match="has shrunk"):
+        tally_index(file, slots, 3, 0, 1)
+    path.write_bytes((bytes(36) + struct.pack(">i", 3)).ljust(40 + 4 * slots + 20 * 3, b"\0"))
+    file = PreadFile(DOOR, path)
+    os.truncate(path, 40 + 4 * slots + 30)
+    with pytest.raises(CorruptFile, match="has shrunk"):
+        tally_index(file, slots, 3, 0, 1)
+    for sizes in ((0, 3), (slots, 1), (slots, 4)):
+        with pytest.raises(CorruptFile, match="no index file of these sizes"):
+            tally_index(file, *sizes, 0, 1)
+
+
+def test_a_closed_file_answers_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 100)
+    file = PreadFile(DOOR, tmp_path / "log", 1000)
+    assert file.read(200, 5, False) == b""
+    with pytest.raises(CorruptFile):
+        file.read(-1, 5, False)
+    assert file.record(999) == file.record(1093) == "outside of the file"
+    assert file.record(1000, 90) == file.record(1000, 101) == "length"
+    file.close()
+    for call in (lambda: file.valid_units(0, 20), lambda: file.first_set_byte(0)):
+        with pytest.raises(StoreClosed):
+            call()
+    with pytest.raises(StorageError):
+        file.find_record(1000)
+
+
+def test_records_are_found_behind_anything(tmp_path: Path) -> None:
+    """Behind a block without one, among bytes that begin like a magic code, and not where there is none."""
+    record = dataclasses.replace(reference.Record("T", b"x" * 50), physical_offset=BLOCK + 777)
+    marks = b"\xda" * 200
+    (tmp_path / "log").write_bytes((marks + bytes(BLOCK + 577) + record.encode()).ljust(2 * BLOCK + 20, b"\xda"))
+    file = PreadFile(DOOR, tmp_path / "log")
+    assert file.find_record(-5) == file.find_record(1) == file.find_record(BLOCK + 777) == BLOCK + 777
+    assert file.find_record(BLOCK + 778) == -1
+    long = dataclasses.replace(record, topic="T" * 130, physical_offset=300)  # of version 2, behind a mere likeness
+    likeness = bytearray(dataclasses.replace(record, physical_offset=100).encode())
+    likeness[:4] = struct.pack(">i", 1 << 20)
+    (tmp_path / "long").write_bytes((bytes(100) + likeness).ljust(300, b"\0") + long.encode())
+    assert PreadFile(DOOR, tmp_path / "long").find_record(0) == 300
+    for length in (91, 92, 95, 120, 126, 127):
+        (tmp_path / "short").write_bytes(b"\xda" * length)
+        assert PreadFile(DOOR, tmp_path / "short").find_record(0) == -1
+
+
+def test_bytes_behind_holes(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as handle:
+        handle.truncate(3 * BLOCK)
+        handle.seek(2 * BLOCK + 10)
+        handle.write(b"x")
+    file = PreadFile(DOOR, tmp_path / "log")
+    assert file.first_set_byte(0) == file.first_set_byte(2 * BLOCK + 10) == 2 * BLOCK + 10
+    assert file.first_set_byte(2 * BLOCK + 11) == -1
+    assert file.first_set_byte(3 * BLOCK) == -1
+
+
+def test_lengths_that_do_not_fit_a_body_beyond_the_window(tmp_path: Path) -> None:
+    whole = reference.Record("T", bytes(400_000)).encode()
+    body_length = 84
+    (tmp_path / "good").write_bytes(whole)
+    assert LogWalk(PreadFile(DOOR, tmp_path / "good"), 0).skip() == "end"
+    for number in (-1, 1, 399_000 - 65_538 - 100, 400_020, 2**31 - 1):
+        (tmp_path / "log").write_bytes(whole[:body_length] + struct.pack(">i", number) + whole[body_length + 4 :])
+        assert LogWalk(PreadFile(DOOR, tmp_path / "log"), 0).skip() == "length"
+    (tmp_path / "least").write_bytes(struct.pack(">i", 80) + whole[4:])
+    assert LogWalk(PreadFile(DOOR, tmp_path / "least"), 0, block_bytes=1).skip() == "no record"
+    six = dataclasses.replace(
+        reference.Record("T", bytes(400_000)), sys_flag=0x30, born_host=("::1", 1), store_host=("::2", 2)
+    )
+    (tmp_path / "six").write_bytes(six.encode())
+    assert LogWalk(PreadFile(DOOR, tmp_path / "six"), 0).skip() == "end"
+
+
+def test_a_tally_of_many_queues(tmp_path: Path) -> None:
+    """More queues than its table begins with, and topics of every length around the eight bytes hashed at once."""
+    topics = ["T" * n for n in range(1, 40)] + [f"topic{n}" for n in range(400)]
+    records = [reference.Record(topic, b"", queue_id=i % 3, queue_offset=i) for i, topic in enumerate(topics)]
+    _log_of(tmp_path / "log", records, 80_000)
+    tally = LogTally()
+    LogWalk(PreadFile(DOOR, tmp_path / "log"), 0).tally(tally)
+    assert {key: (row[0], row[5]) for key, row in tally.queues().items()} == {
+        (topic, i % 3): (1, i) for i, topic in enumerate(topics)
+    }
+
+
+def test_a_tally_of_other_queues_keys_and_times(tmp_path: Path) -> None:
+    def record(text: str, **fields: Any) -> reference.Record:
+        return reference.Record("T", b"", properties=text.encode(), **fields)
+
+    multi = "INNER_MULTI_DISPATCH\x01{}\x02INNER_MULTI_QUEUE_OFFSET\x01{}\x02"
+    records = [
+        record(multi.format("%LMQ%a,b", "7,8"), store_timestamp=10),
+        record(multi.format("%LMQ%a,,a/b,c", "8,1,2"), store_timestamp=9),  # no name, no directory, no offset
+        record(multi.format("%LMQ%a,b", "9"), store_timestamp=8),
+        record(multi.format("%LMQ%a,b", "x,"), store_timestamp=12),
+        record("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", store_timestamp=12),
+        record("INNER_NUM\x015\x02INNER_BASE\x0130\x02", store_timestamp=12, queue_offset=30),
+        record("KEYS\x01 a  b \x02UNIQ_KEY\x01u\x02", store_timestamp=12),
+        record("KEYS\x01a\x02", sys_flag=0xC, store_timestamp=12),  # rolled back: neither queue nor index
+        record("KEYS\x01a\x02", sys_flag=0x4, store_timestamp=12),  # prepared: only the index
+        reference.Record("SCHEDULE_TOPIC_XXXX", b"", properties=b"TAGS\x01t\x02", store_timestamp=12),
+    ]
+    _log_of(tmp_path / "log", records, 8192)
+    tally = LogTally()
+    LogWalk(PreadFile(DOOR, tmp_path / "log"), 0).tally(tally)
+    assert (tally.records, tally.backward_times, tally.keys) == (10, 2, 4)
+    rows = {key: (row[0], row[5], row[6]) for key, row in tally.queues().items()}
+    assert rows.pop(("SCHEDULE_TOPIC_XXXX", 0)) == (1, 0, 1)
+    assert rows.pop(("T", 0)) == (7, 0, 35)
+    assert rows == {("%LMQ%a", 0): (3, 7, 10), ("b", 0): (1, 8, 9)}
+
+
+def test_units_that_are_none_are_counted(tmp_path: Path) -> None:
+    good, bad = reference.unit(0, 100, 0), reference.unit(-1, 100, 0)
+    (tmp_path / "queue").write_bytes(good + bad + reference.unit(100, 0, 0) + reference.unit(200, 100, 5) + b"rest")
+    file = PreadFile(DOOR, tmp_path / "queue", 1000)
+    found = tally_units(file, 0, 84, 20, 0, 1000, False, None, None)
+    assert found[:6] == (4, 0, 0, 0, 2, 1020)
+
+
+def test_an_extension_that_cannot_be_resolved(tmp_path: Path) -> None:
+    least = -(1 << 63)
+    unit = reference.ext_record(5, 6)
+    (tmp_path / "ext").write_bytes(unit + struct.pack(">h", 19) + bytes(100))
+    ext = ExtFiles([PreadFile(DOOR, tmp_path / "ext", 0)])
+    assert ext.tags_code(7) == 7
+    assert ext.tags_code(least) == 5
+    for address in (least + len(unit), least + 4096):  # too short to be a unit; behind the file
+        assert ext.tags_code(address) == address
+    os.truncate(tmp_path / "ext", 8)
+    assert ext.tags_code(least) == least
+    assert ExtFiles([PreadFile(DOOR, tmp_path / "ext", 50)]).tags_code(least) == least  # before the first file
+    assert ExtFiles([]).tags_code(least) == least
+
+
+def test_an_index_of_more_entries_than_are_read_at_once(tmp_path: Path) -> None:
+    """Every entry and every slot is looked at, also those that are wrong."""
+    slots, entries = 70_000, 15_000
+    heads: dict[int, int] = {}
+    rows = []
+    for number in range(1, entries):
+        key_hash = number * 7919 % 100_003
+        rows.append([key_hash, number, 0, heads.get(key_hash % slots, 0)])
+        heads[key_hash % slots] = number
+    size = 40 + 4 * slots + 20 * entries
+
+    def tally(rows: list[list[int]], heads: dict[int, int], count: int = entries) -> tuple[int, ...]:
+        data = bytearray(size)
+        struct.pack_into(">i", data, 36, count)
+        for slot, number in heads.items():
+            struct.pack_into(">i", data, 40 + 4 * slot, number)
+        for number, row in enumerate(rows, 1):
+            struct.pack_into(">iqii", data, 40 + 4 * slots + 20 * number, *row)
+        (tmp_path / "index").write_bytes(data)
+        return tally_index(PreadFile(DOOR, tmp_path / "index"), slots, entries, 1000, 10_000)
+
+    right = tally(rows, heads)
+    assert (right[0], right[1], right[3:]) == (entries - 1, 9000, (0, -1, 0, -1, 5000))
+    for column, value in ((0, -1), (1, -1), (2, -1), (3, 77)):
+        wrong = [list(row) for row in rows]
+        wrong[99][column] = wrong[14_000][column] = value
+        assert tally(wrong, heads)[3:5] == (2, 40 + 4 * slots + 20 * 100)
+    others = {**heads, 3: 5, 69_999: 5}
+    assert tally(rows, others)[5:7] == (sum(heads.get(slot, 0) != 5 for slot in (3, 69_999)), 40 + 4 * 3)
+    assert tally(rows, heads, -5)[0] == 0  # no such count: taken for none
+    assert tally(rows, heads, entries + 5)[0] == entries - 1  # nor this one: as many as there is room for
