@@ -2,12 +2,14 @@
 Targets: full rows to noop >= 1.0x of snappy Parquet; metadata columns >= 2x and one column >= 3x the full-row rate;
 checking every body's CRC >= 1.7x in bytes.
 
-Needs ``mqfast[spark]`` and Java. A store of 2 GiB (MQFAST_BENCH_QUICK=1: 64 MiB) is made under MQFAST_BENCH_DIR.
+Needs ``mqfast[spark]`` and Java. A store of 2 GiB (MQFAST_BENCH_QUICK=1: 64 MiB; MQFAST_BENCH_SPARK_BYTES: any size)
+is made under MQFAST_BENCH_DIR.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import statistics
@@ -34,7 +36,7 @@ from mqfast.spark import conf, register
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-STORE_BYTES = 64 << 20 if QUICK else 2 << 30
+STORE_BYTES = int(os.environ.get("MQFAST_BENCH_SPARK_BYTES", 64 << 20 if QUICK else 2 << 30))
 TOPICS, QUEUES = 8, 4
 ROUNDS = 2 if QUICK else 5
 METADATA = "topic,queueId,queueOffset,physicalOffset,msgSize,bodySize,bornTimestamp,storeTimestamp"
@@ -77,10 +79,9 @@ def make_store(path: Path, total_bytes: int) -> int:
 @pytest.fixture(scope="module")
 def source() -> Iterator[Source]:
     """The store, and what Spark makes of it as Parquet."""
-    import os
-
     base = Path(tempfile.mkdtemp(prefix="mqfast-spark-", dir=os.environ.get("MQFAST_BENCH_DIR")))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = conf(builder.config("spark.driver.memory", "2g").config("spark.log.level", "ERROR")).getOrCreate()
     try:
         register(spark)

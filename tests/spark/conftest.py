@@ -45,6 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.update(environment)
     settings = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "2",
