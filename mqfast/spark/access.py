@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -122,6 +123,7 @@ def open_access(options: Options) -> Access:
 _log = logging.getLogger("mqfast.spark")
 
 _HEAD_BYTES: Final = 128
+_UNIT: Final = struct.Struct(">qiq")
 _MOST_BATCH_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 16
 # A column's name -> what the scanner calls it.
@@ -243,6 +245,10 @@ class LocalAccess:
     def unit_sizes(self, piece: QueueRange) -> Sequence[int]:
         """Bytes of log that each message of a queue takes."""
         sizes: list[int] = []
+        if self.reader.has_plain_units(piece.topic, piece.queue_id):
+            for data in self.reader.unit_bytes(piece.topic, piece.queue_id, piece.start, piece.end):
+                sizes += [size for _, size, _ in _UNIT.iter_unpack(data)]
+            return sizes
         for units in self.reader.units(piece.topic, piece.queue_id, piece.start, piece.end):
             sizes += [unit.size for unit in units]
         return sizes

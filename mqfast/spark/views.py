@@ -90,8 +90,12 @@ def view_rows(
     """
     import pyarrow as pa
 
-    makers = {"queues": _queues, "files": _files, "audit": _audit, "consumequeue": _units, "groups": _groups}
+    makers = {"queues": _queues, "files": _files, "audit": _audit, "groups": _groups}
     schema = arrow_schema(columns)
+    if options.view == "consumequeue":
+        for arrays in _units(access, piece):
+            yield pa.RecordBatch.from_arrays([arrays[c.name] for c in columns], schema=schema)
+        return
     for rows in makers[options.view](access, piece):
         if rows:
             yield pa.RecordBatch.from_pylist([{c.name: row[c.name] for c in columns} for row in rows], schema=schema)
@@ -179,17 +183,41 @@ def _audit(access: LocalAccess, piece: Piece) -> Rows:
     }]  # fmt: skip
 
 
-def _units(access: LocalAccess, piece: Piece) -> Rows:
+def _units(access: LocalAccess, piece: Piece) -> Iterator[dict[str, pa.Array]]:
+    """Units as columns: there may be as many as messages."""
+    import numpy as np
+    import pyarrow as pa
+
     for q in piece.queues:
-        for units in access.reader.units(q.topic, q.queue_id, q.start, q.end):
-            yield [
-                {
-                    "topic": q.topic, "queueId": q.queue_id, "queueOffset": u.queue_offset,
-                    "physicalOffset": u.physical_offset, "msgSize": u.size, "tagsCode": u.tags_code,
-                    "messages": u.messages,
-                }
-                for u in units
-            ]  # fmt: skip
+        offset = q.start
+        for found in _unit_numbers(access, q):
+            n = len(found["physical"])
+            own = found.get("offset", np.arange(offset, offset + n, dtype=np.int64))
+            offset += n
+            yield {
+                "topic": pa.repeat(pa.scalar(q.topic, pa.string()), n),
+                "queueId": pa.repeat(pa.scalar(q.queue_id, pa.int32()), n),
+                "queueOffset": pa.array(own, pa.int64()),
+                "physicalOffset": pa.array(found["physical"], pa.int64()),
+                "msgSize": pa.array(found["size"], pa.int32()),
+                "tagsCode": pa.array(found["tags"], pa.int64()),
+                "messages": pa.array(found.get("messages", np.ones(n, dtype=np.int32)), pa.int32()),
+            }
+
+
+def _unit_numbers(access: LocalAccess, q: QueueRange) -> Iterator[dict[str, Any]]:
+    import numpy as np
+
+    reader = access.reader
+    if reader.has_plain_units(q.topic, q.queue_id):
+        fields = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+        for data in reader.unit_bytes(q.topic, q.queue_id, q.start, q.end):
+            rows = np.frombuffer(data, fields)
+            yield {name: rows[name].astype(rows[name].dtype.newbyteorder("=")) for name in ("physical", "size", "tags")}
+        return
+    for units in reader.units(q.topic, q.queue_id, q.start, q.end):
+        physical, size, tags, offset, messages = (list(column) for column in zip(*units, strict=True))
+        yield {"physical": physical, "size": size, "tags": tags, "offset": offset, "messages": messages}
 
 
 def _groups(access: LocalAccess, piece: Piece) -> Rows:

@@ -190,6 +190,27 @@ def test_sizes_of_units_are_those_of_the_records(store: Path) -> None:
     assert list(access.unit_sizes(QueueRange("T1", 0, 5, 5))) == []
 
 
+@pytest.mark.parametrize("name", ["normal-clean", "cq-ext", "batch-cq"])
+def test_units_of_every_kind_of_queue(name: str, tmp_path: Path) -> None:
+    (case,) = golden_cases("5.3.3", (name,))
+    access = LocalAccess(str(copy_of(case, tmp_path)))
+    snapshot = access.snapshot()
+    options = parse({"path": access.root, "view": "consumequeue", "partitionBytes": "9k"}, BATCH)
+    found = [
+        tuple(row.values())
+        for piece in access.view_pieces(snapshot, options)
+        for batch in access.view_rows(piece, VIEWS["consumequeue"], options)
+        for row in batch.to_pylist()
+    ]
+    names = ("topic", "queueId", "cqOffset", "physicalOffset", "size", "tagsCode")
+    java = [tuple(row[name] for name in names) for row in case.expected["messages"]]
+    assert sorted(row[:6] for row in found) == sorted(java)
+    assert sum(row[6] for row in found) == sum(q.messages for q in snapshot.queues)
+    for q in snapshot.queues:
+        sizes = access.unit_sizes(QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset))
+        assert sum(sizes) == sum(row[4] for row in java if row[:2] == (q.topic, q.queue_id))
+
+
 def test_another_store_under_the_same_path_is_refused(store: Path, tmp_path: Path) -> None:
     planned = LocalAccess(str(store)).snapshot().store_id
     LocalAccess(str(store)).check(planned)
