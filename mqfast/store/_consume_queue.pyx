@@ -66,7 +66,7 @@ cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t
     mq_put64(unit, physical_offset)
     mq_put32(unit + 8, size)
     mq_put64(unit + 12, tags_code)
-    q.max_physical = physical_offset + size
+    mq_store64(&q.max_physical, physical_offset + size)
     mq_store64(&q.end, q.end + UNIT_BYTES)
     return PUT_DONE
 
@@ -219,7 +219,7 @@ cdef class ConsumeQueue:
     @property
     def max_physical(self) -> int:
         """End of the last record that has a unit, -1 when there is none."""
-        return self.state.max_physical
+        return mq_load64(&self.state.max_physical)
 
     @property
     def was_cut(self) -> bool:
@@ -601,7 +601,7 @@ cdef class ConsumeQueue:
         A unit that was put with its record stands there before the record may be seen.
         """
         cdef int64_t at = mq_load64(&self.state.end) // UNIT_BYTES
-        if self.state.max_physical <= limit:    # read behind the end: it says no less than the last unit
+        if mq_load64(&self.state.max_physical) <= limit:    # read behind the end: it says no less than the last unit
             return at
         while at * UNIT_BYTES > self.state.min_logic:
             try:
