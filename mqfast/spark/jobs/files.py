@@ -16,30 +16,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, StorageError, StoreLocked
+from mqfast.spark.staging import make_directory, sync_directory
 
-__all__ = ["DurableFile", "crc_of", "locked", "make_directory", "read_json", "sync_directory", "write_json"]
+__all__ = ["DurableFile", "crc_of", "locked", "read_json", "write_json"]
 
 _BLOCK: Final = 1 << 20
-
-
-def sync_directory(path: str) -> None:
-    """Names in the directory are durable on return."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_directory(path: str) -> None:
-    """Durable on return, with those above it that were missing."""
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(os.path.abspath(path))
-    make_directory(parent)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path)
-    sync_directory(parent)
 
 
 class DurableFile:
@@ -51,11 +32,11 @@ class DurableFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.path: Final = path
+        self.path: Final = os.path.abspath(path)
         self.bytes = 0
         self.crc = 0
-        self._temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}.tmp")
-        make_directory(os.path.dirname(path))
+        self._temporary = f"{os.path.dirname(self.path)}/.{os.path.basename(path)}.{uuid.uuid4().hex}.tmp"
+        make_directory(os.path.dirname(self.path))
         self._file = open(self._temporary, "xb", buffering=0)  # noqa: SIM115  (closed by commit or discard)
 
     @property
@@ -72,6 +53,10 @@ class DurableFile:
             left = left[self._file.write(left) or 0 :]
         self.bytes += size
         return size
+
+    def lengthen(self, size: int) -> None:
+        """The file gets this length; what was not written is zero, and takes no room on the disk."""
+        os.ftruncate(self._file.fileno(), size)
 
     def tell(self) -> int:
         """Bytes so far."""

@@ -20,7 +20,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mqfast.errors import CorruptFile, UsageError
-from mqfast.spark.jobs.files import locked, make_directory, read_json, write_json
+from mqfast.spark.jobs.files import locked, read_json, write_json
+from mqfast.spark.staging import make_directory
 
 __all__ = ["ArchivedFile", "Manifest", "manifests", "only_run", "path_of", "save"]
 

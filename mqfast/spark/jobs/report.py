@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report", "ReportTable"]
+__all__ = ["Report", "ReportTable", "cell_text"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ReportTable:
 
     def text(self) -> str:
         """Columns side by side, numbers to the right."""
-        cells = [[_cell(value) for value in row] for row in self.rows]
+        cells = [[cell_text(value) for value in row] for row in self.rows]
         right = [all(isinstance(row[i], (int, float)) for row in self.rows) for i in range(len(self.heads))]
         widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(self.heads)]
         lines = [self.title]
@@ -57,11 +57,12 @@ class Report:
     def text(self) -> str:
         """For people: the facts, then the tables that have rows."""
         width = max(map(len, self.facts), default=0)
-        facts = [f"  {name.ljust(width)}  {_cell(value)}" for name, value in self.facts.items()]
+        facts = [f"  {name.ljust(width)}  {cell_text(value)}" for name, value in self.facts.items()]
         return "\n".join(["\n".join([self.job, *facts]), *(table.text() for table in self.tables if table.rows)])
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """A value on one line, as people read it."""
     if value is None:
         return "-"
     if isinstance(value, bool):

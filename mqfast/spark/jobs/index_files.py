@@ -1,0 +1,155 @@
+"""The index of a store from its log, one task for each file.
+
+Room: the Spark adapter. A first pass counts the keys of each piece of the log, which says where every index file
+begins; then the files are made side by side. Format: ``mqfast/store/FORMAT.md``. It must never read an index.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile
+from mqfast.properties import split_keys
+from mqfast.spark import options as table
+from mqfast.spark.access import ReadSettings, open_access
+from mqfast.spark.jobs.tasks import run_tasks
+from mqfast.spark.options import Options
+from mqfast.spark.plan import ScanRange, scan_pieces
+from mqfast.spark.schema import Column, chosen_columns
+from mqfast.spark.staging import make_directory
+from mqfast.store._index_file import IndexFile, key_hash
+from mqfast.store._os import REAL
+from mqfast.store.paths import index_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["build_index"]
+
+_COLUMNS: Final = "topic,physicalOffset,storeTimestamp,sysFlag,uniqKey,keys"
+_TRANSACTION: Final = 0xC
+_ROLLED_BACK: Final = 0xC
+
+Entry = tuple[str, str, int, int]
+"""Topic, key, physical offset, store time in ms."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    options: Options
+    columns: tuple[Column, ...]
+    store_id: str
+    scan: ScanRange
+
+
+@dataclass(frozen=True)
+class _IndexPart:
+    """One index file: ``entries`` keys from the one numbered ``skip`` on, counted from the piece's first."""
+
+    pieces: tuple[_Piece, ...]
+    skip: int
+    entries: int
+    path: str
+    slots: int
+    capacity: int
+
+
+def build_index(
+    spark: SparkSession, store: str, directory: str, config: StoreConfig, partition_bytes: int
+) -> tuple[int, int]:
+    """Make all index files; returns how many, and how many keys they hold. Durable on return."""
+    options = table.parse({"path": store, "columns": _COLUMNS, "batchBytes": "4m"}, table.BATCH)
+    access = open_access(options)
+    try:
+        snapshot = access.snapshot()
+        start, end = snapshot.log_start, snapshot.log_end
+        parts = max(1, round((end - start) / partition_bytes))
+        scans = scan_pieces(start, end, parts, access) if start < end else []
+    finally:
+        access.close()
+    pieces = [_Piece(options, chosen_columns(options), snapshot.store_id, scan) for scan in scans]
+    make_directory(directory)
+    counted = run_tasks(spark, pieces, _count, "rebuild: keys")
+    # The first entry of an index file is never used.
+    room = config.max_index_num - 1
+    found: list[_IndexPart] = []
+    total, name = sum(number for number, _ in counted), None
+    for first in range(0, total, room):
+        entries = min(room, total - first)
+        inside, before = _pieces_of(pieces, [number for number, _ in counted], first, entries)
+        stored_ms = counted[pieces.index(inside[0])][1]
+        name = index_name(stored_ms, name)
+        path = os.path.join(directory, name)
+        found.append(_IndexPart(inside, first - before, entries, path, config.max_hash_slot_num, config.max_index_num))
+    run_tasks(spark, found, _write, "rebuild: index")
+    return len(found), total
+
+
+def _pieces_of(pieces: list[_Piece], counts: list[int], first: int, entries: int) -> tuple[tuple[_Piece, ...], int]:
+    """The pieces in which these keys are, and how many keys there are before them."""
+    inside: list[_Piece] = []
+    at = before = 0
+    for piece, number in zip(pieces, counts, strict=True):
+        if at < first + entries and at + number > first:
+            if not inside:
+                before = at
+            inside.append(piece)
+        at += number
+    return tuple(inside), before
+
+
+def _entries(piece: _Piece) -> Iterator[Entry]:
+    """The keys of all records but rolled back ones, as a broker indexes them: half messages as well."""
+    access = open_access(piece.options)
+    try:
+        access.check(piece.store_id)
+        settings = ReadSettings(batch_bytes=piece.options.batch_bytes, queued_only=False)
+        for batch in access.scan(piece.scan, piece.columns, settings):
+            columns = [batch.column(column.name).to_pylist() for column in piece.columns if column.kind != "timestamp"]
+            times = batch.column("storeTimestamp").cast("int64").to_pylist()
+            for time_us, (topic, place, flag, unique, keys) in zip(times, zip(*columns, strict=True), strict=True):
+                if flag & _TRANSACTION != _ROLLED_BACK:
+                    if unique:
+                        yield topic, unique, place, time_us // 1000
+                    for key in split_keys(keys):
+                        yield topic, key, place, time_us // 1000
+    finally:
+        access.close()
+
+
+def _count(piece: _Piece) -> tuple[int, int]:
+    """Keys of a piece, and the store time of the first."""
+    number, first_ms = 0, 0
+    for *_, stored_ms in _entries(piece):
+        if number == 0:
+            first_ms = stored_ms
+        number += 1
+    return number, first_ms
+
+
+def _write(part: _IndexPart) -> None:
+    """One index file."""
+    if os.path.exists(part.path):
+        os.unlink(part.path)  # of an attempt that failed
+    file = IndexFile.create(REAL, part.path, part.slots, part.capacity)
+    try:
+        left, skip = part.entries, part.skip
+        file.reserve()
+        for piece in part.pieces:
+            for topic, key, place, stored_ms in _entries(piece):
+                if skip:
+                    skip -= 1
+                    continue
+                if left == 0:
+                    break
+                file.put(key_hash(topic, key), place, stored_ms)
+                left -= 1
+        if left:
+            raise CorruptFile("keys are gone that were counted before", path=part.path, expected=0, found=left)
+        file.flush()
+    finally:
+        file.close()

@@ -1,0 +1,161 @@
+"""What queues and index are made of, out of rows of the log; runs in tasks.
+
+Room: the Spark adapter. Queue files: 20-byte units; formats: ``mqfast/store/FORMAT.md``. Each function makes one file
+of rows that hold all that it needs, so that files are made side by side. It must never read a queue.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.errors import UsageError
+from mqfast.properties import decode, jhash
+from mqfast.spark.jobs.files import DurableFile
+from mqfast.store.paths import offset_name, queue_dir
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "UNIT_BYTES", "FileKey", "Units", "write_queue_file"]
+
+COLUMNS: Final = "topic,queueId,queueOffset,physicalOffset,msgSize,storeTimestamp,tags,properties"
+FileKey = tuple[str, int, int]
+"""Topic, queue id, and number of a file within the queue."""
+
+UNIT_BYTES: Final = 20
+_UNIT: Final = [("offset", "<i8"), ("physical", "<i8"), ("size", "<i4"), ("tags", "<i8")]
+_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_FILLER_SIZE: Final = 0x7FFFFFFF
+_LEAST_DELAY_MS: Final = 1000
+
+
+@dataclass(frozen=True)
+class QueueFile:
+    """What was written: queue offsets of the first and last unit, units, and places between them without one."""
+
+    key: FileKey
+    first: int
+    last: int
+    units: int
+    gaps: int
+
+
+class Units:
+    """Collects the units that the records of one piece of the log ask for, by queue file.
+
+    Args: delays_ms: of the delay levels, the first one's first. Thread: one.
+    """
+
+    def __init__(self, delays_ms: tuple[int, ...], units_per_file: int) -> None:
+        self._delays_ms: Final = delays_ms
+        self._per_file: Final = units_per_file
+        self._found: Final[dict[FileKey, list[bytes]]] = {}
+
+    def take(self) -> Iterator[tuple[FileKey, bytes]]:
+        """All units of each file that has some, packed."""
+        for key, blocks in self._found.items():
+            yield key, b"".join(blocks)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the records of a batch of COLUMNS, properties raw.
+
+        Raises: UsageError for the records of batch queues, whose files are of another kind.
+        """
+        import numpy as np
+        import pyarrow.compute as pc
+
+        if batch.num_rows == 0:
+            return
+        texts = batch.column("properties")
+        if pc.any(pc.match_substring(texts, "INNER_NUM\x01")).as_py():
+            raise UsageError(
+                "rebuild: expected plain queues, found messages of a batch queue; mqfast.store.repair does it"
+            )
+        units = np.empty(batch.num_rows, _UNIT)
+        for name, column in (("offset", "queueOffset"), ("physical", "physicalOffset"), ("size", "msgSize")):
+            units[name] = batch.column(column).to_numpy()
+        units["tags"] = self._tags_codes(batch)
+        topics = batch.column("topic").dictionary_encode()
+        names, indices = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+        queue_ids = batch.column("queueId").to_numpy()
+        numbers = units["offset"] // self._per_file
+        order = np.lexsort((numbers, queue_ids, indices))
+        keys = np.stack((indices[order], queue_ids[order], numbers[order]))
+        cuts = [0, *(np.flatnonzero(np.any(np.diff(keys), axis=0)) + 1).tolist(), len(order)]
+        for start, end in pairwise(cuts):
+            topic, queue_id, number = (int(key[start]) for key in keys)
+            self._found.setdefault((names[topic], queue_id, number), []).append(units[order[start:end]].tobytes())
+        for row in np.flatnonzero(pc.match_substring(texts, "INNER_MULTI_DISPATCH\x01").to_numpy(False)).tolist():
+            for topic_name, queue_id, offset in _other_queues(decode(texts[row].as_py().encode()), queue_ids[row]):
+                unit = units[row : row + 1].copy()
+                unit["offset"] = offset
+                key = (topic_name, int(queue_id), offset // self._per_file)
+                self._found.setdefault(key, []).append(unit.tobytes())
+
+    def _tags_codes(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Hashes of the tags; delivery times of delayed messages."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        tags = pc.fill_null(batch.column("tags"), "").dictionary_encode()
+        hashes = np.array([jhash(tag) for tag in tags.dictionary.to_pylist()], np.int64)
+        codes: np.ndarray[Any, np.dtype[np.int64]] = hashes[tags.indices.to_numpy()]
+        scheduled = pc.equal(batch.column("topic"), _SCHEDULE_TOPIC).to_numpy(False)
+        if scheduled.any():
+            texts = batch.column("properties")
+            stored_ms = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 1000
+            for row in np.flatnonzero(scheduled).tolist():
+                level = min(_level(decode(texts[row].as_py().encode()).get("DELAY")), len(self._delays_ms))
+                if level > 0:
+                    codes[row] = stored_ms[row] + (self._delays_ms[level - 1] or _LEAST_DELAY_MS)
+        return codes
+
+
+def _level(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+
+
+def _other_queues(properties: dict[str, str], queue_id: int) -> Iterator[tuple[str, int, int]]:
+    """Light queues, and others, that a record is in beside its own."""
+    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    for name, offset in zip(names, offsets, strict=False):
+        if name and "/" not in name and offset.isascii() and offset.isdigit():
+            yield name, 0 if name.startswith("%LMQ%") else queue_id, int(offset)
+
+
+def write_queue_file(key: FileKey, blocks: Iterable[bytes], base: str, units_per_file: int) -> QueueFile:
+    """One file of a queue; durable on return.
+
+    Of two records that claim the same place the one first in the log has it, as in a broker. Below the first unit, and
+    in gaps, there are fillers.
+    """
+    import numpy as np
+
+    topic, queue_id, number = key
+    units = np.frombuffer(b"".join(blocks), _UNIT)
+    units = units[np.argsort(units["physical"], kind="stable")]
+    places, firsts = np.unique(units["offset"] - number * units_per_file, return_index=True)
+    units = units[firsts]
+    kind = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+    written = np.zeros(int(places[-1]) + 1, kind)
+    written["size"] = _FILLER_SIZE
+    for name in ("physical", "size", "tags"):
+        written[name][places] = units[name]
+    path = os.path.join(queue_dir(base, topic, queue_id), offset_name(number * units_per_file * UNIT_BYTES))
+    file = DurableFile(path)
+    try:
+        file.write(written.tobytes())
+        file.lengthen(units_per_file * UNIT_BYTES)
+        file.commit()
+    finally:
+        file.discard()
+    start = number * units_per_file
+    first, last = start + int(places[0]), start + int(places[-1])
+    return QueueFile(key, first, last, len(places), last - first + 1 - len(places))

@@ -1,0 +1,240 @@
+"""``rebuild``: the queues and the index of a store, made anew from its log, byte for byte as a broker makes them.
+
+Room: the Spark adapter. Records are scanned in tasks, sorted to the queue files that they belong to by Spark, and
+every file is written by one task; so is every index file. Everything goes into a directory of its own, which gets its
+name when it is complete. It must never write into the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mqfast.config import StoreConfig
+from mqfast.errors import DataLoss, UsageError
+from mqfast.spark import options as table
+from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
+from mqfast.spark.jobs.index_files import build_index
+from mqfast.spark.jobs.queue_files import COLUMNS, UNIT_BYTES, FileKey, QueueFile, Units, write_queue_file
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.schema import chosen_columns
+from mqfast.spark.source import BatchReader, Part, read_part
+from mqfast.spark.staging import make_directory, sync_directory
+from mqfast.store._os import REAL
+from mqfast.store.message_store import sizes_of_files
+from mqfast.store.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Settings", "main", "run"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``allow_gaps``: write fillers where the log has lost messages; ``compare``: with the store's own files;
+    ``config``: sizes of files, where the store has none that tell them, and delay levels.
+    """
+
+    store: str
+    output: str
+    config: StoreConfig
+    partition_bytes: int = 128 << 20
+    index: bool = True
+    allow_gaps: bool = False
+    compare: bool = False
+
+
+def run(spark: SparkSession, settings: Settings) -> Report:
+    """Make the files; the report is ``damaged`` when there are gaps, or differences to the store's own.
+
+    Raises: UsageError, DataLoss where the log has lost messages, StorageError, and Spark's errors of failed tasks.
+    """
+    output = os.path.abspath(settings.output)
+    if os.path.exists(output):
+        raise UsageError(f"{output}: expected no such directory yet, found one")
+    paths = StorePaths(settings.store)
+    ext = paths.consume_queue_ext
+    if os.path.isdir(ext) and os.listdir(ext):
+        raise UsageError(f"{ext}: queues with extensions are not rebuilt by this job; mqfast.store.repair does it")
+    config = sizes_of_files(REAL, paths, settings.config)
+    unfinished = f"{output}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    make_directory(unfinished)
+    report = Report("rebuild", {"store": settings.store, "output": output})
+    tell("rebuild: queues")
+    files = _build_queues(spark, settings, config, os.path.join(unfinished, "consumequeue"))
+    gaps = _check_gaps(settings, files)
+    report.damaged = gaps > 0
+    report.facts.update(
+        queues=len({file.key[:2] for file in files}), queueFiles=len(files),
+        units=sum(file.units for file in files), gaps=gaps,
+    )  # fmt: skip
+    if settings.index:
+        report.facts["indexFiles"], report.facts["indexEntries"] = build_index(
+            spark, settings.store, os.path.join(unfinished, "index"), config, settings.partition_bytes
+        )
+    os.rename(unfinished, output)
+    sync_directory(os.path.dirname(output))
+    if settings.compare:
+        _compare(spark, paths, output, report, settings.index)
+    return report
+
+
+def _build_queues(spark: SparkSession, settings: Settings, config: StoreConfig, base: str) -> list[QueueFile]:
+    """Spark brings together what each piece of the log has for the same file."""
+    options = table.parse(
+        {
+            "path": settings.store, "columns": COLUMNS, "properties": "raw", "order": "commitlog", "batchBytes": "4m",
+            "partitionBytes": str(settings.partition_bytes), "failOnDataLoss": str(not settings.allow_gaps),
+            "verifyCrc": "skip" if settings.allow_gaps else "fail",
+        },
+        table.BATCH,
+    )  # fmt: skip
+    parts = BatchReader(options, chosen_columns(options)).partitions()
+    if not parts:
+        return []
+    per_file = config.mapped_file_bytes_consume_queue // UNIT_BYTES
+    collect = functools.partial(_units_of_part, delays_ms=config.delay_levels_ms, per_file=per_file)
+    write = functools.partial(_write_group, base=base, per_file=per_file)
+    context = spark.sparkContext
+    units = context.parallelize(parts, len(parts)).flatMap(collect)
+    files = units.groupByKey(max(len(parts), context.defaultParallelism)).map(write).collect()
+    return sorted(files, key=lambda file: file.key)
+
+
+def _units_of_part(part: Part, delays_ms: tuple[int, ...], per_file: int) -> Iterator[tuple[FileKey, bytes]]:
+    units = Units(delays_ms, per_file)
+    for batch in read_part(part):
+        units.add(batch)
+    return units.take()
+
+
+def _write_group(group: tuple[FileKey, Iterable[bytes]], base: str, per_file: int) -> QueueFile:
+    return write_queue_file(*group, base, per_file)
+
+
+def _check_gaps(settings: Settings, files: list[QueueFile]) -> int:
+    """Places that no record asked for.
+
+    Raises: DataLoss, unless gaps are allowed; and where a file would not go on where the one before ends.
+    """
+    gaps = 0
+    before: QueueFile | None = None
+    for file in files:
+        topic, queue_id, _ = file.key
+        if before is not None and before.key[:2] == file.key[:2] and file.first > before.last + 1:
+            raise DataLoss(
+                f"queue {topic}/{queue_id}: the log has lost messages {before.last + 1} to {file.first - 1}, over the "
+                "end of a queue file; that cannot be filled"
+            )
+        if file.gaps and not settings.allow_gaps:
+            raise DataLoss(
+                f"queue {topic}/{queue_id}: the log has lost {file.gaps} of the messages {file.first} to {file.last}; "
+                "--allow-gaps puts fillers in their places"
+            )
+        gaps += file.gaps
+        before = file
+    return gaps
+
+
+def _compare(spark: SparkSession, paths: StorePaths, output: str, report: Report, index: bool) -> None:
+    """Byte by byte with the store's own files; those of the index by their order, since their names are times."""
+    made = os.path.join(output, "consumequeue")
+    pairs: list[tuple[str | None, str | None]] = []
+    queues = {(topic, i) for base in (paths.consume_queue, made) for topic, ids in _queues(base).items() for i in ids}
+    for topic, queue_id in sorted(queues):
+        ours, theirs = (
+            {file.start_offset: file.path for file in list_offset_files(REAL, queue_dir(base, topic, queue_id))[0]}
+            for base in (made, paths.consume_queue)
+        )
+        pairs += [(ours.get(start), theirs.get(start)) for start in sorted({*ours, *theirs})]
+    if index:
+        names = [
+            [os.path.join(base, name) for name in list_index_files(REAL, base)[0]]
+            for base in (os.path.join(output, "index"), paths.index)
+        ]
+        longest = max(map(len, names))
+        padded: list[list[str | None]] = [[*files, *[None] * (longest - len(files))] for files in names]
+        pairs += zip(*padded, strict=True)
+    found = run_tasks(spark, pairs, difference, "rebuild: comparing")
+    different = [(*pair, what) for pair, what in zip(pairs, found, strict=True) if what]
+    report.facts.update(compared=len(pairs), different=len(different))
+    report.damaged = report.damaged or bool(different)
+    report.table("different", ("rebuilt", "in the store", "what"), different)
+
+
+def _queues(base: str) -> dict[str, list[int]]:
+    return list_queues(REAL, base) if os.path.isdir(base) else {}
+
+
+def difference(pair: tuple[str | None, str | None]) -> str:
+    """What differs between two files, in words; empty for nothing."""
+    ours, theirs = pair
+    if ours is None or theirs is None:
+        path = ours or theirs
+        assert path is not None
+        with open(path, "rb") as file:
+            if not any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 20), b"")):
+                return ""  # made ahead of its first unit
+        return "only in the store" if ours is None else "only rebuilt"
+    with open(ours, "rb") as a, open(theirs, "rb") as b:
+        at = 0
+        while True:
+            x, y = a.read(1 << 20), b.read(1 << 20)
+            if x != y:
+                place = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
+                return f"differs from byte {at + place} on"
+            if not x:
+                return ""
+            at += len(x)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = job_parser(
+        "rebuild", "Make the queues and the index of a store from its log, in a new directory. Changes no store."
+    )
+    parser.add_argument("store", metavar="STORE", help="root directory of the store")
+    parser.add_argument("output", metavar="OUTPUT", help="directory to make, shared by all executors")
+    parser.add_argument("--compare", action="store_true", help="compare with the store's own files, byte by byte")
+    parser.add_argument("--no-index", action="store_true", help="only the queues")
+    parser.add_argument("--allow-gaps", action="store_true", help="go on where the log has lost messages")
+    sizes = parser.add_argument_group("sizes, where the store has no files that tell them")
+    sizes.add_argument("--queue-file-bytes", type=size_argument, metavar="SIZE")
+    sizes.add_argument("--index-slots", type=count, metavar="N")
+    sizes.add_argument("--index-entries", type=count, metavar="N")
+    parser.add_argument("--delay-levels", metavar="TEXT", help="messageDelayLevel, where it is not RocketMQ's own")
+    parser.add_argument(
+        "--partition-bytes", type=size_argument, default=128 << 20, metavar="SIZE", help="log per task (default: 128m)"
+    )
+    return parser
+
+
+def settings_of(a: argparse.Namespace) -> Settings:
+    """The settings that a command line means."""
+    given: dict[str, Any] = {
+        "mapped_file_bytes_consume_queue": a.queue_file_bytes, "max_hash_slot_num": a.index_slots,
+        "max_index_num": a.index_entries, "message_delay_level": a.delay_levels,
+    }  # fmt: skip
+    config = StoreConfig(**{name: value for name, value in given.items() if value is not None})
+    return Settings(a.store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return carry_out(build_parser(), settings_of, run, argv)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that tasks find its functions.
+    from mqfast.spark.jobs import rebuild
+
+    sys.exit(rebuild.main())

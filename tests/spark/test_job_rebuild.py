@@ -1,0 +1,136 @@
+"""The job ``rebuild``: what it makes of a log is, byte for byte, what brokers made of it.
+
+Room: tests/spark.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+import pyarrow as pa
+from conftest import Case, copy_of, golden_cases
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import UsageError
+from mqfast.spark.jobs.queue_files import Units
+from mqfast.spark.jobs.rebuild import Settings, difference, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = ("5.3.3-normal-clean", "5.3.3-lmq", "5.3.3-ipv6", "5.3.3-ha-slave", "4.9.7-normal-clean")
+CASES = [case for case in golden_cases() if str(case) in NAMES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=map(str, CASES))
+def test_queues_and_index_are_those_of_the_broker(spark: SparkSession, tmp_path: Path, case: Case) -> None:
+    store = copy_of(case, tmp_path)
+    settings = Settings(str(store), str(tmp_path / "new"), StoreConfig(), partition_bytes=50_000, compare=True)
+    report = run(spark, settings)
+    assert not report.damaged, report.text()
+    made = [path for path in (tmp_path / "new" / "consumequeue").rglob("*") if path.is_file()]
+    assert len(made) == report.facts["queueFiles"] > 2
+    assert report.facts["compared"] >= len(made) + report.facts["indexFiles"]
+    assert report.facts["indexFiles"] == len(list((store / "index").iterdir())) > 0
+
+
+def make(path: Path, count: int = 700) -> None:
+    config = StoreConfig(
+        mapped_file_bytes_commit_log=1 << 16, mapped_file_bytes_consume_queue=2000, max_hash_slot_num=50,
+        max_index_num=300,
+    )  # fmt: skip
+    with mqfast.open(path, config=config) as store:
+        for i in range(count):
+            store.put("T", b"body", queue_id=i % 2, tags=f"t{i % 7}" if i % 3 else None, keys=f"k{i} again")
+
+
+def test_a_store_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path / "store")
+    settings = Settings(
+        str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), partition_bytes=30_000, compare=True
+    )
+    report = run(spark, settings)
+    assert not report.damaged, report.text()
+    assert report.facts["units"] == 700
+    assert report.facts["queueFiles"] == 8
+    assert report.facts["indexFiles"] > 3
+    with pytest.raises(UsageError, match="expected no such directory"):
+        run(spark, settings)
+
+
+def test_differences_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path / "store")
+    unit = tmp_path / "store" / "consumequeue" / "T" / "1" / f"{2000:020d}"
+    data = bytearray(unit.read_bytes())
+    data[777] ^= 1
+    unit.write_bytes(data)
+    settings = Settings(str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), compare=True, index=False)
+    report = run(spark, settings)
+    assert report.damaged
+    assert report.tables[0].rows == [
+        (str(tmp_path / "new" / "consumequeue" / "T" / "1" / unit.name), str(unit), "differs from byte 777 on")
+    ]
+    assert not (tmp_path / "new" / "index").exists()
+
+
+def test_lost_messages_are_refused_or_filled(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make(store, 300)
+    record = next(m for m in mqfast.StoreReader(store).messages("T", 0) if m.queue_offset == 20)
+    (log,) = (path for path in (store / "commitlog").iterdir() if int(path.name) == 0)
+    with log.open("r+b") as file:
+        file.seek(record.physical_offset + record.size - 30)
+        file.write(b"?")  # in the properties: the CRC of the body does not see it
+        file.seek(record.physical_offset + 88)
+        file.write(b"X")
+    with pytest.raises(Exception, match="CorruptFile"):
+        run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig()))
+    assert not (tmp_path / "new").exists()
+    report = run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig(), allow_gaps=True, index=False))
+    assert report.damaged
+    assert report.facts["gaps"] == 1
+    data = (tmp_path / "new" / "consumequeue" / "T" / "0" / f"{0:020d}").read_bytes()
+    assert data[400:420] == bytes(8) + (0x7FFFFFFF).to_bytes(4, "big") + bytes(8)
+
+
+def test_a_log_that_lacks_messages_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make(store, 3000)
+    logs = sorted((store / "commitlog").iterdir())
+    first = next(m for m in mqfast.StoreReader(store).scan(int(logs[1].name)))
+    assert first.queue_offset > 0
+    logs[0].unlink()
+    report = run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig(), index=False))
+    assert report.facts["gaps"] == 0, "what retention took is no gap"
+    logs[2].unlink()
+    with pytest.raises(Exception, match=r"mqfast\.errors\.DataLoss"):
+        run(spark, Settings(str(store), str(tmp_path / "other"), StoreConfig(), index=False))
+
+
+def test_batch_queues_are_refused() -> None:
+    batch = pa.record_batch({
+        "topic": ["T"], "queueId": pa.array([0], pa.int32()), "queueOffset": [0], "physicalOffset": [0],
+        "msgSize": pa.array([100], pa.int32()), "storeTimestamp": pa.array([0], pa.timestamp("us", tz="UTC")),
+        "tags": pa.array([None], pa.string()), "properties": ["INNER_NUM\x013\x02"],
+    })  # fmt: skip
+    with pytest.raises(UsageError, match="batch queue"):
+        Units((1000,), 100).add(batch)
+
+
+def test_difference(tmp_path: Path) -> None:
+    for name, data in {"a": b"12", "b": b"13", "c": b"123", "zero": bytes(9), "same": b"12"}.items():
+        (tmp_path / name).write_bytes(data)
+
+    def of(ours: str | None, theirs: str | None) -> str:
+        return difference((ours and str(tmp_path / ours), theirs and str(tmp_path / theirs)))
+
+    assert of("a", "same") == of(None, "zero") == ""
+    assert of("a", "b") == "differs from byte 1 on"
+    assert of("a", "c") == "differs from byte 2 on"
+    assert of("a", None) == "only rebuilt"
+    assert of(None, "a") == "only in the store"
