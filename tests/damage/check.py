@@ -219,6 +219,7 @@ class _Check:
     def read_queue(self, get: Callable[[int], Any], low: int, high: int, judge: Callable[[Any, int], None]) -> set[int]:
         """Get from ``low`` on until the end; go on behind what is damaged. Returns: the physical offsets got."""
         got: set[int] = set()
+        refused: set[int] = set()
         at, calls = low, 0
         while at < high:
             calls += 1
@@ -226,14 +227,19 @@ class _Check:
                 break  # a damaged bound: nobody walks a billion places; each call moved on
             result = self.attempt(lambda at=at: get(at))
             if result is None:
+                refused.add(at)
                 at += 1
                 continue
             for message in result:
                 judge(message, message.queue_offset)
                 got.add(message.physical_offset)
             if result.next_offset <= at:
-                # Nothing more to come, and no error: a consumer would ask for ever.
-                if result.status.name not in ("NO_MATCHED_LOGIC_QUEUE", "NO_MESSAGE_IN_QUEUE", "OFFSET_TOO_SMALL"):
+                # Nothing more to come, and no error, not even where it leads back to: a consumer would ask for ever.
+                if result.next_offset not in refused and result.status.name not in (
+                    "NO_MATCHED_LOGIC_QUEUE",
+                    "NO_MESSAGE_IN_QUEUE",
+                    "OFFSET_TOO_SMALL",
+                ):
                     raise Wrong(f"get at {at} of {low} to {high} says {result.status.name} and does not move on")
                 break
             at = result.next_offset
