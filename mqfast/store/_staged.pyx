@@ -190,6 +190,15 @@ def merge_properties(Py_ssize_t n, list names, list values, list ends, list extr
     cdef Py_ssize_t i, k
     cdef dict row
     cdef list made = []
+    if names is not None:
+        if values is None or ends is None or len(ends) != n + 1 or len(names) != len(values):
+            raise MessageIllegal("properties: expected as many values as names, and an end for each row")
+        for i in range(n):
+            if not 0 <= <Py_ssize_t> ends[i] <= <Py_ssize_t> ends[i + 1] <= len(names):
+                raise MessageIllegal(f"properties: expected ends that grow to {len(names)}, found {ends[i]} and {ends[i + 1]}")
+    for name, column in extras:
+        if type(column) is not list or len(<list> column) != n:
+            raise MessageIllegal(f"column for {name}: expected {n} values")
     for i in range(n):
         row = {}
         if names is not None:

@@ -23,7 +23,7 @@ from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
 from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.staging import StagedFile, clean_staging
-from mqfast.store._staged import RowEncoder, append_records, count_records
+from mqfast.store._staged import RowEncoder, append_records, count_records, merge_properties
 
 FILE_BYTES = 1 << 18
 HOST = parse_host("10.0.0.1:10911")
@@ -175,6 +175,25 @@ def test_rows_that_no_store_takes_are_refused() -> None:
         made.encode([b"t"], one, one, np.array([0, 5], np.int32), b"", None, one, one, born, one, None)
     with pytest.raises(mqfast.errors.MessageIllegal, match="same number"):
         made.encode([b"t"], one, one, np.zeros(3, np.int32), b"", None, one, one, born, one, None)
+
+
+def test_columns_of_another_length_are_refused() -> None:
+    none: frozenset[str] = frozenset()
+    good = merge_properties(2, ["a", "b"], ["1", None], [0, 1, 2], [("K", ["k", ""])], none)
+    assert good == [{"a": "1", "K": "k"}, {}]
+    assert merge_properties(1, None, None, None, [("K", ["k"])], none) == [{"K": "k"}]
+    for names, values, ends in (
+        (["a"], ["1"], [0, 1]),
+        (["a"], ["1", "2"], [0, 1, 1]),
+        (["a"], ["1"], [0, 1, 2]),
+        (["a"], ["1"], [1, 0, 1]),
+        (["a"], ["1"], [-1, 0, 1]),
+        (["a"], None, [0, 1, 1]),
+    ):
+        with pytest.raises(mqfast.errors.MessageIllegal, match="properties: expected"):
+            merge_properties(2, names, values, ends, [], none)
+    with pytest.raises(mqfast.errors.MessageIllegal, match="column for K: expected 2 values"):
+        merge_properties(2, None, None, None, [("K", ["k"])], none)
 
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
