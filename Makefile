@@ -17,11 +17,12 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo test crash spark-kills crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test crash spark-kills crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
+	@echo "make demo-spark   stores in Spark: rows, SQL, a stream with a restart, the jobs and their charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
@@ -42,6 +43,10 @@ help:
 
 demo: build
 	$(BIN)/python -m mqfast.demo
+
+# Pages with charts go to build/demo-spark; DEMO_SPARK_ARGS='--bytes 64m' for a short look.
+demo-spark: build
+	$(BIN)/python -m mqfast.spark.demo --charts build/demo-spark $(DEMO_SPARK_ARGS)
 
 test: build
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -109,7 +114,7 @@ bench-latency: build $(BENCH_VENV)/.installed
 
 # A store of 2 GiB and the same rows as Parquet, in a temporary directory; MQFAST_BENCH_QUICK=1 for a short look.
 bench-spark: build
-	$(BIN)/python -m pytest bench/bench_spark.py -o python_files='bench_*.py' --benchmark-only $(BENCH_ARGS)
+	$(BIN)/python -m pytest bench/bench_spark*.py -o python_files='bench_*.py' --benchmark-only $(BENCH_ARGS)
 
 # Other stores on the same bytes; whatever cannot be installed is named as left out. RIVALS_ARGS=--quick for a short look.
 # The rows of `make bench` are measured first and go into the same document.
