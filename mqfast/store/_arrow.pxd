@@ -93,9 +93,32 @@ cdef inline const void *give(Buffer *b) noexcept nogil:
 
 cdef bint is_utf8(const uint8_t *p, int64_t n) noexcept nogil
 cdef int begin_texts(Texts *t) except -1 nogil
-cdef int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
+cdef int too_long() except -1 nogil
+
+
+cdef inline int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
+    """One value that is UTF-8."""
+    if t.text.used + n > 0x7FFFFFFF:
+        return too_long()
+    reserve(&t.text, n)
+    memcpy(t.text.p + t.text.used, p, n)
+    t.text.used += n
+    return put32(&t.offsets, <int32_t> t.text.used)
+
+
+cdef inline int put_again(Texts *t) except -1 nogil:
+    """The value before once more."""
+    cdef int64_t start = (<int32_t *> (t.offsets.p + t.offsets.used - 8))[0]
+    cdef int64_t length = t.text.used - start
+    reserve(&t.text, length)            # first: put_raw must not move what it copies from
+    return put_raw(t, t.text.p + start, length)
+
+
 cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
 cdef int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil
 cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil
+cdef int put_mended(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
+cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil
+cdef int put_odd_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil
 cdef void drop_texts(Texts *t) noexcept nogil
 cdef void drop_buffer(Buffer *b) noexcept nogil

@@ -18,6 +18,9 @@ from mqfast.errors import UsageError
 from mqfast.message import format_host
 from mqfast.properties import decode as decode_properties
 
+cdef extern from *:
+    int bits_set "__builtin_popcountll"(uint64_t word) noexcept nogil
+
 
 # --- structs ---------------------------------------------------------------------------------------------------------------
 
@@ -106,9 +109,15 @@ cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_
 
 
 cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil:
-    cdef int64_t i, count = 0
-    for i in range(n):
-        count += 1 - (bits[i >> 3] >> (i & 7) & 1)
+    cdef int64_t i = 0, count = n
+    cdef uint64_t word
+    while i + 64 <= n:
+        memcpy(&word, bits + (i >> 3), 8)
+        count -= bits_set(word)
+        i += 64
+    while i < n:
+        count -= bits[i >> 3] >> (i & 7) & 1
+        i += 1
     return count
 
 
@@ -174,14 +183,11 @@ cdef int begin_texts(Texts *t) except -1 nogil:
     return reserve(&t.text, 0)
 
 
-cdef int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
-    if t.text.used + n > 0x7FFFFFFF:
-        with gil:
-            raise UsageError("the text of one column exceeds 2 GiB: ask for fewer messages at a time")
-    reserve(&t.text, n)
-    memcpy(t.text.p + t.text.used, p, n)
-    t.text.used += n
-    return put32(&t.offsets, <int32_t> t.text.used)
+# What needs the interpreter stands in functions of its own: one with such a part looks for the GIL whenever it is called.
+
+cdef int too_long() except -1 nogil:
+    with gil:
+        raise UsageError("the text of one column exceeds 2 GiB: ask for fewer messages at a time")
 
 
 cdef int put_bytes(Texts *t, bytes value) except -1:
@@ -190,23 +196,24 @@ cdef int put_bytes(Texts *t, bytes value) except -1:
 
 cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
     """One value; what is not UTF-8 becomes U+FFFD, as for every reader of a message."""
-    if is_utf8(p, n):
-        return put_raw(t, p, n)
+    return put_raw(t, p, n) if is_utf8(p, n) else put_mended(t, p, n)
+
+
+cdef int put_mended(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
     with gil:
         return put_bytes(t, PyUnicode_DecodeUTF8(<const char *> p, n, "replace").encode("utf-8"))
 
 
 cdef int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil:
     """The text of a host; the value before is repeated where the host is the same one, as it mostly is."""
-    cdef int64_t rows = t.offsets.used // 4
-    cdef int64_t start, length
     if last[0] != NULL and last_bytes[0] == n and memcmp(last[0], p, n) == 0:
-        start = (<int32_t *> t.offsets.p)[rows - 2]
-        length = t.text.used - start
-        reserve(&t.text, length)            # first: put_raw must not move what it copies from
-        return put_raw(t, t.text.p + start, length)
+        return put_again(t)
     last[0] = p
     last_bytes[0] = n
+    return put_new_host(t, p, n)
+
+
+cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil:
     with gil:
         return put_bytes(t, format_host((<const char *> p)[:n]).encode("ascii"))
 
@@ -222,7 +229,10 @@ cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values
     cdef const uint8_t *pair_end
     cdef const uint8_t *separator
     cdef int count = 0, k
-    cdef bint plain = is_utf8(p, n)
+    cdef bint plain
+    if n == 0:
+        return 0
+    plain = is_utf8(p, n)
     while plain and at < end:
         pair_end = <const uint8_t *> memchr(at, 2, end - at)
         if pair_end == NULL:
@@ -246,7 +256,11 @@ cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values
             put_raw(names, name[k], name_bytes[k])
             put_raw(values, value[k], value_bytes[k])
         return 0
-    # many pairs, or bytes that are no text
+    return put_odd_properties(p, n, names, values)
+
+
+cdef int put_odd_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil:
+    """Many pairs, or bytes that are no text."""
     with gil:
         for name_text, value_text in decode_properties((<const char *> p)[:n]).items():
             put_bytes(names, name_text.encode("utf-8"))

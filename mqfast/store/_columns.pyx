@@ -13,7 +13,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset, strcmp
+from libc.string cimport memcmp, memcpy, memset, strcmp
 from mqfast.store._arrow cimport (
     NULLABLE,
     ArrowArray,
@@ -33,7 +33,7 @@ from mqfast.store._arrow cimport (
     new_stream_capsule,
     nulls,
     put32,
-    put64,
+    put_again,
     put_host,
     put_properties,
     put_text,
@@ -42,7 +42,7 @@ from mqfast.store._arrow cimport (
     reserve,
 )
 from mqfast.store._os cimport mq_get32, mq_get64
-from mqfast.store._read cimport GetResult
+from mqfast.store._read cimport GetResult, Hit
 from mqfast.store._record cimport MAGIC_V2, REC_OK, Found, Record, find_properties, parse_record
 
 from mqfast.errors import CorruptFile, UsageError
@@ -307,6 +307,35 @@ cdef int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_t *p, i
     return put_text(t, p, n)
 
 
+cdef void fill_numbers(Columns *c, const Hit *hits, const Record *records, Py_ssize_t count) noexcept nogil:
+    cdef int32_t *queue_id = <int32_t *> c.numbers[<int> QUEUE_ID].p
+    cdef int64_t *queue_offset = <int64_t *> c.numbers[<int> QUEUE_OFFSET].p
+    cdef int64_t *physical_offset = <int64_t *> c.numbers[<int> PHYSICAL_OFFSET].p
+    cdef int32_t *size = <int32_t *> c.numbers[<int> SIZE].p
+    cdef int32_t *flag = <int32_t *> c.numbers[<int> FLAG].p
+    cdef int32_t *sys_flag = <int32_t *> c.numbers[<int> SYS_FLAG].p
+    cdef int64_t *born_timestamp = <int64_t *> c.numbers[<int> BORN_TIMESTAMP].p
+    cdef int64_t *store_timestamp = <int64_t *> c.numbers[<int> STORE_TIMESTAMP].p
+    cdef int32_t *reconsume_times = <int32_t *> c.numbers[<int> RECONSUME_TIMES].p
+    cdef int64_t *prepared = <int64_t *> c.numbers[<int> PREPARED].p
+    cdef int32_t *body_crc = <int32_t *> c.numbers[<int> BODY_CRC].p
+    cdef const Record *r = records
+    cdef Py_ssize_t i
+    for i in range(count):
+        queue_id[i] = r.queue_id
+        queue_offset[i] = hits[i].queue_offset
+        physical_offset[i] = r.physical_offset
+        size[i] = r.total
+        flag[i] = r.flag
+        sys_flag[i] = r.sys_flag
+        born_timestamp[i] = r.born_timestamp
+        store_timestamp[i] = r.store_timestamp
+        reconsume_times[i] = r.reconsume_times
+        prepared[i] = r.prepared_offset
+        body_crc[i] = r.body_crc
+        r += 1
+
+
 cdef int fill_columns(Columns *c, GetResult result, Record *records, bint large) except -1:
     cdef Py_ssize_t i, count = result.count
     cdef int k
@@ -314,7 +343,8 @@ cdef int fill_columns(Columns *c, GetResult result, Record *records, bint large)
     cdef Found f
     cdef const uint8_t *born = NULL
     cdef const uint8_t *store = NULL
-    cdef int32_t born_bytes = 0, store_bytes = 0
+    cdef const uint8_t *topic = NULL
+    cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
     cdef int64_t body_total = 0, at = 0
     cdef uint8_t *to
     for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
@@ -330,22 +360,16 @@ cdef int fill_columns(Columns *c, GetResult result, Record *records, bint large)
     memset(c.valid_tags.p, 0, c.valid_tags.room)
     reserve(&c.valid_keys, (count + 7) // 8)
     memset(c.valid_keys.p, 0, c.valid_keys.room)
+    fill_numbers(c, result.hits, records, count)
     for i in range(count):
         r = &records[i]
-        put_text(&c.texts[<int> TOPIC], r.topic, r.topic_bytes)
-        put32(&c.numbers[<int> QUEUE_ID], r.queue_id)
-        put64(&c.numbers[<int> QUEUE_OFFSET], result.hits[i].queue_offset)
-        put64(&c.numbers[<int> PHYSICAL_OFFSET], r.physical_offset)
-        put32(&c.numbers[<int> SIZE], r.total)
-        put32(&c.numbers[<int> FLAG], r.flag)
-        put32(&c.numbers[<int> SYS_FLAG], r.sys_flag)
-        put64(&c.numbers[<int> BORN_TIMESTAMP], r.born_timestamp)
-        put64(&c.numbers[<int> STORE_TIMESTAMP], r.store_timestamp)
+        if topic != NULL and topic_bytes == r.topic_bytes and memcmp(topic, r.topic, topic_bytes) == 0:
+            put_again(&c.texts[<int> TOPIC])
+        else:
+            topic, topic_bytes = r.topic, r.topic_bytes
+            put_text(&c.texts[<int> TOPIC], topic, topic_bytes)
         put_host(&c.texts[<int> BORN_HOST], r.born_host, r.born_host_bytes, &born, &born_bytes)
         put_host(&c.texts[<int> STORE_HOST], r.store_host, r.store_host_bytes, &store, &store_bytes)
-        put32(&c.numbers[<int> RECONSUME_TIMES], r.reconsume_times)
-        put64(&c.numbers[<int> PREPARED], r.prepared_offset)
-        put32(&c.numbers[<int> BODY_CRC], r.body_crc)
         find_properties(r.properties, r.properties_bytes, &f)
         put_optional(&c.texts[<int> TAGS], &c.valid_tags, i, f.tags, f.tags_bytes)
         put_optional(&c.texts[<int> KEYS], &c.valid_keys, i, f.keys, f.keys_bytes)
