@@ -1,0 +1,214 @@
+"""``analytics``: what is in a store: topics, sizes, latencies, tags, keys, rates and the backlog of its groups.
+
+Room: the Spark adapter. Only columns that are needed are read, never bodies, and only sums come to the driver. It must
+never change the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.errors import UsageError
+from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
+from mqfast.spark.jobs.charts import Bars, page
+from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Settings", "main", "run"]
+
+_COLUMNS: Final = "topic,queueId,msgSize,bodySize,bornTimestamp,storeTimestamp,tags,keys"
+_SHARES: Final = (0.5, 0.9, 0.99, 0.999)
+# 1/1000 of the count: enough for a report.
+_ACCURACY: Final = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``html``: write charts to this file; ``top``: topics, tags and keys listed at most; ``since``: as the source's
+    startingTimestamp.
+    """
+
+    store: str
+    html: str | None = None
+    topics: tuple[str, ...] | None = None
+    since: str | None = None
+    top: int = 20
+    partition_bytes: int = 128 << 20
+
+
+def run(spark: SparkSession, settings: Settings) -> Report:
+    """Look at the messages that were asked for.
+
+    Raises: StorageError for the page, and Spark's errors.
+    """
+    from pyspark.sql import functions as f
+
+    report = Report("analytics", {"store": settings.store})
+    rows = _messages(spark, settings).persist()
+    try:
+        tell("analytics: topics")
+        topics = _topics(rows, report, settings.top)
+        tell("analytics: latency and sizes")
+        _percentiles(rows, report)
+        tell("analytics: tags, keys and rates")
+        tags = rows.where("tags IS NOT NULL").groupBy("topic", f.col("tags").alias("tag"))
+        tag_bars = _most(tags, report, "tags", ("topic", "tag"), settings.top)
+        single = f.explode(f.split("keys", " ")).alias("key")
+        keys = rows.where("keys IS NOT NULL").select("topic", single).where("key <> ''").groupBy("topic", "key")
+        key_bars = _most(keys, report, "keys", ("topic", "key"), settings.top)
+        rates = _rates(rows)
+    finally:
+        rows.unpersist()
+    tell("analytics: backlog")
+    backlog = _backlog(spark, settings, report)
+    report.facts["minutes"] = len(rates)
+    report.facts["most per minute"] = int(max((value for _, value in rates), default=0))
+    if settings.html is not None:
+        by_name = {
+            "messages by topic": topics, "backlog by group and topic": backlog, "most frequent tags": tag_bars,
+            "most frequent keys": key_bars,
+        }  # fmt: skip
+        _save(settings.html, page(report, by_name, {"messages stored per minute": rates}))
+        report.facts["charts"] = settings.html
+    return report
+
+
+def _options(settings: Settings) -> dict[str, str]:
+    return {"subscribe": ",".join(settings.topics)} if settings.topics is not None else {}
+
+
+def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
+    options = {**_options(settings), "columns": _COLUMNS, "partitionBytes": str(settings.partition_bytes)}
+    if settings.since is not None:
+        options["startingTimestamp"] = settings.since
+    return spark.read.format("mqfast").options(**options).load(settings.store)
+
+
+def _topics(rows: DataFrame, report: Report, top: int) -> Bars:
+    from pyspark.sql import functions as f
+
+    found = (
+        rows.groupBy("topic", "queueId")
+        .agg(f.count("*").alias("n"), f.sum("msgSize").alias("bytes"), f.sum("bodySize").alias("body"))
+        .groupBy("topic")
+        .agg(
+            f.count("*").alias("queues"), f.sum("n").alias("n"), f.sum("bytes").alias("bytes"),
+            f.sum("body").alias("body"), (f.max("n") * f.count("*") / f.sum("n")).alias("skew"),
+        )
+        .orderBy(f.desc("n"), "topic")
+        .collect()
+    )  # fmt: skip
+    report.facts.update(
+        topics=len(found), messages=sum(r["n"] for r in found), logBytes=sum(r["bytes"] for r in found),
+        bodyBytes=sum(r["body"] for r in found),
+    )  # fmt: skip
+    # Skew: messages of the fullest queue, in parts of what an even share would be.
+    heads = ("topic", "queues", "messages", "logBytes", "bodyBytes", "queueSkew")
+    report.table("topics", heads, [(*r[:5], round(r["skew"], 3)) for r in found[:top]])
+    return [(r["topic"], r["n"]) for r in found[:top]]
+
+
+def _percentiles(rows: DataFrame, report: Report) -> None:
+    from pyspark.sql import functions as f
+
+    latency = (f.unix_millis("storeTimestamp") - f.unix_millis("bornTimestamp")).alias("ms")
+    measured = {"born to stored, ms": rows.select(latency), "body, bytes": rows.select("bodySize"),
+                "record, bytes": rows.select("msgSize")}  # fmt: skip
+    shown: list[tuple[Any, ...]] = []
+    for what, column in measured.items():
+        name = column.columns[0]
+        found = column.agg(
+            f.min(name), f.percentile_approx(name, list(_SHARES), _ACCURACY), f.max(name), f.avg(name)
+        ).collect()[0]
+        if found[0] is not None:
+            shown.append((what, found[0], *found[1], found[2], round(found[3], 1)))
+    report.table("percentiles", ("what", "least", "p50", "p90", "p99", "p99.9", "most", "mean"), shown)
+
+
+def _most(groups: Any, report: Report, title: str, heads: tuple[str, str], top: int) -> Bars:
+    """The groups with the most messages, and the share of each."""
+    from pyspark.sql import functions as f
+
+    found = groups.count().orderBy(f.desc("count"), *heads).limit(top).collect()
+    total = report.facts["messages"] or 1
+    shown = [(*row[:3], round(100 * row["count"] / total, 2)) for row in found]
+    report.table(title, (*heads, "messages", "% of messages"), shown)
+    return [(f"{row[0]}: {row[1]}", row["count"]) for row in found]
+
+
+def _rates(rows: DataFrame) -> Bars:
+    """Messages by minute of their store time; minutes without one are left out."""
+    from pyspark.sql import functions as f
+
+    minute = (f.unix_seconds("storeTimestamp") / 60).cast("long").alias("minute")
+    found = rows.groupBy(minute).count().orderBy("minute")
+    shown = f.date_format(f.timestamp_seconds(f.col("minute") * 60), "yyyy-MM-dd HH:mm")
+    return [(row[0], row[1]) for row in found.select(shown, "count").collect()]
+
+
+def _backlog(spark: SparkSession, settings: Settings, report: Report) -> Bars:
+    from pyspark.sql import functions as f
+
+    groups = spark.read.format("mqfast").options(view="groups", **_options(settings)).load(settings.store)
+    rows = groups.where("lag IS NOT NULL").orderBy(f.desc("lag"), "group", "topic", "queueId").collect()
+    report.facts["groups"] = len({row["group"] for row in rows})
+    report.facts["backlog"] = sum(row["lag"] for row in rows)
+    heads = ("group", "topic", "queueId", "committedOffset", "maxOffset", "lag")
+    report.table("backlog", heads, [tuple(row[head] for head in heads) for row in rows])
+    sums: dict[str, int] = {}
+    for row in rows:
+        name = f"{row['group']}: {row['topic']}"
+        sums[name] = sums.get(name, 0) + row["lag"]
+    return sorted(sums.items(), key=lambda item: (-item[1], item[0]))[: settings.top]
+
+
+def _save(path: str, text: str) -> None:
+    if not path.endswith(".html"):
+        raise UsageError(f"{path}: expected a name that ends in .html")
+    file = DurableFile(path)
+    try:
+        file.write(text.encode("utf-8"))
+        file.commit()
+    finally:
+        file.discard()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = job_parser("analytics", "Tell what is in a store: topics, sizes, latency, tags, keys, rates, backlogs.")
+    parser.add_argument("store", metavar="STORE", help="root directory of the store, which may be in use")
+    parser.add_argument("--html", metavar="FILE", help="write charts to this .html file, which needs nothing else")
+    parser.add_argument("--topics", type=names, metavar="A,B", help="only these topics (default: all)")
+    parser.add_argument("--since", metavar="TIME", help="only messages stored since: 2026-01-31T12:00, or ms")
+    parser.add_argument("--top", type=count, default=20, metavar="N", help="list at most N of a kind (default: 20)")
+    parser.add_argument(
+        "--partition-bytes", type=size_argument, default=128 << 20, metavar="SIZE", help="log per task (default: 128m)"
+    )
+    return parser
+
+
+def settings_of(a: argparse.Namespace) -> Settings:
+    """The settings that a command line means."""
+    if a.html is not None and not a.html.endswith(".html"):
+        raise UsageError(f"--html: expected a name that ends in .html, found {a.html}")
+    return Settings(a.store, a.html, a.topics, a.since, a.top, a.partition_bytes)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return carry_out(build_parser(), settings_of, run, argv)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that tasks find its functions.
+    from mqfast.spark.jobs import analytics
+
+    sys.exit(analytics.main())
