@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark")
-from conftest import Case, copy_of, golden_cases
+from conftest import copy_of, golden_cases
 from golden_rows import PLAIN, expected_rows, key_of
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql.types import IntegerType, StructField, StructType
@@ -36,8 +36,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TIMES = ("bornTimestamp", "storeTimestamp")
+# All golden stores are compared without Spark in test_access.py; here are those that differ in their columns.
 CASES = [
-    case for case in golden_cases() if str(case) in ("5.3.3-normal-clean", "4.9.7-killed", "5.3.3-ipv6", "5.3.3-lmq")
+    ("5.3.3-normal-clean", "auto"),
+    ("5.3.3-normal-clean", "queue"),
+    ("4.9.7-killed", "auto"),
+    ("5.3.3-ipv6", "auto"),
+    ("5.3.3-lmq", "auto"),
 ]
 
 
@@ -56,9 +61,9 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=map(str, CASES))
-@pytest.mark.parametrize("order", ["auto", "queue"])
-def test_every_column_of_golden_stores(spark: SparkSession, case: Case, order: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, order", CASES)
+def test_every_column_of_golden_stores(spark: SparkSession, name: str, order: str, tmp_path: Path) -> None:
+    (case,) = [case for case in golden_cases() if str(case) == name]
     frame = load(
         spark, copy_of(case, tmp_path), order=order, columns=",".join((*PLAIN, "body")), partitionBytes="40k",
         subscribePattern=".*", verifyCrc="fail",
@@ -165,7 +170,6 @@ def test_filters_pushed_down_change_no_result(spark: SparkSession, store: Path) 
         "tags = 'tag3' OR topic = 'T0'",
         "tags = 'tag3' AND physicalOffset > 9000 AND physicalOffset <= 20000",
         f"storeTimestamp >= timestamp'{moment}' AND topic LIKE 'T%'",
-        f"storeTimestamp < timestamp'{moment}'",
         "topic = 'none'",
     ]
     columns = "topic,queueId,queueOffset,physicalOffset,storeTimestamp,tags"
