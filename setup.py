@@ -8,7 +8,7 @@ Environment switches, each kept in its own build directory so that changing betw
     MQFAST_DEBUG=1      no optimisation, debug information, C assertions on
     MQFAST_SANITIZE=1   AddressSanitizer and UndefinedBehaviorSanitizer (run Python with libasan preloaded)
     MQFAST_SANITIZE=thread  ThreadSanitizer instead (run Python with libtsan preloaded)
-    MQFAST_COVERAGE=1   gcov for the C part, line tracing for Cython
+    MQFAST_COVERAGE=1   gcov for the C part and for what Cython makes, no optimisation (see .ci/coverage_report.py)
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ DIRECTIVES: dict[str, Any] = {
     "binding": True,
     "embedsignature": True,
     "freethreading_compatible": False,  # until the suite has passed on a free-threaded build
-    "linetrace": COVERAGE,
 }
 
 
@@ -81,7 +80,8 @@ def compile_flags() -> list[str]:
         if not THREAD:
             flags += ["-fno-sanitize-recover=undefined"]
     if COVERAGE:
-        flags += ["--coverage"]
+        # An inlined function is counted once, not once a call.
+        flags += ["--coverage", "-fprofile-update=atomic", "-Dalways_inline="]
     return flags
 
 
@@ -93,11 +93,6 @@ def link_flags() -> list[str]:
     if COVERAGE:
         flags += ["--coverage"]
     return flags
-
-
-def macros() -> list[tuple[str, str | None]]:
-    """Return the macros every C file is compiled with."""
-    return [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
 
 
 def extensions() -> list[Extension]:
@@ -116,7 +111,6 @@ def extensions() -> list[Extension]:
                 sources=[str(path), *(c_sources if name == C_OWNER else [])],
                 include_dirs=["csrc"],
                 depends=depends,
-                define_macros=macros(),
                 extra_compile_args=compile_flags(),
                 extra_link_args=link_flags(),
             )
@@ -141,8 +135,7 @@ class BuildExt(build_ext):
         translated = cythonize(
             [Extension(ext.name, [s for s in ext.sources if s.endswith(".pyx")]) for ext in self.extensions],
             nthreads=WORKERS if len(self.extensions) > 1 else 0,
-            # The coverage reader looks for the generated C beside its .pyx.
-            build_dir=None if COVERAGE else self.cython_dir,
+            build_dir=self.cython_dir,
             compiler_directives=DIRECTIVES,
             emit_linenums=SANITIZE or DEBUG,  # so that sanitizers, gdb and gcov name lines of the .pyx
             force=bool(self.force),

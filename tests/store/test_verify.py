@@ -442,3 +442,21 @@ def test_an_interrupted_repair_can_be_run_again(tmp_path: Path) -> None:
         else:
             break
     assert failed >= 4
+
+
+def test_a_table_of_delays_that_is_another_one(clean: Path) -> None:
+    """It is JSON, and still no table of offsets by level."""
+    (clean / "config/delayOffset.json.bak").unlink(missing_ok=True)
+    (clean / "config/delayOffset.json").write_text('{"offsetTable":{"one":"two"}}')
+    assert _only(clean, "config").path.endswith("delayOffset.json")
+
+
+def test_two_repairs_in_one_second_keep_what_each_took_away(clean: Path) -> None:
+    door = OsDoor()
+    door.fix_clock(1_800_000_000_000)
+    for number in range(2):
+        _flip(clean / f"consumequeue/TopicA/{number}" / f"{0:020}", 7)
+        report = repair(clean, door=door)
+        assert "lost behind" not in str(report)
+        assert report.actions
+    assert len(list(clean.glob("repair-*"))) == 2
