@@ -1,0 +1,126 @@
+"""``compact``: the latest message of each key, as Parquet.
+
+Room: the Spark adapter. First the places of the latest messages are found without bodies, then those messages are read.
+The key is the whole property KEYS, as in RocketMQ's compaction topics. It must never change the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import UsageError
+from mqfast.spark import options as table
+from mqfast.spark.access import open_access
+from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Settings", "main", "run"]
+
+_KEY: Final = "coalesce(keys, '') AS key"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``keep_deleted``: keep keys whose latest message has no body, which means that they are deleted;
+    ``compression``: of Spark's writer.
+    """
+
+    store: str
+    output: str
+    topics: tuple[str, ...]
+    keep_deleted: bool = False
+    compression: str = "zstd"
+    partition_bytes: int = 128 << 20
+
+
+def run(spark: SparkSession, settings: Settings) -> Report:
+    """Write the latest messages of the topics, by topic; messages without a key are left out, and counted.
+
+    Raises: UsageError where there is something at the output, and Spark's errors.
+    """
+    from pyspark.sql import functions as f
+
+    if os.path.exists(settings.output):
+        raise UsageError(f"{settings.output}: expected no such directory yet, found one")
+    access = open_access(table.parse({"path": settings.store}, table.BATCH))
+    try:
+        end = access.snapshot().log_end
+    finally:
+        access.close()
+
+    def load(**options: str) -> DataFrame:
+        # Both reads end at the same place of the log, however the store grows meanwhile.
+        reader = spark.read.format("mqfast").options(subscribe=",".join(settings.topics), **options)
+        reader = reader.option("partitionBytes", settings.partition_bytes)
+        return reader.load(settings.store).where(f.col("physicalOffset") < end)
+
+    tell("compact: looking for the latest of each key")
+    found = load(columns="topic,keys,physicalOffset,bodySize").selectExpr(
+        "topic", _KEY, "struct(physicalOffset, bodySize) AS place"
+    )
+    latest = found.groupBy("topic", "key").agg(f.max("place").alias("place"), f.count("*").alias("messages")).persist()
+    try:
+        live = latest.where("key <> ''" if settings.keep_deleted else "key <> '' AND place.bodySize > 0")
+        counts = {
+            row["topic"]: row
+            for row in latest.groupBy("topic")
+            .agg(
+                f.sum("messages").alias("messages"), f.count_if(f.col("key") != "").alias("keys"),
+                f.sum(f.when(f.col("key") == "", f.col("messages")).otherwise(0)).alias("keyless"),
+                f.count_if((f.col("key") != "") & (f.col("place.bodySize") == 0)).alias("deleted"),
+            )
+            .collect()
+        }  # fmt: skip
+        tell("compact: writing")
+        places = live.select(f.col("place.physicalOffset").alias("physicalOffset"))
+        rows = load().join(places, "physicalOffset", "left_semi")
+        rows.write.option("compression", settings.compression).partitionBy("topic").parquet(settings.output)
+    finally:
+        latest.unpersist()
+    report = Report("compact", {"store": settings.store, "output": settings.output})
+    heads = ("messages", "keys", "deleted", "keyless")
+    for head in heads:
+        report.facts[head] = sum(row[head] for row in counts.values())
+    report.facts["written"] = report.facts["keys"] - (0 if settings.keep_deleted else report.facts["deleted"])
+    report.table("topics", ("topic", *heads), [(t, *(row[h] for h in heads)) for t, row in sorted(counts.items())])
+    return report
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = job_parser("compact", "Write the latest message of each key to Parquet, by topic. The key is KEYS.")
+    parser.add_argument("store", metavar="STORE", help="root directory of the store, which may be in use")
+    parser.add_argument("output", metavar="OUTPUT", help="directory to make")
+    parser.add_argument("--topics", type=names, required=True, metavar="A,B", help="these topics")
+    parser.add_argument("--keep-deleted", action="store_true", help="keep keys whose latest message has no body")
+    parser.add_argument("--compression", choices=("zstd", "snappy", "lz4", "none"), default="zstd")
+    parser.add_argument(
+        "--partition-bytes", type=size_argument, default=128 << 20, metavar="SIZE", help="log per task (default: 128m)"
+    )
+    return parser
+
+
+def settings_of(a: argparse.Namespace) -> Settings:
+    """The settings that a command line means."""
+    return Settings(a.store, a.output, a.topics, a.keep_deleted, a.compression, a.partition_bytes)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return carry_out(build_parser(), settings_of, run, argv)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that tasks find its functions.
+    from mqfast.spark.jobs import compact
+
+    sys.exit(compact.main())

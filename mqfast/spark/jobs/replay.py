@@ -1,0 +1,191 @@
+"""``replay``: an archive back into a store, each message once, in the order in which they were stored.
+
+Room: the Spark adapter. Tasks read Parquet, encode and stage; the driver appends by the sink's protocol, one batch of
+pieces after the other (see ``staging.py``): a run that was cut off is finished by the next one with the same id. It
+must never write a store that somebody else has open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import CorruptFile, UsageError
+from mqfast.spark import options as table
+from mqfast.spark.commit import Transaction, check_target
+from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.files import crc_of
+from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
+from mqfast.spark.jobs.merge import merged
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.options import Options
+from mqfast.spark.rows import RowWriter
+from mqfast.spark.staging import StagedFile, clean_staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Settings", "batches_of", "main", "run"]
+
+_COLUMNS: Final = (
+    "physicalOffset", "topic", "queueId", "bornTimestamp", "bornHost", "flag", "sysFlag", "reconsumeTimes",
+    "properties", "body",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``txn_id``: the name under which a replay counts once, None for one made of the archive's path; ``batch_bytes``:
+    of Parquet, appended at once; ``new_times`` and ``new_ids``: as if produced now.
+    """
+
+    archive: str
+    store: str
+    topics: tuple[str, ...] | None = None
+    txn_id: str | None = None
+    staging: str | None = None
+    batch_bytes: int = 512 << 20
+    new_times: bool = False
+    new_ids: bool = False
+
+
+Piece = tuple[ArchivedFile, ...]
+"""The files that one task of the archive wrote."""
+
+
+def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[Piece]]:
+    """Pieces in log order, some to a batch. A longer archive has the same first batches: that is what makes a batch's
+    number mean the same rows in every run.
+    """
+    batches: list[list[Piece]] = []
+    for manifest in found:
+        pieces: dict[int, list[ArchivedFile]] = {}
+        for file in manifest.files:
+            if topics is None or file.topic in topics:
+                pieces.setdefault(file.piece_start, []).append(file)
+        filled = batch_bytes
+        for start in sorted(pieces):
+            size = sum(file.bytes for file in pieces[start])
+            if filled + size > batch_bytes:
+                batches.append([])
+                filled = 0
+            batches[-1].append(tuple(pieces[start]))
+            filled += size
+    return batches
+
+
+def run(spark: SparkSession, settings: Settings) -> Report:
+    """Append what the store does not have yet.
+
+    Raises: UsageError, StoreLocked, CorruptFile, StorageError, and Spark's errors of failed tasks.
+    """
+    archive, store = os.path.abspath(settings.archive), os.path.abspath(settings.store)
+    found = manifests(archive)
+    if not found:
+        raise UsageError(f"{archive}: expected an archive, found no manifest")
+    staging = os.path.abspath(settings.staging or os.path.join(store, "spark-staging"))
+    options = table.parse(
+        {
+            "path": store, "queueSelector": "column", "preserveTimestamps": str(not settings.new_times),
+            "preserveIds": str(not settings.new_ids),
+        },
+        table.SINK,
+    )  # fmt: skip
+    txn_id = settings.txn_id or f"replay of {archive}"
+    owner = f"replay of {','.join(settings.topics or ('all topics',))} by {settings.batch_bytes} bytes"
+    check_target(store)
+    transaction = Transaction(store, staging, txn_id, owner=owner)
+    batches = batches_of(found, settings.topics, settings.batch_bytes)
+    appended = rows = skipped = 0
+    for number, pieces in enumerate(batches):
+        messages = sum(file.rows for piece in pieces for file in piece)
+        rows += messages
+        if transaction.is_done(number):
+            skipped += 1
+            continue
+        tell(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
+        work = [
+            _Work(archive, piece, options, transaction, number, partition) for partition, piece in enumerate(pieces)
+        ]
+        staged = [file for file in run_tasks(spark, work, _stage, "replay") if file is not None]
+        appended += transaction.commit(number, staged).appended
+    if os.path.isdir(staging):
+        clean_staging(staging, options.staging_ttl)
+    facts = {
+        "archive": archive, "store": store, "txnId": txn_id, "messages": rows, "appended": appended,
+        "batches": len(batches), "doneBefore": skipped,
+    }  # fmt: skip
+    return Report("replay", facts)
+
+
+@dataclass(frozen=True)
+class _Work:
+    archive: str
+    piece: Piece
+    options: Options
+    transaction: Transaction
+    batch: int
+    partition: int
+
+
+def _stage(work: _Work) -> StagedFile | None:
+    """In a task: the rows of one piece, encoded and staged in log order."""
+    from pyspark import TaskContext
+
+    paths = []
+    for file in work.piece:
+        path = os.path.join(work.archive, file.path)
+        crc = crc_of(path)
+        if crc != file.crc:
+            raise CorruptFile("a file is not as its manifest says", path=path, expected=file.crc, found=crc)
+        paths.append(path)
+    context = TaskContext.get()
+    attempt = context.taskAttemptId() if context is not None else 0
+    stamp = work.transaction.stamp(work.batch, work.partition)
+    # Every row has its queue: how many a topic has is not asked.
+    rows = RowWriter(work.options, stamp, work.partition, lambda topic: 1)
+    with work.transaction.writer(work.batch, work.partition, attempt) as writer:
+        for batch in merged(paths, _COLUMNS):
+            writer.write(rows.encode(batch))
+        return writer.close(rows.rows)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = job_parser(
+        "replay",
+        "Append the messages of an archive to a store, once: a run that is repeated, or was cut off, goes on.",
+    )
+    parser.add_argument("archive", metavar="ARCHIVE", help="what the job archive has written")
+    parser.add_argument("store", metavar="STORE", help="root directory of a store that nobody has open, or a new one")
+    parser.add_argument("--topics", type=names, metavar="A,B", help="only these topics (default: all)")
+    parser.add_argument("--txn-id", metavar="ID", help="name under which it counts once (default: the archive's path)")
+    parser.add_argument("--staging", metavar="DIR", help="directory for staged files (default: STORE/spark-staging)")
+    parser.add_argument(
+        "--batch-bytes", type=size_argument, default=512 << 20, metavar="SIZE", help="Parquet per batch (default: 512m)"
+    )
+    parser.add_argument("--new-times", action="store_true", help="born times of now instead of the archived ones")
+    parser.add_argument("--new-ids", action="store_true", help="without the unique keys of the archived messages")
+    return parser
+
+
+def settings_of(a: argparse.Namespace) -> Settings:
+    """The settings that a command line means."""
+    return Settings(a.archive, a.store, a.topics, a.txn_id, a.staging, a.batch_bytes, a.new_times, a.new_ids)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return carry_out(build_parser(), settings_of, run, argv)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that tasks find its functions.
+    from mqfast.spark.jobs import replay
+
+    sys.exit(replay.main())
