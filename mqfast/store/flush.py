@@ -2,8 +2,8 @@
 FlushConsumeQueueService).
 
 They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be
-reopened. Group commit itself has no thread: who waits leads (see _group_commit.pyx); here is what runs by the clock, and
-the tickets that wait by callback.
+reopened. Group commit itself has no thread: who waits leads (see _group_commit.pyx); here is what runs by the clock,
+and the tickets that wait by callback.
 """
 
 from __future__ import annotations

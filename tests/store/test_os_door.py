@@ -34,6 +34,8 @@ PROGRAMS = {
     "mqfast/cli/store.py": "a program: adds up what a directory takes on the disk",
     "mqfast/doctor.py": "a program: reads /proc and /sys, and measures the disk",
 }
+# It reads and writes stores through the engine; staged rows, checkpoints and Parquet files are its own.
+ADAPTER = "mqfast/spark/"
 CALLS = re.compile(
     r"(?<![\w.])(?:open|fopen|creat|fsync|fdatasync|msync|mmap|munmap|ftruncate|fallocate|posix_fallocate|pwrite|pread|rename"
     r"|unlink|mkdir|rmdir|statvfs)\s*\("
@@ -75,7 +77,7 @@ def test_nobody_else_calls_the_system_for_files() -> None:
     found = []
     for path in _sources():
         name = path.relative_to(ROOT).as_posix()
-        if name in ALLOWED or name in PROGRAMS:
+        if name in ALLOWED or name in PROGRAMS or name.startswith(ADAPTER):
             continue
         for number, line in enumerate(_code(path).splitlines(), 1):
             call = CALLS.search(line)
