@@ -88,7 +88,8 @@ def _broker_store(spark: SparkSession, golden: Path, base: Path) -> None:
     _step("A store that a RocketMQ 5.3.3 broker wrote")
     store = base / "broker-store"
     shutil.copytree(golden, store)
-    _load(spark, store, columns="topic,queueId,queueOffset,storeTimestamp,tags,keys,body").show(5, truncate=24)
+    rows = _load(spark, store, columns="topic,queueId,queueOffset,storeTimestamp,tags,keys,body")
+    rows.orderBy("topic", "queueId", "queueOffset").show(5, truncate=24)
     _step("The same in SQL")
     spark.sql(f"CREATE TEMPORARY VIEW messages USING mqfast OPTIONS (path '{store}', includeBody 'false')")
     spark.sql(
@@ -153,8 +154,17 @@ def run(golden: Path, base: Path, total_bytes: int) -> None:
 
     from mqfast.spark import register
 
-    builder: Any = SparkSession.builder.appName("mqfast demo").config("spark.ui.enabled", "false")
-    spark = conf(builder.config("spark.log.level", "ERROR").config("spark.sql.shuffle.partitions", "4")).getOrCreate()
+    builder: Any = SparkSession.builder.appName("mqfast demo")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        # A query that is stopped while it writes is an error to Spark, with a page of text.
+        "spark.log.level": "OFF",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = conf(builder).getOrCreate()
     try:
         register(spark)
         _broker_store(spark, golden, base)
