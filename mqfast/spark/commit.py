@@ -44,7 +44,7 @@ _BLANK_BYTES: Final = 8
 _MARKERS_KEPT: Final = 100
 _MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
 _OF_BATCH: Final = re.compile(r"(\d+)(?:\.intent|-.*\.records)$")
-_BESIDE: Final = frozenset(("lock", "spark-staging", "spark-leases", "checkpoint"))
+_BESIDE: Final = frozenset(("lock", "spark-staging", "spark-leases"))
 _LIVE: Final = (
     "{path} is open in another process: a store has one writer. Writing into a live broker's store goes through the "
     "broker, in a later release; until then stop its owner or write to a store of your own"
@@ -76,6 +76,11 @@ def check_target(store_path: str) -> None:
     if not os.path.isdir(store_path):
         return
     names = set(os.listdir(store_path))
+    if os.path.isdir(os.path.join(store_path, "checkpoint")):
+        raise ConfigError(
+            f"path {store_path}: checkpoint is the name of a file of the store, and there is a directory; put Spark's "
+            "checkpointLocation elsewhere"
+        )
     if "commitlog" not in names and names - _BESIDE:
         raise ConfigError(f"path {store_path}: expected a store or an empty directory, found {min(names - _BESIDE)!r}")
     if not names:

@@ -483,6 +483,9 @@ def test_a_directory_of_something_else_does_not_become_a_store(tmp_path: Path) -
         check_target(str(tmp_path / "documents"))
     assert os.listdir(tmp_path / "documents") == ["letter.txt"]
     check_target(make_store(tmp_path / "store"))
+    (tmp_path / "stream" / "checkpoint").mkdir(parents=True)  # Spark's, in the place of the store's own
+    with pytest.raises(ConfigError, match="put Spark's checkpointLocation elsewhere"):
+        check_target(str(tmp_path / "stream"))
 
 
 def test_the_sink_waits_for_another_sink(tmp_path: Path) -> None:
