@@ -27,3 +27,4 @@ cdef class Bodies:
 
 
 cdef Bodies bodies_of(object many)
+cdef int borrow_body(object body, Py_buffer *view) except -1

@@ -7,8 +7,9 @@ of these are checked.
 
 cimport cython
 from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
     PyBUF_RECORDS_RO,
-    PyBUF_SIMPLE,
     PyBuffer_Release,
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
@@ -18,6 +19,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport strchr
 from mqfast.store._arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema, new_array_capsule, new_schema_capsule
 
 from mqfast.errors import MessageIllegal, MessageTooLarge
@@ -27,6 +29,17 @@ cdef uint8_t NOTHING = 0        # where a body of 0 bytes stands when its array 
 
 cdef object _too_large(int64_t i, int64_t limit, int64_t size):
     return MessageTooLarge(f"body {i}: expected at most {limit} bytes, found {size}")
+
+
+cdef int borrow_body(object body, Py_buffer *view) except -1:
+    """The bytes of one body, to be released. Raises: TypeError, BufferError, ValueError where it has none in a row; so does an array of objects, whose
+    bytes are pointers.
+    """
+    PyObject_GetBuffer(body, view, PyBUF_ND | PyBUF_FORMAT)
+    if view.format != NULL and strchr(view.format, 79) != NULL:     # O
+        PyBuffer_Release(view)
+        raise TypeError("an array of objects")
+    return 0
 
 
 @cython.no_gc_clear
@@ -152,7 +165,7 @@ cdef class Bodies:
                     if self.views == NULL:
                         raise MemoryError()
                 try:
-                    PyObject_GetBuffer(body, &self.views[self.viewed], PyBUF_SIMPLE)
+                    borrow_body(body, &self.views[self.viewed])
                 except (TypeError, BufferError, ValueError) as error:
                     raise MessageIllegal(f"body {i}: expected a contiguous bytes-like object, found {type(body).__name__}") from error
                 at[i] = <const uint8_t *> self.views[self.viewed].buf

@@ -6,12 +6,12 @@ changes while it is copied leave a record whose CRC is wrong. The bound producer
 
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcpy, memset
-from mqfast.store._bodies cimport Bodies, bodies_of
+from mqfast.store._bodies cimport Bodies, bodies_of, borrow_body
 from mqfast.store._commit_log cimport Appended, CommitLog, append_encoded, append_simple, prefault_piece, refused
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
@@ -478,7 +478,7 @@ cdef class PutPath:
         """Fill a draft; `view` is taken over the body and must be released. Returns the record's length."""
         cdef int64_t total
         try:
-            PyObject_GetBuffer(message.body, view, PyBUF_SIMPLE)
+            borrow_body(message.body, view)
         except (TypeError, BufferError, ValueError) as error:
             raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
         try:
@@ -800,7 +800,7 @@ cdef class Producer:
             n = PyBytes_GET_SIZE(body)
         else:
             try:
-                PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+                borrow_body(body, &view)
             except (TypeError, BufferError, ValueError) as error:
                 raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
             borrowed = True

@@ -220,3 +220,19 @@ def test_nothing_is_held_afterwards(store: mqfast.MessageStore) -> None:
     with pytest.raises(MessageTooLarge):
         store.put_many("T", (bad := memoryview(bytearray(1 << 18)).cast("B", (1, 1 << 18))))
     bad.release()
+
+
+def test_pointers_are_no_bodies(store: mqfast.MessageStore) -> None:
+    numpy = pytest.importorskip("numpy")
+    objects = numpy.array(["text", b"bytes"], dtype=object)
+    mixed = numpy.zeros(2, dtype=[("number", "i4"), ("object", "O")])
+    for body in (objects, mixed):
+        for put in (
+            lambda body=body: store.put("T", body),
+            lambda body=body: store.put("T", body, flag=3),
+            lambda body=body: store.producer("T").put(body),
+            lambda body=body: store.put_many("T", [b"bytes", body]),
+        ):
+            with pytest.raises(MessageIllegal, match="ndarray"):
+                put()
+    assert store.max_offset("T", 0) <= 0
