@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SOUND = [c for c in golden_cases() if str(c) in ("5.3.3-normal-clean", "5.3.3-lmq", "5.3.3-batch-cq")]
 
 
-def tables(report: Report) -> dict[str, list[dict[str, object]]]:
+def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
     return {t.title: [dict(zip(t.heads, row, strict=True)) for row in t.rows] for t in report.tables}
 
 
