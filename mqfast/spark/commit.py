@@ -44,7 +44,10 @@ _BLANK_BYTES: Final = 8
 _MARKERS_KEPT: Final = 100
 _MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
 _OF_BATCH: Final = re.compile(r"(\d+)(?:\.intent|-.*\.records)$")
-_BESIDE: Final = frozenset(("lock", "spark-staging", "spark-leases"))
+# What may stand in a store that has no message yet.
+_BESIDE: Final = frozenset(
+    ("lock", "checkpoint", "abort", "abort.bak", "config", "consumequeue", "index", "spark-staging", "spark-leases")
+)
 _LIVE: Final = (
     "{path} is open in another process: a store has one writer. Writing into a live broker's store goes through the "
     "broker, in a later release; until then stop its owner or write to a store of your own"

@@ -66,7 +66,7 @@ def make_directory(path: str) -> None:
     """Durable on return, with those above it that were missing."""
     if os.path.isdir(path):
         return
-    parent = os.path.dirname(path)
+    parent = os.path.dirname(os.path.abspath(path))
     make_directory(parent)
     try:
         os.mkdir(path)
