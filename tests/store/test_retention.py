@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 import threading
 import time
@@ -197,7 +198,10 @@ def test_the_next_runs_remove_what_is_expired_when_somebody_asks(tmp_path: Path)
 
 
 def test_a_removed_file_that_is_held_for_long_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
+    with (
+        caplog.at_level(logging.WARNING, "mqfast.store"),
+        filled(tmp_path / "store", retention_bytes=128 << 10) as store,
+    ):
         held = store.get("T", 0, 0, 1)[0]
         now = store.door.now_ms()
         assert store.retention.run_once(now) > 0
