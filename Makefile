@@ -99,7 +99,7 @@ mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutation/mutants.py $(if $(ONLY),--only $(ONLY))
 
 bench: build
-	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --benchmark-only $(BENCH_ARGS)
+	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --ignore-glob='*bench_spark*' --benchmark-only $(BENCH_ARGS)
 
 # Instructions, not seconds: the same on a busy machine. Needs Debian's valgrind package and says so when it is missing.
 perf-check: build
@@ -121,7 +121,7 @@ bench-spark: build
 bench-rivals: build $(BENCH_VENV)/.rivals
 	rm -f build/targets.json
 	-$(if $(findstring --quick,$(RIVALS_ARGS)),MQFAST_BENCH_QUICK=1) MQFAST_BENCH_TABLE=$(CURDIR)/build/targets.json \
-		$(BIN)/python -m pytest bench -q -o python_files='bench_*.py' --benchmark-only $(BENCH_ARGS)
+		$(BIN)/python -m pytest bench -q -o python_files='bench_*.py' --ignore-glob='*bench_spark*' --benchmark-only $(BENCH_ARGS)
 	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/rivals/run.py --targets build/targets.json $(RIVALS_ARGS)
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
