@@ -61,7 +61,8 @@ def lag(path: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> int:
 class GroupListener(StreamingQueryListener):
     """Writes the end of each finished batch into the store as the offsets of a consumer group.
 
-    Args: query: only the query of this name; source: which of its sources, counted from 0.
+    Args: query: only the query of this name, to be given where the session has other queries that read stores: a
+    listener hears of them all; source: which of its sources, counted from 0.
     """
 
     def __init__(self, path: str, group: str, *, query: str | None = None, source: int = 0) -> None:
