@@ -36,9 +36,11 @@ def check_wheel(path: Path) -> list[str]:
         if not any(name.startswith(f"{stem}.") and name.endswith(".so") for name in names):
             faults.append(f"missing: extension module of {module}")
     faults += [f"does not belong here: {name}" for name in sorted(names) if name.endswith((".c", ".h", ".pyx", ".o"))]
-    faults += [
-        f"does not belong here: {name}" for name in sorted(names) if not re.match(r"mqfast(-[^/]+\.dist-info)?/", name)
-    ]
+    # pyspark_mqfast: Spark finds its data sources by the names of top-level modules.
+    ours = re.compile(r"(mqfast(-[^/]+\.dist-info)?|pyspark_mqfast)/")
+    faults += [f"does not belong here: {name}" for name in sorted(names) if not ours.match(name)]
+    if "pyspark_mqfast/__init__.py" not in names:
+        faults.append("missing: pyspark_mqfast/__init__.py")
     if not any(name.endswith("/LICENSE") for name in names):
         faults.append("missing: LICENSE")
     if path.stat().st_size > WHEEL_BYTES_MAX:
