@@ -232,9 +232,13 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     start = (start - file_start) & ~(PAGE - 1)
     rc = populate(s.os, base + start, stop - file_start - start)
     if rc >= 0 and to_disk:
+        mq_or32(&s.ahead, 1)
         rc = s.os.msync(s.os, base + start, stop - file_start - start)
         if rc < 0:
             latch(s, rc)        # the page that failed may hold records by now, and the kernel does not tell twice
+        mq_and32(&s.ahead, 0)   # a sync that ended meanwhile believes itself only now
+        futex_wake_all(&s.ahead)
+        if rc < 0:
             return rc
         rc = populate(s.os, base + start, stop - file_start - start)    # the sync took the right to write away
     if rc == -NO_PAGE:
@@ -422,10 +426,6 @@ cdef class CommitLog:
     def dispatched(self) -> int:
         """Physical offset up to which the queues agree with the log."""
         return mq_load64(&self.state.dispatched)
-
-    @dispatched.setter
-    def dispatched(self, int64_t value):
-        mq_store64(&self.state.dispatched, value)
 
     @property
     def dispatched_timestamp(self) -> int:
@@ -764,14 +764,9 @@ cdef class CommitLog:
             file.release()
         bell.seen = mq_load32(&bell.word)
         if rc < 0:
-            raise os_error(rc, "populate", file.path)
+            raise os_error(rc, "prefault", file.path)
 
     # --- read ---
-
-    def lease(self, int64_t physical_offset) -> Lease | None:
-        """Hold the file of this offset; None when it is outside the log."""
-        cdef MappedFile file = self.file_at(physical_offset)
-        return None if file is None else lease(file)
 
     def message(self, int64_t physical_offset, bint verify=False) -> StoredMessage:
         """The record that starts at this physical offset.

@@ -89,9 +89,15 @@ cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
 
 
 cdef int _whole(LogState *s, PendingFile *f) noexcept nogil:
-    """After a sync and before it is believed: no page was lost that was written to, and nobody cut short or removed the file."""
+    """After a sync and before it is believed: no page was lost that was written to, and nobody cut short or removed the file.
+
+    The kernel tells of a failed write once for each open file: the sync of the blocks ahead, which goes through the same one, may have been
+    told of ours. Whoever was told latches the log before it says that it has ended.
+    """
     cdef mq_stat st
     cdef int rc
+    while mq_load32(&s.ahead):
+        futex_wait(&s.ahead, 1, -1)
     st.unlinked = 0
     rc = s.os.fstat(s.os, f.fd, &st)
     if rc >= 0 and (st.bytes < f.bytes or st.unlinked):

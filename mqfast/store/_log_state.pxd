@@ -49,6 +49,7 @@ cdef struct LogState:
     uint32_t commit_lock
     uint32_t group                  # number of the newest sync that has begun
     uint32_t group_done[2]          # futexes of the syncs of even and odd number, see _group_commit.pyx
+    uint32_t ahead                  # futex: 1 while blocks ahead of the log are synced
     uint32_t arrivals               # counts who came to wait for a sync
     uint32_t group_arrivals         # what that was when the newest sync began
     uint32_t company                # how many it covered, or came while it ran

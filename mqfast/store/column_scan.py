@@ -7,6 +7,7 @@ were asked to, and count what they leave out. Files are those of a ``StoreReader
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ _UNIT_BYTES: Final = 20
 _UNITS_AT_ONCE: Final = 32768
 
 
-class _Columns:
+class _Columns(ABC):
     """What both ways have in common.
 
     Attributes: ``damage`` (where no record began though one should, and why), ``skipped_bytes`` (of the log, up to the
@@ -42,8 +43,9 @@ class _Columns:
         self.lost: list[str] = []
         self._batches = self._run()
 
+    @abstractmethod
     def _run(self) -> Iterator[RecordColumns]:
-        raise NotImplementedError
+        """The batches, one after another."""
 
     @property
     def skipped_records(self) -> int:

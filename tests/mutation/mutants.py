@@ -294,6 +294,14 @@ MUTANTS: Final = (
         ("test_who_came_too_late_leads_the_next_sync",),
     ),
     Mutant(
+        "outcome-ahead-not-awaited",
+        _GROUP,
+        "    while mq_load32(&s.ahead):\n",
+        "    while False:\n",
+        "the sync ahead of the log may have been told of the failure of this one",
+        ("test_a_sync_beside_one_ahead_waits_for_its_outcome",),
+    ),
+    Mutant(
         "failure-ahead-ignored",
         _LOG,
         "            latch(s, rc)        # the page that failed",

@@ -180,6 +180,34 @@ def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path) -> None:
         assert store.look(first.physical_offset).body == b"y" * 1000
 
 
+def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path) -> None:
+    """The kernel may tell the one of what the other one's pages met."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def told_the_wrong_one(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            if length >= PIECE:
+                begun.set()
+                ended.wait(20)
+                time.sleep(0.2)  # long enough for a put that does not wait to be acknowledged
+                return -errno.EIO
+            rc = real(table, address, length)
+            if begun.is_set():
+                ended.set()
+            return rc
+
+        return msync
+
+    config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20)
+    with store_with(tmp_path / "s", config, told_the_wrong_one, services=True) as store:
+        store.put("T", b"makes the file")
+        assert begun.wait(20)
+        with pytest.raises(FlushError):
+            store.put("T", b"never durable")
+        assert ended.is_set()
+        assert store.state is StoreState.FAILED
+
+
 def test_a_failure_ahead_of_the_records_latches_the_store(tmp_path: Path) -> None:
     """The kernel tells of a failed write once: it may have been that of a record."""
     with pytest.raises(StoreFailed), ahead(tmp_path / "s", lambda: -errno.EIO) as store:
