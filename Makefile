@@ -17,7 +17,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo demo-spark test crash spark-kills crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test crash crash-images spark-kills crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -26,7 +26,7 @@ help:
 	@echo "make test    install and run the whole test suite"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
-	@echo "make crash   100,000 crash images of a simulated system, each opened and checked (10 minutes)"
+	@echo "make crash   100,000 crash images of a simulated system, each opened and checked, then 500 kills (15 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
@@ -66,7 +66,10 @@ RACES_SECONDS ?= 600
 races: build
 	tests/races/run.sh $(BIN)/python $(RACES_SECONDS) $(RACES_ARGS)
 
-crash: build
+# What may be lost: simulated crashes first, then real kills.
+crash: crash-images crash-kill
+
+crash-images: build
 	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)
 
 # Real processes killed at random moments, then at every system call (KILLS: how many at random).

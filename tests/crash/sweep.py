@@ -1,4 +1,4 @@
-"""Crash after every call of every workload, and check every image: the long form is ``make crash``.
+"""Crash after every call of every workload, and check every image: the long form is ``make crash-images``.
 
 Room: tests. It must never count an image that was not checked. Reproduce a failure with the command that it prints.
 """
