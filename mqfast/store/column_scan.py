@@ -17,7 +17,8 @@ from mqfast.store._record import StoredMessage
 from mqfast.store._scan import LogWalk, PreadFile
 
 if TYPE_CHECKING:
-    from mqfast.store.reader import StoreReader, Unit, _Queue
+    from mqfast.store.reader_bounds import ReaderBounds
+    from mqfast.store.reader_files import Unit, UnitQueue
 
 __all__ = ["COLUMNS", "LogColumns", "QueueColumns"]
 
@@ -33,7 +34,7 @@ class _Columns(ABC):
     next record there), ``lost`` (places that were gone, each in words).
     """
 
-    def __init__(self, reader: StoreReader, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:
+    def __init__(self, reader: ReaderBounds, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:
         self._reader = reader
         self._gather = gather
         self._skip_damage = skip_damage
@@ -82,7 +83,7 @@ class LogColumns(_Columns):
     """
 
     def __init__(
-        self, reader: StoreReader, gather: Gather, start: int, end: int, *, skip_damage: bool, skip_lost: bool
+        self, reader: ReaderBounds, gather: Gather, start: int, end: int, *, skip_damage: bool, skip_lost: bool
     ) -> None:
         self.at = start
         self._end = end
@@ -156,7 +157,7 @@ class QueueColumns(_Columns):
     """Batches of the messages of one queue from ``start`` up to, not including, ``end``; as LogColumns otherwise."""
 
     def __init__(
-        self, reader: StoreReader, gather: Gather, queue: _Queue, start: int, end: int, *,
+        self, reader: ReaderBounds, gather: Gather, queue: UnitQueue, start: int, end: int, *,
         check_crc: bool, mark: bool, skip_damage: bool, skip_lost: bool,
     ) -> None:  # fmt: skip
         self._queue = queue

@@ -33,7 +33,7 @@ from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.lock import StoreLock, create_abort
 from mqfast.store.metadata import ConfigFile, DelayOffsetTable, TopicTable
 from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
-from mqfast.store.reader import check_is_store
+from mqfast.store.reader_bounds import check_is_store
 from mqfast.store.timer_files import Finding, TimerFiles
 
 __all__ = ["Damage", "RepairReport", "Report", "Severity", "repair", "verify"]
