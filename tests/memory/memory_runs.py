@@ -60,7 +60,7 @@ def run_cases(names: Sequence[str], step: int, seed: int) -> tuple[Counter[str],
         child = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_CHILD_SECONDS, check=False
         )
-        begun = ""
+        begun, before = "", len(left)
         for line in child.stdout.splitlines():
             said = json.loads(line)
             if "begin" in said:
@@ -71,7 +71,8 @@ def run_cases(names: Sequence[str], step: int, seed: int) -> tuple[Counter[str],
             counts.update({name: said[name] for name in ("calls", "faults", "raised", "answered")}, cases=1)
             if said["bad"]:
                 wrong.append(said["bad"])
-        if begun or child.returncode not in (0, 1) or (left and child.returncode == 0):
+        # Status 1 tells of a finding, but also of a child that broke before its first case.
+        if begun or child.returncode not in (0, 1) or (left and (child.returncode == 0 or len(left) == before)):
             code = child.returncode
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
             wrong.append(f"{begun or 'the child'} ended with {how}:\n{child.stderr[-3000:]}")

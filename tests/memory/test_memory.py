@@ -61,3 +61,14 @@ def test_service_threads_outlive_a_lack_of_memory() -> None:
         pytest.skip(str(reason))
     assert not wrong, "\n".join(wrong)
     assert counts["faults"] > 30
+
+
+def test_a_child_that_breaks_before_its_first_case_is_an_error() -> None:
+    try:
+        counts, wrong = runs.run_cases(["no such case"], STEP, 0)
+    except runs.CannotRun as reason:
+        pytest.skip(str(reason))
+    assert not counts
+    assert len(wrong) == 1
+    assert "the child ended with status 1" in wrong[0]
+    assert "StopIteration" in wrong[0]
