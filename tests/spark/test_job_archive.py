@@ -5,6 +5,7 @@ Room: tests/spark. The command line is in ``test_jobs_cli.py``.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, StoreLocked, UsageError
 from mqfast.spark.jobs import manifest as manifest_module
 from mqfast.spark.jobs.archive import Settings, read_archive, run
-from mqfast.spark.jobs.files import crc_of
+from mqfast.spark.jobs.files import DurableFile, crc_of
 from mqfast.spark.jobs.manifest import manifests, only_run
 from mqfast.spark.jobs.parquet_files import PieceFiles, by_topic_and_day
 
@@ -237,10 +238,27 @@ def test_many_topics_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
     assert write(tmp_path / "b") == found, "a task that runs again writes the same"
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     files = PieceFiles(str(tmp_path), 0, 1000, "zstd", 3)
     with pytest.raises(KeyError), files:
         files.add(batch_of(["A"] * 5, [0] * 5))
         files._write(next(iter(files._open.values())))
         files.add(pa.record_batch({"physicalOffset": [1]}))
+    assert [name for _, _, names in os.walk(tmp_path) for name in names] == []
+    del files  # what it says now would be nobody's to catch
+    gc.collect()
+
+
+def test_a_disk_that_is_full_leaves_no_file_and_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: DurableFile, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    files = PieceFiles(str(tmp_path), 0, 1000, "zstd", 3)
+    with pytest.raises(OSError, match="No space"), files:
+        files.add(batch_of(["A"] * 5, [0] * 5))
+        files._write(next(iter(files._open.values())))
+        with monkeypatch.context() as patch:
+            patch.setattr(DurableFile, "write", full)
+            files.close()
     assert [name for _, _, names in os.walk(tmp_path) for name in names] == []

@@ -35,6 +35,7 @@ class DurableFile:
         self.path: Final = os.path.abspath(path)
         self.bytes = 0
         self.crc = 0
+        self._dropped = False
         self._temporary = f"{os.path.dirname(self.path)}/.{os.path.basename(path)}.{uuid.uuid4().hex}.tmp"
         make_directory(os.path.dirname(self.path))
         self._file = open(self._temporary, "xb", buffering=0)  # noqa: SIM115  (closed by commit or discard)
@@ -45,8 +46,10 @@ class DurableFile:
         return self._file.closed
 
     def write(self, data: Any) -> int:
-        """Append; all of it is written."""
+        """Append; all of it is written, but nothing any more once it was discarded."""
         left = memoryview(data)
+        if self._dropped:
+            return left.nbytes  # pyarrow's writers say their last words when they go
         self.crc = zlib.crc32(left, self.crc)
         size = left.nbytes
         while left:
@@ -80,6 +83,7 @@ class DurableFile:
 
     def discard(self) -> None:
         """Remove what was written, unless it was committed."""
+        self._dropped = not self._file.closed
         self._file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temporary)

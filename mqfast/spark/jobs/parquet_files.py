@@ -92,6 +92,8 @@ class PieceFiles:
         for entry in self._open.values():
             if entry.file is not None:
                 entry.file.discard()
+            if entry.writer is not None:
+                entry.writer.close()  # into nothing; else it would do so when nobody hears its error
 
     def add(self, batch: pa.RecordBatch, topics: frozenset[str] | None = None) -> None:
         """Take the rows of these topics, in log order."""
