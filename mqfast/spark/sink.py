@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter"]
+__all__ = ["BatchWriter", "QueueCounts", "Staged", "StreamWriter"]
 
 _log = logging.getLogger("mqfast.spark")
 
@@ -70,7 +70,7 @@ class _Sink:
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         transaction = self.transaction(txn_id, owner)
         stamp = transaction.stamp(batch, partition) if self.options.delivery == "exactly_once" else b""
-        rows = RowWriter(self.options, stamp, partition, _QueueCounts(self.store_path))
+        rows = RowWriter(self.options, stamp, partition, QueueCounts(self.store_path))
         with transaction.writer(batch, partition, attempt) as writer:
             for records in batches:
                 encoded = rows.encode(records)
@@ -106,7 +106,7 @@ def _local(path: str) -> str:
     return os.path.abspath(path.removeprefix("file://" if path.startswith("file:///") else "file:"))
 
 
-class _QueueCounts:
+class QueueCounts:
     """How many queues a topic has: as its configuration says, else as a new topic gets."""
 
     def __init__(self, store_path: str) -> None:

@@ -17,12 +17,12 @@ from mqfast import errors
 from mqfast.errors import CorruptFile, DataLoss, MqfastError, StorageError, StoreLocked, UsageError
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.report import Report
-from mqfast.spark.options import size
+from mqfast.spark.options import instant_ms, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ExitCode", "carry_out", "count", "job_parser", "names", "size_argument"]
+__all__ = ["ExitCode", "carry_out", "count", "instant", "job_parser", "names", "size_argument"]
 
 S = TypeVar("S")
 
@@ -87,6 +87,14 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError("expected a whole number above 0")
     return int(text)
+
+
+def instant(text: str) -> int:
+    """A time as milliseconds since the epoch."""
+    try:
+        return instant_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {error}") from None
 
 
 def carry_out(

@@ -1,0 +1,198 @@
+"""Dead letters: which ones were sent back, and what a letter becomes when it is.
+
+Room: the Spark adapter; knows no Spark. Beside the notes of the sink's transaction (see ``staging.py``) lies, for each
+run that sent something,
+
+    <batch>.letters    JSON: letters that the batches before have sent, and those of this batch, by queue, as runs of
+                       queue offsets
+
+It is written before anything of the batch is staged, and counts when the batch is done. What a dead letter carries is
+the broker's doing: a consumer's message that failed too often, with the properties of its way. It must never let go of
+the note of the last batch that is done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast import properties as _properties
+from mqfast.errors import CorruptFile
+from mqfast.spark.commit import Transaction
+from mqfast.spark.staging import VERSION, read_note, unlink, write_note
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+__all__ = ["ATTEMPTS", "DLQ_PREFIX", "Runs", "SentLetters", "origin_of", "revived", "runs_of"]
+
+DLQ_PREFIX: Final = "%DLQ%"
+ATTEMPTS: Final = "DLQ_ATTEMPTS"
+"""Property of ours: how often a letter was sent back. A consumer that fails again keeps it on the message."""
+# What brokers and clients put on a message on its way to the dead letters; it would send a new one the same way.
+_OF_THE_WAY: Final = frozenset(
+    (
+        _properties.WAIT, _properties.DELAY, _properties.RETRY_TOPIC, _properties.REAL_TOPIC, _properties.REAL_QID,
+        _properties.MAX_RECONSUME_TIMES, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELAY_MS,
+        _properties.TIMER_DELIVER_MS, _properties.TIMER_ENQUEUE_MS, _properties.TIMER_DEQUEUE_MS,
+        _properties.TIMER_ROLL_TIMES, _properties.TIMER_OUT_MS, _properties.TIMER_DEL_UNIQKEY, _properties.TRAN_MSG,
+        _properties.INNER_MULTI_DISPATCH, _properties.INNER_MULTI_QUEUE_OFFSET, _properties.INNER_NUM,
+        _properties.INNER_BASE, _properties.POP_CK, _properties.FIRST_POP_TIME, _properties.DLQ_ORIGIN_TOPIC,
+        "RECONSUME_TIME", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", ATTEMPTS,
+    )
+)  # fmt: skip
+_NOTE: Final = re.compile(r"(\d+)\.letters")
+
+Queue = tuple[str, int]
+Runs = list[tuple[int, int]]
+"""Queue offsets: each from, and up to, not including."""
+
+
+def runs_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Runs:
+    """Offsets, each once and in order, as runs."""
+    import numpy as np
+
+    if not len(offsets):
+        return []
+    cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+    starts = offsets[np.concatenate(([0], cuts))]
+    ends = offsets[np.concatenate((cuts - 1, [len(offsets) - 1]))] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def offsets_of(runs: Iterable[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Runs as offsets."""
+    import numpy as np
+
+    found = [np.arange(start, end, dtype=np.int64) for start, end in runs]
+    return np.concatenate(found, dtype=np.int64) if found else np.empty(0, np.int64)
+
+
+@dataclass
+class SentLetters:
+    """What one transaction has sent back, and the number of its next batch."""
+
+    store_id: str = "empty"
+    sent: dict[Queue, Runs] = field(default_factory=dict)
+    batch: int = 0
+
+    @classmethod
+    def load(cls, transaction: Transaction) -> SentLetters:
+        """As the last batch left it: one that is in no marker and has no intent was never sent.
+
+        Raises: CorruptFile; UsageError where the id is another job's.
+        """
+        number = max(_notes(transaction.directory), default=-1)
+        note = read_note(_path(transaction, number)) if number >= 0 else None
+        if note is None:
+            return cls()
+        begun = os.path.exists(os.path.join(transaction.directory, f"{number}.intent"))
+        counts = transaction.is_done(number) or begun
+        try:
+            known = cls(str(note["storeId"]), _by_queue(note["before"]), number + counts)
+            if counts:
+                known.add(_by_queue(note["now"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptFile(
+                "a note of the job dlq is damaged", path=_path(transaction, number), found=str(error)
+            ) from None
+        return known
+
+    def add(self, letters: Mapping[Queue, Runs]) -> None:
+        """These are sent as well."""
+        import numpy as np
+
+        for queue, runs in letters.items():
+            self.sent[queue] = runs_of(np.union1d(offsets_of(self.sent.get(queue, [])), offsets_of(runs)))
+
+    def save(self, transaction: Transaction, store_id: str, letters: Mapping[Queue, Runs]) -> None:
+        """Note what the next batch is going to send; durable on return."""
+        os.makedirs(transaction.directory, exist_ok=True)
+        note = {"storeId": store_id, "before": _by_name(self.sent), "now": _by_name(letters)}
+        write_note(_path(transaction, self.batch), {"version": VERSION, **note})
+
+    def forget_older(self, transaction: Transaction) -> None:
+        """The note of the last batch tells what those before it do."""
+        for number in _notes(transaction.directory):
+            if number < self.batch:
+                unlink(_path(transaction, number))
+
+
+def _path(transaction: Transaction, number: int) -> str:
+    return os.path.join(transaction.directory, f"{number}.letters")
+
+
+def _notes(directory: str) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [int(found[1]) for found in map(_NOTE.fullmatch, names) if found is not None]
+
+
+def _by_name(letters: Mapping[Queue, Runs]) -> dict[str, Runs]:
+    return {f"{topic}/{queue_id}": runs for (topic, queue_id), runs in sorted(letters.items())}
+
+
+def _by_queue(letters: dict[str, list[list[int]]]) -> dict[Queue, Runs]:
+    found: dict[Queue, Runs] = {}
+    for name, runs in letters.items():
+        topic, _, queue_id = name.rpartition("/")
+        found[topic, int(queue_id)] = [(int(start), int(end)) for start, end in runs]
+    return found
+
+
+# --- letters ---------------------------------------------------------------------------------------------------------
+
+
+def origin_of(properties: Mapping[str, str]) -> str | None:
+    """The topic that a letter was first read from; None where it does not tell."""
+    for name in (_properties.RETRY_TOPIC, _properties.DLQ_ORIGIN_TOPIC):
+        topic = properties.get(name)
+        if topic and not topic.startswith(("%RETRY%", DLQ_PREFIX)):
+            return topic
+    return None
+
+
+def revived(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+    """Rows of dead letters as rows for the sink: to their own topics, or all to ``topic``.
+
+    What it was keeps: body, keys, tags, unique key, the application's properties, born time and host, flag. Attempts
+    are counted on; the consumer's own count begins again.
+    """
+    import pyarrow as pa
+
+    names = ("bornTimestamp", "bornHost", "flag", "sysFlag", "body")
+    topics: list[str] = []
+    texts: list[list[tuple[str, str]]] = []
+    for row in _decoded(batch.column("properties")):
+        origin = origin_of(row)
+        found = topic or origin
+        assert found is not None, "a letter without origin was chosen"
+        topics.append(found)
+        kept = {name: value for name, value in row.items() if name not in _OF_THE_WAY}
+        kept[ATTEMPTS] = str(attempts_of(row) + 1)
+        if origin is not None and origin != found:
+            kept[_properties.DLQ_ORIGIN_TOPIC] = origin
+        texts.append(list(kept.items()))
+    columns = {
+        "topic": pa.array(topics, pa.string()),
+        "properties": pa.array(texts, pa.map_(pa.string(), pa.string())),
+        **{name: batch.column(name) for name in names},
+    }
+    return pa.record_batch(columns)
+
+
+def attempts_of(properties: Mapping[str, str]) -> int:
+    """How often a letter was sent back before."""
+    text = properties.get(ATTEMPTS, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _decoded(column: pa.Array) -> Iterator[dict[str, str]]:
+    for text in column.to_pylist():
+        yield _properties.decode(text.encode("utf-8")) if text else {}
