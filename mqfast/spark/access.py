@@ -14,7 +14,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mqfast.errors import ConfigError, DataLoss, StorageError, StoreNotFound
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mqfast.spark.options import Options
 
-__all__ = ["Access", "LocalAccess", "ReadSettings", "open_access"]
+__all__ = ["Access", "LeftOut", "LocalAccess", "ReadSettings", "open_access"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ class ReadSettings:
     stored_from: int | None = None
     stored_before: int | None = None
     queued_only: bool = True
+
+
+@dataclass
+class LeftOut:
+    """What a read along the log has left out: physical offsets and why, and how many bytes of log.
+
+    Bodies whose checksums disagree are not among them: ``verify_crc="mark"`` gives those to the caller.
+    """
+
+    places: list[tuple[int, str]] = field(default_factory=list)
+    bytes: int = 0
 
 
 class Access(Protocol):
@@ -82,8 +93,10 @@ class Access(Protocol):
     def unit_sizes(self, piece: QueueRange) -> Sequence[int]:
         """Bytes of log that each message of a queue takes."""
 
-    def scan(self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-        """Records along the log, in batches of about ``batch_bytes``.
+    def scan(
+        self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings, left_out: LeftOut | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Records along the log, in batches of about ``batch_bytes``; ``left_out`` is told at the end.
 
         Raises: CorruptFile with file and offset, DataLoss, StorageError.
         """
@@ -99,6 +112,9 @@ class Access(Protocol):
 
     def view_rows(self, piece: Piece, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
         """The rows of one piece of a view other than messages."""
+
+    def log_path(self, physical_offset: int) -> str:
+        """The file of the log that holds a physical offset; the name that it would have where there is none."""
 
     def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
         """Ask the store to keep everything from a physical offset on for a while, if it can be asked."""
@@ -288,14 +304,16 @@ class LocalAccess:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def scan(self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings, left_out: LeftOut | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Records along the log; see Access."""
         skip = settings.verify_crc in ("skip", "mark")
         run = LogColumns(
             self.reader, _gather(columns, settings), piece.start, piece.end,
             skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
         )  # fmt: skip
-        return _batches(run, columns, f"log {piece.start} to {piece.end}")
+        return _batches(run, columns, f"log {piece.start} to {piece.end}", left_out)
 
     def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""
@@ -331,11 +349,16 @@ def _gather(columns: Sequence[Column], settings: ReadSettings) -> Gather:
     )
 
 
-def _batches(run: LogColumns | QueueColumns, columns: Sequence[Column], what: str) -> Iterator[pa.RecordBatch]:
+def _batches(
+    run: LogColumns | QueueColumns, columns: Sequence[Column], what: str, left_out: LeftOut | None = None
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in run:
         yield pa.record_batch(batch)
+    if left_out is not None:
+        left_out.places += run.damage
+        left_out.bytes += run.skipped_bytes
     if run.skipped_records or run.lost:
         _log.warning(
             "%s: left out %d damaged records and %d bytes; %d places were gone%s",

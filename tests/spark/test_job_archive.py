@@ -168,7 +168,49 @@ def test_a_damaged_record_fails_the_job_or_is_left_out(spark: SparkSession, tmp_
         run(spark, Settings(store, str(tmp_path / "strict")))
     assert manifests(str(tmp_path / "strict")) == []
     whole = run(spark, Settings(store, str(tmp_path / "off"), verify_crc="off")).facts["messages"]
-    assert run(spark, Settings(store, str(tmp_path / "skip"), verify_crc="skip")).facts["messages"] == whole - 1
+    report = run(spark, Settings(store, str(tmp_path / "skip"), verify_crc="skip", partition_bytes=40_000))
+    assert report.damaged
+    assert (report.facts["messages"], report.facts["leftOut"]) == (whole - 1, 1)
+    with mqfast.StoreReader(store) as reader:
+        (bad,) = (m for m in reader.scan(check_crc=False) if not m.check_crc())
+    assert report.facts["leftOutBytes"] == bad.size
+    (file,) = manifests(str(tmp_path / "skip"))[0].left_out
+    assert (file.count, file.places) == (1, ((bad.physical_offset, "crc"),))
+    assert report.tables[1].rows == [(file.path, bad.physical_offset, "crc")]
+    assert Path(file.path).parent.name == "commitlog"
+
+
+def test_what_was_left_out_is_told_by_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqfast.spark.jobs.archive._MOST_SHOWN", 3)
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    put(store, 1000)
+    with mqfast.StoreReader(store) as reader:
+        records = [(m.physical_offset, m.size) for m in reader.scan()]
+    gone, torn = records[100:103], [records[500], records[510], records[-5]]
+    for at, size in gone:
+        overwrite(store, at, bytes(size))  # one gap
+    for at, _ in torn:
+        overwrite(store, at + 4, b"\0")
+    report = run(spark, Settings(str(store), str(archive), verify_crc="skip", partition_bytes=20_000))
+    assert report.facts["messages"] == len(archived(archive)) == 1000 - 6
+    assert (report.facts["leftOut"], report.facts["leftOutBytes"]) == (4, sum(size for _, size in gone + torn))
+    assert len(report.tables[1].rows) == 3
+    found = manifests(str(archive))[0].left_out
+    assert len(found) > 1
+    assert [at for file in found for at, _ in file.places] == [gone[0][0], *(at for at, _ in torn)]
+    assert {file.path for file in found} <= {str(path) for path in (store / "commitlog").iterdir()}
+    assert {why for file in found for _, why in file.places} == {"zero", "no record"}
+    again = run(spark, Settings(str(store), str(archive), verify_crc="skip"))
+    assert not again.damaged, "the next run begins behind it"
+
+
+def overwrite(store: Path, physical: int, data: bytes) -> None:
+    log = next(path for path in sorted((store / "commitlog").iterdir(), reverse=True) if int(path.name) <= physical)
+    with log.open("r+b") as file:
+        file.seek(physical - int(log.name))
+        file.write(data)
 
 
 def test_an_archive_of_another_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -189,6 +231,7 @@ def test_an_archive_of_another_store_is_refused(spark: SparkSession, tmp_path: P
         (lambda value: json.dumps({**value, "version": 9}), "another version"),
         (lambda value: json.dumps({**value, "number": 2}), "not in its place"),
         (lambda value: json.dumps({k: v for k, v in value.items() if k != "files"}), "not as it was written"),
+        (lambda value: json.dumps({**value, "left_out": [{}]}), "not as it was written"),
     ],
 )
 def test_damaged_manifests(tmp_path: Path, change: Any, message: str) -> None:
@@ -196,6 +239,9 @@ def test_damaged_manifests(tmp_path: Path, change: Any, message: str) -> None:
         manifest_module.save(str(tmp_path), manifest_module.Manifest(1, "empty", 0, 9, None, "raw", 1, ()))
     path = tmp_path / "_manifest" / "00000001.json"
     assert len(manifests(str(tmp_path))) == 1
+    older = {name: value for name, value in json.loads(path.read_text()).items() if not name.startswith("left_out")}
+    path.write_text(json.dumps(older))
+    assert manifests(str(tmp_path))[0].left_out == ()
     path.write_text(change(json.loads(path.read_text())))
     with pytest.raises(CorruptFile, match=message):
         manifests(str(tmp_path))

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, open_access
+from mqfast.spark.access import Access, LeftOut, open_access
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests, only_run, save
+from mqfast.spark.jobs.manifest import ArchivedFile, DamagedFile, Manifest, manifests, only_run, save
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select
-from mqfast.spark.source import Part, parts_of, read_part, read_settings
+from mqfast.spark.source import Part, opened, parts_of, read_settings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Settings", "main", "read_archive", "run"]
@@ -36,6 +37,9 @@ COLUMNS: Final = (
     "topic,queueId,queueOffset,physicalOffset,msgSize,bodySize,bornTimestamp,storeTimestamp,bornHost,storeHost,flag,"
     "sysFlag,reconsumeTimes,preparedTransactionOffset,bodyCrc,tags,keys,uniqKey,properties,body"
 )
+# Of one file of the log in a manifest, and of all in a report; the rest is counted.
+_MOST_PLACES: Final = 1000
+_MOST_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,14 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, and Spark's errors of failed tasks.
     """
+    # Marked, not skipped, so that the tasks see what they leave out.
+    marked = settings.verify_crc == "skip"
     options = table.parse(
         {
-            "path": settings.store, "order": "commitlog", "columns": COLUMNS, "properties": settings.properties,
-            "verifyCrc": settings.verify_crc, "partitionBytes": str(settings.partition_bytes), "batchBytes": "4m",
-            "failOnDataLoss": str(not settings.allow_loss),
+            "path": settings.store, "order": "commitlog", "properties": settings.properties, "batchBytes": "4m",
+            "columns": f"{COLUMNS},crcOk" if marked else COLUMNS,
+            "verifyCrc": "mark" if marked else settings.verify_crc,
+            "partitionBytes": str(settings.partition_bytes), "failOnDataLoss": str(not settings.allow_loss),
         },
         table.BATCH,
     )  # fmt: skip
@@ -87,11 +94,13 @@ def run(spark: SparkSession, settings: Settings) -> Report:
             access.close()
         parts = parts_of(options, chosen_columns(options), snapshot, pieces, read_settings(options, selection))
         work = [_Work(part, archive, settings) for part in parts if isinstance(part, Part)]
-        files = [file for found in run_tasks(spark, work, _archive_part, "archive") for file in found]
+        done_parts = run_tasks(spark, work, _archive_part, "archive")
+        files = [file for found in done_parts for file in found.files]
         manifest = Manifest(
             number=len(done) + 1, store_id=snapshot.store_id, start=start, end=snapshot.log_end,
             topics=settings.topics, properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
             files=tuple(sorted(files, key=lambda file: (file.piece_start, file.path))),
+            left_out=_damaged_files(done_parts), left_out_bytes=sum(found.left_out_bytes for found in done_parts),
         )  # fmt: skip
         if snapshot.log_end > start or not done:
             save(archive, manifest)
@@ -133,22 +142,71 @@ class _Work:
     settings: Settings
 
 
-def _archive_part(work: _Work) -> list[ArchivedFile]:
+@dataclass(frozen=True)
+class _Done:
+    """What a task wrote, and what it left out."""
+
+    files: list[ArchivedFile]
+    left_out: list[DamagedFile]
+    left_out_bytes: int
+
+
+def _archive_part(work: _Work) -> _Done:
     """In a task: one piece of the log into files."""
-    scan, settings = work.part.piece.scan, work.settings
+    part, settings = work.part, work.settings
+    scan = part.piece.scan
     assert scan is not None
     topics = frozenset(settings.topics) if settings.topics is not None else None
-    with PieceFiles(work.archive, scan.start, scan.end, settings.compression, settings.level) as files:
-        for batch in read_part(work.part):
-            files.add(batch, topics)
-        return files.close()
+    left_out = LeftOut()
+    access = opened(part.options, part.store_id)
+    try:
+        with PieceFiles(work.archive, scan.start, scan.end, settings.compression, settings.level) as files:
+            for batch in access.scan(scan, part.columns, part.settings, left_out):
+                files.add(_sound(batch, left_out) if settings.verify_crc == "skip" else batch, topics)
+            written = files.close()
+        return _Done(written, _by_file(access, left_out), left_out.bytes)
+    finally:
+        access.rest()
+
+
+def _sound(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:
+    """The rows whose checksums agree, without the mark."""
+    import pyarrow.compute as pc
+
+    ok = batch.column("crcOk")
+    rows = batch.drop_columns(["crcOk"])
+    if pc.all(ok).as_py() is not False:
+        return rows
+    bad = rows.filter(pc.invert(ok))
+    left_out.places += [(at, "crc") for at in bad.column("physicalOffset").to_pylist()]
+    left_out.bytes += pc.sum(bad.column("msgSize")).as_py()
+    return rows.filter(ok)
+
+
+def _by_file(access: Access, left_out: LeftOut) -> list[DamagedFile]:
+    found: dict[str, list[tuple[int, str]]] = {}
+    for place in sorted(left_out.places):
+        found.setdefault(access.log_path(place[0]), []).append(place)
+    return [DamagedFile(path, len(places), tuple(places[:_MOST_PLACES])) for path, places in found.items()]
+
+
+def _damaged_files(parts: Sequence[_Done]) -> tuple[DamagedFile, ...]:
+    """What all tasks left out, each file of the log once."""
+    found: dict[str, DamagedFile] = {}
+    for file in (file for part in parts for file in part.left_out):
+        known = found.get(file.path, DamagedFile(file.path, 0, ()))
+        places = (known.places + file.places)[:_MOST_PLACES]
+        found[file.path] = DamagedFile(file.path, known.count + file.count, places)
+    return tuple(found[path] for path in sorted(found))
 
 
 def _report(manifest: Manifest, lost: int) -> Report:
-    report = Report("archive", damaged=lost > 0)
+    left_out = sum(file.count for file in manifest.left_out)
+    report = Report("archive", damaged=lost > 0 or left_out > 0)
     report.facts.update(
         start=manifest.start, end=manifest.end, messages=manifest.rows, files=len(manifest.files),
-        logBytes=manifest.end - manifest.start, parquetBytes=manifest.bytes, lostBytes=lost, manifest=manifest.number,
+        logBytes=manifest.end - manifest.start, parquetBytes=manifest.bytes, lostBytes=lost, leftOut=left_out,
+        leftOutBytes=manifest.left_out_bytes, manifest=manifest.number,
     )  # fmt: skip
     rows: dict[tuple[str, str], list[int]] = {}
     for file in manifest.files:
@@ -158,6 +216,8 @@ def _report(manifest: Manifest, lost: int) -> Report:
     report.table(
         "archived", ("topic", "date", "messages", "files", "bytes"), [(*key, *row) for key, row in sorted(rows.items())]
     )
+    places = [(file.path, at, why) for file in manifest.left_out for at, why in file.places]
+    report.table("left out of the log", ("file", "physicalOffset", "reason"), places[:_MOST_SHOWN])
     return report
 
 

@@ -23,7 +23,7 @@ from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark.jobs.files import locked, read_json, write_json
 from mqfast.spark.staging import make_directory
 
-__all__ = ["ArchivedFile", "Manifest", "manifests", "only_run", "path_of", "save"]
+__all__ = ["ArchivedFile", "DamagedFile", "Manifest", "manifests", "only_run", "path_of", "save"]
 
 _VERSION: Final = 1
 _NAME: Final = re.compile(r"([0-9]{8})\.json")
@@ -49,8 +49,21 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True)
+class DamagedFile:
+    """What was left out of one file of the log: how many records and gaps; ``places``: physical offsets and why, of
+    the first ones.
+    """
+
+    path: str
+    count: int
+    places: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """One run: the log from ``start`` up to, not including, ``end``; ``topics``: only these, or None for all."""
+    """One run: the log from ``start`` up to, not including, ``end``; ``topics``: only these, or None for all;
+    ``left_out``: damage in that part of the log, ``left_out_bytes`` of it.
+    """
 
     number: int
     store_id: str
@@ -60,6 +73,8 @@ class Manifest:
     properties: str
     made_ms: int
     files: tuple[ArchivedFile, ...]
+    left_out: tuple[DamagedFile, ...] = ()
+    left_out_bytes: int = 0
 
     @property
     def rows(self) -> int:
@@ -108,8 +123,12 @@ def _load(path: str) -> Manifest:
     try:
         files = tuple(ArchivedFile(**file) for file in value.pop("files"))
         topics = value.pop("topics")
-        return Manifest(files=files, topics=None if topics is None else tuple(topics), **value)
-    except (TypeError, KeyError) as error:
+        left_out = tuple(
+            DamagedFile(found["path"], found["count"], tuple((int(at), str(why)) for at, why in found["places"]))
+            for found in value.pop("left_out", ())  # not in manifests of the first release
+        )
+        return Manifest(files=files, topics=None if topics is None else tuple(topics), left_out=left_out, **value)
+    except (TypeError, KeyError, ValueError) as error:
         raise CorruptFile("a manifest is not as it was written", path=path, found=str(error)) from None
 
 
