@@ -25,6 +25,7 @@ __all__ = ["COLUMNS", "LogColumns", "QueueColumns"]
 _BLOCK: Final = 1 << 20
 _UNIT_BYTES: Final = 20
 _UNITS_AT_ONCE: Final = 32768
+_NOWHERE: Final = 1 << 63  # behind every log
 
 
 class _Columns(ABC):
@@ -219,7 +220,7 @@ class QueueColumns(_Columns):
 
     def _over_lost(self, data: bytes, number: int, first: int) -> int:
         """Units whose file of the log is gone; returns the number of the first one that may be there again."""
-        begin = min((start for start, _ in self._reader.log_starts()), default=0)
+        begin = min((start for start, _ in self._reader.log_starts()), default=_NOWHERE)
         stop = number + 1
         while stop * _UNIT_BYTES < len(data):
             physical = int.from_bytes(data[stop * _UNIT_BYTES : stop * _UNIT_BYTES + 8], "big", signed=True)
@@ -254,19 +255,21 @@ class QueueColumns(_Columns):
         return self._gather.message(found, self._queue.topic, self._queue.queue_id, unit.queue_offset, crc_ok)
 
     def _by_message(self) -> Iterator[RecordColumns]:
-        """Batch queues, whose units are of another kind: one row for each batch."""
-        queue = self._queue
-        begin, end = self._reader._span(queue)
-        if begin >= end:
-            return
-        position = self._reader._position(queue, self._at, begin, end)
-        while position < end:
+        """Batch queues, whose units are of another kind: one row for each batch that begins in the range."""
+        queue, start = self._queue, self._at
+        # Not from where the log begins now: what was removed since the range was chosen is lost, not left out.
+        begin, end = queue.stream.begin, self._reader._end(queue)
+        position = self._reader._position(queue, start, begin, end)
+        while self._at < self._end:
             units: Sequence[Unit] = queue.units(position, end)
-            if not units:
-                return
+            there = units[0].queue_offset if units else self._end
+            if not units or (self._at == start and there > start):
+                self._lose(f"queue {self._name} has lost its units from offset {self._at} to {there}")
+            self._at = max(self._at, there)
             for unit in units:
                 position += queue.unit_bytes
                 if unit.queue_offset >= self._end:
                     return
-                if unit.queue_offset >= self._at and self._one(unit):
+                if unit.queue_offset >= start and self._one(unit):
                     yield self._gather.take()
+                self._at = unit.queue_offset + unit.messages
