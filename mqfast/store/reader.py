@@ -287,9 +287,7 @@ class StoreReader(BulkReader):
             if queue.is_batch:
                 unit = queue.unit(position)
                 if unit.queue_offset + unit.messages <= offset:
-                    position += queue.unit_bytes  # a hole: go on behind it
-                    if position >= end:
-                        result.next_offset = last
+                    position += queue.unit_bytes  # a hole: go on behind it, as some unit reaches up to last
             self._collect(queue, position, end, result, max_count, max_bytes, wanted)
             return result
 

@@ -184,12 +184,12 @@ class UnitQueue:
         n = min(limit * self.unit_bytes, end - position, file.end - position)
         n -= n % self.unit_bytes
         data = file.read(position - file.start, n)
-        resolve = self._tags_code if self.ext is not None else None
+        ext = self.ext
         if self.is_batch:
             return [Unit(p, size, tags, base, n) for p, size, tags, _, base, n in _BATCH_UNIT.iter_unpack(data)]
         first = position // UNIT_BYTES
         return [
-            Unit(physical, size, tags if resolve is None or tags >= _LEAST_TAGS_CODE else resolve(tags), i, 1)
+            Unit(physical, size, tags if ext is None or tags >= _LEAST_TAGS_CODE else self._tags_code(ext, tags), i, 1)
             for i, (physical, size, tags) in enumerate(_UNIT.iter_unpack(data), first)
         ]
 
@@ -202,18 +202,16 @@ class UnitQueue:
             return unit
         raise CorruptFile("the queue has lost a unit", path=self.directory, offset=position)
 
-    def _tags_code(self, value: int) -> int:
-        if self._ext_files is None and self.ext is not None:
-            self._ext_files = ExtFiles([self.ext.open(i) for i in range(len(self.ext.files))])
+    def _tags_code(self, ext: FileStream, value: int) -> int:
         if self._ext_files is None:
-            return value
+            self._ext_files = ExtFiles([ext.open(i) for i in range(len(ext.files))])
         code = self._ext_files.tags_code(value)
-        if code == value and self.ext is not None:
+        if code == value:
             # The writer may have made a file since.
-            before = len(self.ext.files)
-            self.ext.refresh()
-            if len(self.ext.files) != before:
-                self._ext_files = ExtFiles([self.ext.open(i) for i in range(len(self.ext.files))])
+            before = len(ext.files)
+            ext.refresh()
+            if len(ext.files) != before:
+                self._ext_files = ExtFiles([ext.open(i) for i in range(len(ext.files))])
                 code = self._ext_files.tags_code(value)
         return code
 

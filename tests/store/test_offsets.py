@@ -90,6 +90,7 @@ def test_light_groups_have_their_own_table(tmp_path: Path) -> None:
     offsets.commit("plain", "%LMQ%a", 0, 4)
     offsets.persist()
     again = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    assert (again.offsets("%LMQ%a"), again.offsets("%LMQ%none")) == ({"%LMQ%a": {0: 9}}, {})
     assert again.get("%LMQ%a", "%LMQ%a", 0) == 9
     assert again.get("plain", "%LMQ%a", 0) == 4
     assert again.groups() == ["%LMQ%a", "plain"]

@@ -540,3 +540,110 @@ def test_a_queue_extension_that_is_made_after_the_reader_looked(tmp_path: Path) 
             == [len(reader.get(row.topic, row.queue_id, row.min_offset, 99, tags=" || ".join(tags))) for row in rows]
         )
         assert sum(before) > 0
+
+
+def test_tags_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **TINY) as store:
+        for tags in ("Aa", "BB", "Aa"):
+            store.put("T", b"", tags=tags)
+    with StoreReader(tmp_path / "store") as reader:
+        assert [message.queue_offset for message in reader.get("T", 0, 0, tags="BB")] == [1]
+        assert reader.get("T", 0, 0, tags="BB").next_offset == 3
+
+
+def test_a_get_that_comes_to_a_gap_ends_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    _written(path, 500)
+    _queue_file(path, 6000).unlink()
+    with StoreReader(path) as reader:
+        result = reader.get("T", 0, 295, 32)
+        assert [message.queue_offset for message in result] == [295, 296, 297, 298, 299]
+        assert (result.status, result.next_offset) == (GetMessageStatus.FOUND, 300)
+
+
+def test_a_filtered_get_does_not_follow_a_unit_that_leads_back(tmp_path: Path) -> None:
+    (case,) = golden_cases("5.3.3", ("batch-cq",))
+    path = Path(shutil.copytree(case.store, tmp_path / "store"))
+    (units,) = (path / "batchconsumequeue" / "BcqTopic" / "0").iterdir()
+    _patch(units, 3 * 46, units.read_bytes()[:46])
+    with StoreReader(path) as reader, pytest.raises(CorruptFile, match="does not lead on"):
+        reader.get("BcqTopic", 0, 0, 32, tags="no such tag")
+
+
+def test_a_record_that_claims_to_be_the_first_behind_a_later_one(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    placed = _written(path, 6)
+    _claim(path, placed[3], 0)
+    _patch(_queue_file(path), 2 * 20, placed[5].physical_offset.to_bytes(8, "big"))
+    with StoreReader(path) as reader, pytest.raises(CorruptFile, match="claims queue offset 0"):
+        reader.get("T", 0, 3, 1)
+
+
+def test_a_queue_that_lost_its_beginning_and_units_may_stand_too_low(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    placed = _written(path, 120)
+    for number in range(60, 120):
+        _claim(path, placed[number], number + 1)
+    _queue_file(path).unlink()
+    with StoreReader(path) as reader:
+        assert [m.physical_offset for m in reader.get("T", 0, 60, 5)] == [p.physical_offset for p in placed[60:65]]
+
+
+def test_messages_end_where_the_queue_ended_at_the_first_look(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **TINY) as store, StoreReader(tmp_path / "store") as reader:
+        for _ in range(300):
+            store.put("T", b"x")
+        assert store.get("T", 0, 299)  # now all have their units
+        messages = reader.messages("T", 0)
+        assert next(messages).queue_offset == 0
+        for _ in range(20):
+            store.put("T", b"late")
+        assert store.get("T", 0, 319)
+        assert [message.queue_offset for message in messages] == list(range(1, 300))
+
+
+def test_messages_of_a_queue_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    _written(tmp_path / "store", 300)
+    with StoreReader(tmp_path / "store") as reader:
+        messages = reader.messages("T", 0)
+        assert next(messages).queue_offset == 0
+        shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
+        reader.refresh()
+        assert [message.queue_offset for message in messages] == list(range(1, 256))
+
+
+def test_a_search_by_time_over_units_below_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    placed = _written(path, 300, b"x" * 500)
+    (path / "commitlog" / f"{0:020}").unlink()
+    first = next(i for i, place in enumerate(placed) if place.physical_offset >= 65536)
+    with StoreReader(path) as reader:
+        assert reader.min_offset("T", 0) == first
+        middle = (250 + 299) // 2
+        _patch(_queue_file(path, 5000), (middle - 250) * 20, bytes(8))
+        assert reader.offset_by_time("T", 0, placed[middle].store_timestamp) in range(first, 300)
+        assert reader.offset_by_time("T", 0, 0) == first
+
+
+def test_ranges_of_a_store_without_messages(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with mqfast.open(path, **TINY), StoreReader(path) as reader:
+        assert reader.readable_range() == reader.log_range() == (0, 0)
+        assert (reader.queues(), list(reader.scan()), reader.earliest_message_time) == ([], [], -1)
+    placed = _written(path, 3)
+    (path / "consumequeue" / "Empty" / "0").mkdir(parents=True)
+    (path / "consumequeue" / "Empty" / "0" / f"{0:020}").write_bytes(bytes(1000))
+    with StoreReader(path) as reader:
+        assert reader.readable_range() == (0, _end(placed[2]))
+        assert [row[2:] for row in reader.queues() if row.topic == "Empty"] == [(0, 0)]
+
+
+def test_the_groups_that_have_persisted_offsets(copy: Path, tmp_path: Path) -> None:
+    with StoreReader(copy) as reader:
+        assert "cg_all" in reader.consumer_groups()
+    (case,) = golden_cases("5.3.3", ("lmq",))
+    path = Path(shutil.copytree(case.store, tmp_path / "lmq"))
+    with StoreReader(path) as reader:
+        groups = reader.consumer_groups()
+        assert groups == sorted(set(groups))
+        assert all(reader.consumer_offsets(group) for group in groups)
