@@ -76,11 +76,13 @@ class Floor:
         self._sync = library.sync_floor_ns
         self._pages = library.page_floor_ns
         self._spread = library.spread_floor_ns
-        for function in (self._copy, self._sync, self._pages, self._spread):
+        self._gather = library.gather_floor_ns
+        for function in (self._copy, self._sync, self._pages, self._spread, self._gather):
             function.restype = ctypes.c_int64
         self._copy.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         self._spread.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+        self._gather.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 4]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
@@ -95,6 +97,10 @@ class Floor:
     def spread_ns(self, directory: Path, places: int, count: int = 50_000, file_bytes: int = 6_004_736) -> float:
         """ns to touch the next of so many queues: a page of its file and two cache lines, behind a fence."""
         return self._spread(os.fsencode(directory / "floor"), places, file_bytes, count) / count
+
+    def gather_ns(self, directory: Path, size: int, batch: int, count: int = 100_000, header: int = 97) -> float:
+        """ns a record to read it once from a mapped file and copy its body into a buffer made for the batch."""
+        return self._gather(os.fsencode(directory / "floor"), size, header, count, batch) / count
 
     def sync_ns(self, directory: Path, size: int, count: int = 200) -> float:
         """ns for one append and fdatasync."""

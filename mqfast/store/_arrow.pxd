@@ -1,6 +1,6 @@
 # The C structs of Arrow, and growing buffers that become its columns. All of it works without the GIL; what fails takes it to raise.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy, memmove
 
 cdef enum:
     NULLABLE = 2
@@ -94,6 +94,7 @@ cdef inline const void *give(Buffer *b) noexcept nogil:
 cdef bint is_utf8(const uint8_t *p, int64_t n) noexcept nogil
 cdef int begin_texts(Texts *t) except -1 nogil
 cdef int too_long() except -1 nogil
+cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil
 
 
 cdef inline int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
@@ -110,15 +111,38 @@ cdef inline int put_again(Texts *t) except -1 nogil:
     """The value before once more."""
     cdef int64_t start = (<int32_t *> (t.offsets.p + t.offsets.used - 8))[0]
     cdef int64_t length = t.text.used - start
-    reserve(&t.text, length)            # first: put_raw must not move what it copies from
-    return put_raw(t, t.text.p + start, length)
+    reserve(&t.text, max(length, 16))   # first: put_raw must not move what it copies from
+    if length > 16 or t.text.used > 0x7FFFFFFF - 16:
+        return put_raw(t, t.text.p + start, length)
+    memmove(t.text.p + t.text.used, t.text.p + start, 16)       # of a known length: no call; what is too much is overwritten
+    t.text.used += length
+    return put32(&t.offsets, <int32_t> t.text.used)
+
+
+cdef inline bint same_bytes(const uint8_t *a, int32_t a_bytes, const uint8_t *b, int32_t b_bytes) noexcept nogil:
+    """Is it the same value again? None was before when a is NULL. A host of 8 bytes is compared without a call."""
+    cdef uint64_t x, y
+    if a == NULL or a_bytes != b_bytes:
+        return False
+    if a_bytes == 8:
+        memcpy(&x, a, 8)
+        memcpy(&y, b, 8)
+        return x == y
+    return memcmp(a, b, a_bytes) == 0
+
+
+cdef inline int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil:
+    """The text of a host; the value before is repeated where the host is the same one, as it mostly is."""
+    if same_bytes(last[0], last_bytes[0], p, n):
+        return put_again(t)
+    last[0] = p
+    last_bytes[0] = n
+    return put_new_host(t, p, n)
 
 
 cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
-cdef int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil
 cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil
 cdef int put_mended(Texts *t, const uint8_t *p, int64_t n) except -1 nogil
-cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil
 cdef int put_odd_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil
 cdef void drop_texts(Texts *t) noexcept nogil
 cdef void drop_buffer(Buffer *b) noexcept nogil

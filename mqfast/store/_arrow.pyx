@@ -204,15 +204,6 @@ cdef int put_mended(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
         return put_bytes(t, PyUnicode_DecodeUTF8(<const char *> p, n, "replace").encode("utf-8"))
 
 
-cdef int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil:
-    """The text of a host; the value before is repeated where the host is the same one, as it mostly is."""
-    if last[0] != NULL and last_bytes[0] == n and memcmp(last[0], p, n) == 0:
-        return put_again(t)
-    last[0] = p
-    last_bytes[0] = n
-    return put_new_host(t, p, n)
-
-
 cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil:
     with gil:
         return put_bytes(t, format_host((<const char *> p)[:n]).encode("ascii"))

@@ -9,11 +9,10 @@ Who owns the C structs is said in _arrow.pyx.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset, strcmp
+from libc.string cimport memcpy, memset, strcmp
 from mqfast.store._arrow cimport (
     NULLABLE,
     ArrowArray,
@@ -33,6 +32,7 @@ from mqfast.store._arrow cimport (
     new_stream_capsule,
     nulls,
     put32,
+    put64,
     put_again,
     put_host,
     put_properties,
@@ -40,6 +40,7 @@ from mqfast.store._arrow cimport (
     release_array,
     release_schema,
     reserve,
+    same_bytes,
 )
 from mqfast.store._os cimport mq_get32, mq_get64
 from mqfast.store._read cimport GetResult, Hit
@@ -91,21 +92,6 @@ cdef object numpy_empty = None, fixed_dtype = None      # made when the first ar
 cdef object not_whole(GetResult result, const uint8_t *p):
     result.check_damage()
     return CorruptFile("not a whole record", offset=mq_get64(p + 28))
-
-
-cdef Record *parse_all(GetResult result) except NULL:
-    """Every record's fields, checked once; what is made of them later agrees even if the file changes. The caller frees it."""
-    cdef Py_ssize_t i
-    cdef Record *records = <Record *> PyMem_Malloc(max(result.count, 1) * sizeof(Record))
-    cdef const uint8_t *p
-    if records == NULL:
-        raise MemoryError()
-    for i in range(result.count):
-        p = result.hits[i].record
-        if parse_record(p, mq_get32(p), &records[i]) != REC_OK:
-            PyMem_Free(records)
-            raise not_whole(result, p)
-    return records
 
 
 def fixed_fields(GetResult result not None):
@@ -300,14 +286,15 @@ cdef void drop_columns(Columns *c) noexcept:
     drop_texts(&c.values)
 
 
-cdef int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_t *p, int32_t n) except -1:
+cdef inline int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_t *p, int32_t n) except -1 nogil:
     if p == NULL:
         return put32(&t.offsets, <int32_t> t.text.used)
     valid.p[i >> 3] |= <uint8_t> (1 << (i & 7))
     return put_text(t, p, n)
 
 
-cdef void fill_numbers(Columns *c, const Hit *hits, const Record *records, Py_ssize_t count) noexcept nogil:
+cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 nogil:
+    """Copy every record, one after the other: how many were whole."""
     cdef int32_t *queue_id = <int32_t *> c.numbers[<int> QUEUE_ID].p
     cdef int64_t *queue_offset = <int64_t *> c.numbers[<int> QUEUE_OFFSET].p
     cdef int64_t *physical_offset = <int64_t *> c.numbers[<int> PHYSICAL_OFFSET].p
@@ -319,11 +306,20 @@ cdef void fill_numbers(Columns *c, const Hit *hits, const Record *records, Py_ss
     cdef int32_t *reconsume_times = <int32_t *> c.numbers[<int> RECONSUME_TIMES].p
     cdef int64_t *prepared = <int64_t *> c.numbers[<int> PREPARED].p
     cdef int32_t *body_crc = <int32_t *> c.numbers[<int> BODY_CRC].p
-    cdef const Record *r = records
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, count = result.count
+    cdef const uint8_t *p
+    cdef Record r
+    cdef Found f
+    cdef const uint8_t *born = NULL
+    cdef const uint8_t *store = NULL
+    cdef const uint8_t *topic = NULL
+    cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
     for i in range(count):
+        p = result.hits[i].record
+        if parse_record(p, mq_get32(p), &r) != REC_OK:      # what is made of its fields agrees even if the file changes
+            return i
         queue_id[i] = r.queue_id
-        queue_offset[i] = hits[i].queue_offset
+        queue_offset[i] = result.hits[i].queue_offset
         physical_offset[i] = r.physical_offset
         size[i] = r.total
         flag[i] = r.flag
@@ -333,37 +329,7 @@ cdef void fill_numbers(Columns *c, const Hit *hits, const Record *records, Py_ss
         reconsume_times[i] = r.reconsume_times
         prepared[i] = r.prepared_offset
         body_crc[i] = r.body_crc
-        r += 1
-
-
-cdef int fill_columns(Columns *c, GetResult result, Record *records, bint large) except -1:
-    cdef Py_ssize_t i, count = result.count
-    cdef int k
-    cdef Record *r
-    cdef Found f
-    cdef const uint8_t *born = NULL
-    cdef const uint8_t *store = NULL
-    cdef const uint8_t *topic = NULL
-    cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
-    cdef int64_t body_total = 0, at = 0
-    cdef uint8_t *to
-    for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
-        begin_texts(&c.texts[k])
-    for k in (QUEUE_ID, SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
-        reserve(&c.numbers[k], count * 4)
-    for k in (QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED):
-        reserve(&c.numbers[k], count * 8)
-    begin_texts(&c.names)
-    begin_texts(&c.values)
-    put32(&c.map_offsets, 0)
-    reserve(&c.valid_tags, (count + 7) // 8)
-    memset(c.valid_tags.p, 0, c.valid_tags.room)
-    reserve(&c.valid_keys, (count + 7) // 8)
-    memset(c.valid_keys.p, 0, c.valid_keys.room)
-    fill_numbers(c, result.hits, records, count)
-    for i in range(count):
-        r = &records[i]
-        if topic != NULL and topic_bytes == r.topic_bytes and memcmp(topic, r.topic, topic_bytes) == 0:
+        if same_bytes(topic, topic_bytes, r.topic, r.topic_bytes):
             put_again(&c.texts[<int> TOPIC])
         else:
             topic, topic_bytes = r.topic, r.topic_bytes
@@ -375,24 +341,48 @@ cdef int fill_columns(Columns *c, GetResult result, Record *records, bint large)
         put_optional(&c.texts[<int> KEYS], &c.valid_keys, i, f.keys, f.keys_bytes)
         put_properties(r.properties, r.properties_bytes, &c.names, &c.values)
         put32(&c.map_offsets, <int32_t> (c.names.offsets.used // 4 - 1))
-        body_total += r.body_bytes
-    if not large and body_total > 0x7FFFFFFF:
-        raise UsageError("the bodies exceed 2 GiB: ask for fewer bytes at a time, or request large_binary for them")
-    reserve(&c.body, body_total)
-    reserve(&c.body_offsets, (count + 1) * (8 if large else 4))
-    to = c.body.p
-    with nogil:
-        for i in range(count):
-            if large:
-                (<int64_t *> c.body_offsets.p)[i] = at
-            else:
-                (<int32_t *> c.body_offsets.p)[i] = <int32_t> at
-            memcpy(to + at, records[i].body, records[i].body_bytes)
-            at += records[i].body_bytes
+        if not large and c.body.used + r.body_bytes > 0x7FFFFFFF:
+            return bodies_too_long()
+        reserve(&c.body, r.body_bytes)
+        memcpy(c.body.p + c.body.used, r.body, r.body_bytes)
+        c.body.used += r.body_bytes
         if large:
-            (<int64_t *> c.body_offsets.p)[count] = at
+            put64(&c.body_offsets, c.body.used)
         else:
-            (<int32_t *> c.body_offsets.p)[count] = <int32_t> at
+            put32(&c.body_offsets, <int32_t> c.body.used)
+    return count
+
+
+cdef int64_t bodies_too_long() except -2 nogil:
+    with gil:
+        raise UsageError("the bodies exceed 2 GiB: ask for fewer bytes at a time, or request large_binary for them")
+
+
+cdef int begin_columns(Columns *c, GetResult result, bint large) except -1:
+    """Room for what is known beforehand."""
+    cdef Py_ssize_t count = result.count
+    cdef int k
+    for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
+        reserve(&c.texts[k].offsets, (count + 1) * 4)
+        begin_texts(&c.texts[k])
+    for k in (QUEUE_ID, SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
+        reserve(&c.numbers[k], count * 4)
+    for k in (QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED):
+        reserve(&c.numbers[k], count * 8)
+    begin_texts(&c.names)
+    begin_texts(&c.values)
+    reserve(&c.map_offsets, (count + 1) * 4)
+    put32(&c.map_offsets, 0)
+    reserve(&c.valid_tags, (count + 7) // 8)
+    memset(c.valid_tags.p, 0, c.valid_tags.room)
+    reserve(&c.valid_keys, (count + 7) // 8)
+    memset(c.valid_keys.p, 0, c.valid_keys.room)
+    reserve(&c.body, max(result.total_bytes - count * 91, 0))       # a record is its body and 91 bytes at least
+    reserve(&c.body_offsets, (count + 1) * (8 if large else 4))
+    if large:
+        put64(&c.body_offsets, 0)
+    else:
+        put32(&c.body_offsets, 0)
     return 0
 
 
@@ -440,22 +430,22 @@ cdef int give_columns(Columns *c, ArrowArray *batch, int64_t count) noexcept:
 
 cdef int fill_batch(ArrowArray *batch, GetResult result, bint large) except -1:
     """Copy the messages into a new batch."""
-    cdef Columns *c
-    cdef Record *records = parse_all(result)
-    cdef int rc
-    c = <Columns *> calloc(1, sizeof(Columns))
+    cdef Columns *c = <Columns *> calloc(1, sizeof(Columns))
+    cdef int64_t whole
+    if c == NULL:
+        raise MemoryError()
     try:
-        if c == NULL:
-            raise MemoryError()
-        fill_columns(c, result, records, large)
+        begin_columns(c, result, large)
+        with nogil:
+            whole = fill_columns(c, result, large)
+        if whole < result.count:
+            raise not_whole(result, result.hits[whole].record)
         result.check_damage()
         if give_columns(c, batch, result.count) < 0:
             raise MemoryError()
     finally:
-        if c != NULL:
-            drop_columns(c)
-            free(c)
-        PyMem_Free(records)
+        drop_columns(c)
+        free(c)
     return 0
 
 

@@ -49,6 +49,7 @@ cdef class PutPath:
     cdef object last_tags
     cdef int64_t last_queue_id
     cdef Producer last_producer
+    cdef bytes last_text                # topic_text of the producer made last
     cdef int contended(self) except -1
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)

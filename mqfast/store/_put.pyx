@@ -26,6 +26,8 @@ from mqfast.store._os cimport (
     mq_load32,
     mq_load64,
     mq_lock_try,
+    mq_prefetchr,
+    mq_prefetchw,
     mq_put16,
     mq_put32,
     mq_put64,
@@ -692,7 +694,7 @@ cdef class PutPath:
 cdef bytes _encoded_properties(object message):
     try:
         return message.encoded_properties()
-    except (TypeError, UnicodeEncodeError) as error:
+    except TypeError as error:
         raise MessageIllegal(f"properties: expected texts that have a UTF-8 form, found {error}") from error
 
 
@@ -737,15 +739,15 @@ cdef class Producer:
         self.tags = tags
         store.log.raise_state()
         text = check_topic(topic)
-        try:
-            self.properties = _properties.encode({_properties.TAGS: tags}) if tags else b""
-        except UnicodeEncodeError as error:
-            raise MessageIllegal(f"tags: expected text that has a UTF-8 form, found {tags!r}") from error
+        self.properties = _properties.encode({_properties.TAGS: tags}) if tags else b""
         self.tags_code = _properties.tags_code(tags)
         self.state = store.state
         self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
                         or store.state.crc_property)
         self.topic_text = bytes([min(len(text), 255)]) + text
+        if self.topic_text == store.last_text:
+            self.topic_text = store.last_text       # one copy in the cache for the many queues of a topic
+        store.last_text = self.topic_text
         self.dispatch_later = topic == "SCHEDULE_TOPIC_XXXX" or store.queues.is_batch(topic)
         self.queue = store.queues.head(topic, queue_id)
         self.q = &self.queue.state
@@ -782,6 +784,11 @@ cdef class Producer:
         cdef bint borrowed = False
         cdef int rc
         cdef int64_t total
+        cdef uint8_t *state = <uint8_t *> self.q
+        mq_prefetchw(state)         # one of thousands of producers: its queue's lines are in no cache, and are asked for at once
+        mq_prefetchw(state + 64)
+        mq_prefetchr(<void *> self.properties)
+        mq_prefetchr(<void *> self.topic_text)
         if key is not None:
             if type(key) is not str:
                 raise MessageIllegal(f"key: expected str, found {type(key).__name__}")
