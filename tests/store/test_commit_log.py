@@ -12,13 +12,14 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store.small_store import SMALL, bodies
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StoreFailed
+from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StorageError, StoreFailed
 from mqfast.store._commit_log import Bell
 from mqfast.store._os import OsDoor
 from mqfast.store.message_store import open_store
@@ -216,3 +217,34 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
     thread.join()
     assert store.flush(0) is True
     store.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"prefault_window_bytes": 0}, {"transient_store_pool_enable": True}])
+def test_where_no_page_can_be_made_ready_ahead_that_ends_by_itself(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Before the first file, without a window, with a pool: the caller looks again; else it stays."""
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, **settings)
+    with open_store(str(tmp_path / "store"), config=config, _start_services=False) as store:
+        if settings:
+            store.put("T", b"x")
+        ended = threading.Event()
+
+        def keep() -> None:
+            store.log.keep_prefaulted(Bell())
+            ended.set()
+
+        threading.Thread(target=keep, daemon=True).start()
+        assert ended.wait(20)
+        assert store.look(store.put("T", b"y").physical_offset).body == b"y"
+
+
+def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_path: Path) -> None:
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, prefault_window_bytes=1 << 20)
+    with (
+        pytest.raises(StoreFailed),
+        open_store(str(tmp_path / "store"), config=config, _start_services=False) as store,
+    ):
+        store.put("T", b"x")
+        os.truncate(tmp_path / "store" / "commitlog" / f"{0:020}", 4096)
+        with pytest.raises(StorageError, match="prefault"):
+            store.log.keep_prefaulted(Bell())
+        store.put("T", b"refused")

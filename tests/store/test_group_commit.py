@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import random
 import sys
 import threading
@@ -215,3 +216,81 @@ def test_a_failure_ahead_of_the_records_latches_the_store(tmp_path: Path) -> Non
             store.put("T", b"x" * 1000)
         assert eventually(lambda: store.state is StoreState.FAILED)
         store.put("T", b"refused")
+
+
+def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> None:
+    """A sync waits for those whom the last one let go, by the clock; there is an end of it without one as well."""
+    looks: list[None] = []
+    heard: list[bool] = []
+    company = 3
+
+    def gathering(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            if not threads:
+                for _ in range(company):  # they come too late for this sync and share the next one
+                    ticket = store.put_nowait("T", b"late")
+                    threads.append(threading.Thread(target=lambda t=ticket: heard.append(t.wait()), daemon=True))
+                    threads[-1].start()
+                time.sleep(0.1)
+            return real(table, address, length)
+
+        return msync
+
+    threads: list[threading.Thread] = []
+    with store_with(tmp_path / "s", StoreConfig.tiny(), gathering, services=False) as store:
+        assert store.put_nowait("T", b"first").wait()
+        for thread in threads:
+            thread.join(20)
+        assert heard == [True] * company
+        call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+        size = ctypes.sizeof(ctypes.c_void_p)
+        place = ctypes.c_void_p.from_address(store.door.table_address + KINDS["monotonic_ns"] * size)
+        real = place.value
+        hook = call(lambda table: looks.append(None) or 1)
+        place.value = ctypes.cast(hook, ctypes.c_void_p).value
+        try:
+            asked = []
+            for _ in range(4):
+                looks.clear()
+                assert store.put_nowait("T", b"alone").wait()
+                asked.append(len(looks))
+        finally:
+            place.value = real
+        # At most once for as many as the last sync had; whoever is alone is used to it from then on.
+        assert max(asked) <= 1010
+        assert asked[-1] < 10
+        assert store.log.flushed == store.log.written
+
+
+def test_a_file_that_is_cut_short_right_after_its_sync_latches_the_store(tmp_path: Path) -> None:
+    """The page of the next put is made ready by whoever synced: that it is gone must be told before it is written."""
+    with open_hooked(tmp_path / "s") as (store, cut):
+        store.put("T", b"x" * 100)
+        cut.append(str(tmp_path / "s" / "commitlog" / f"{0:020}"))
+        store.flush()
+        assert store.state is StoreState.FAILED
+        with pytest.raises(StoreFailed):
+            store.put("T", b"refused")
+
+
+@contextmanager
+def open_hooked(path: Path) -> Iterator[tuple[MessageStore, list[str]]]:
+    """A store, and a list: the file named in it is cut to nothing behind the next look at a file's length."""
+    door, cut = OsDoor(), []
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["fstat"] * ctypes.sizeof(ctypes.c_void_p))
+    real = call(place.value or 0)
+
+    def fstat(table: int, fd: int, out: int) -> int:
+        rc = real(table, fd, out)
+        while cut:
+            os.truncate(cut.pop(), 0)
+        return int(rc)
+
+    hook = call(fstat)
+    with suppress(StoreFailed), open_store(path, config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+        place.value = ctypes.cast(hook, ctypes.c_void_p).value
+        try:
+            yield store, cut
+        finally:
+            place.value = ctypes.cast(real, ctypes.c_void_p).value
