@@ -3,8 +3,9 @@
 Room: the Spark adapter; nothing of Spark or Arrow in it. Files and notes are in ``staging.py``. Each record carries the
 property SPK = transaction:batch:partition:row, so that whoever resumes an append that was cut off finds the last record
 that is there and goes on behind it. The store's own lock, held from before the intent is looked at until after the
-marker is written, keeps two drivers apart. A file is named by an intent only when it is durable, an intent is written
-only when the log is durable up to its start, a marker only when the records are.
+marker is written, keeps two drivers apart. A file is named by an intent only when it is durable, or when the same rows
+can be staged again; an intent is written only when the log is durable up to its start, a marker only when the records
+are.
 
 It must never truncate a log, and never wait for ever for a store.
 """
@@ -16,6 +17,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -117,11 +119,21 @@ class Transaction:
     """One transaction id in one staging directory.
 
     Args: owner: who writes under the id (a query's id); a second owner is refused, since its batch numbers mean other
-    rows. wait_ms: how long a locked store is waited for.
+    rows. wait_ms: how long a locked store is waited for. repeatable: whoever calls commit for a batch again has staged
+    the same rows in the same partitions again, so that staged files need not outlive a power cut.
     Thread: one; any number of processes.
     """
 
-    def __init__(self, store_path: str, staging: str, txn_id: str, *, owner: str = "", wait_ms: int = 60_000) -> None:
+    def __init__(
+        self,
+        store_path: str,
+        staging: str,
+        txn_id: str,
+        *,
+        owner: str = "",
+        wait_ms: int = 60_000,
+        repeatable: bool = False,
+    ) -> None:
         self.store_path: Final = store_path
         self.txn_id: Final = txn_id
         self.key: Final = hashlib.sha256(txn_id.encode("utf-8")).hexdigest()[:16]
@@ -129,6 +141,7 @@ class Transaction:
         self._staging: Final = staging
         self._owner: Final = owner
         self._wait_ms: Final = wait_ms
+        self._repeatable: Final = repeatable
 
     def stamp(self, batch: int, partition: int) -> bytes:
         """What the properties of a task's records end with, up to the row's number."""
@@ -136,7 +149,7 @@ class Transaction:
 
     def writer(self, batch: int, partition: int, attempt: int) -> StagingWriter:
         """Where one task attempt stages its records."""
-        return StagingWriter(self.directory, batch, partition, attempt)
+        return StagingWriter(self.directory, batch, partition, attempt, durable=not self._repeatable)
 
     def is_done(self, batch: int) -> bool:
         """Is the batch, or a later one, in the store? Raises: UsageError when another owner's is."""
@@ -146,10 +159,25 @@ class Transaction:
         self._check_owner(read_note(self._path(last, "done")))
         return last >= batch
 
-    def commit(self, batch: int, files: Iterable[StagedFile], step: Step = lambda name: None) -> Committed:
+    def open_store(self) -> MessageStore:
+        """The store, for several commits: opening it costs as much as appending some hundred megabytes may.
+
+        Raises: StoreLocked.
+        """
+        return _open_waiting(self.store_path, self._wait_ms)
+
+    def commit(
+        self,
+        batch: int,
+        files: Iterable[StagedFile],
+        step: Step = lambda name: None,
+        *,
+        opened: MessageStore | None = None,
+    ) -> Committed:
         """Append what was staged, once. A second call for the same batch finds it done, or finishes it.
 
-        Args: step: called before each step that a crash may hit; for tests.
+        Args: step: called before each step that a crash may hit; for tests. opened: the store, where the caller has it
+        from open_store, and closes it.
         Raises: StoreLocked, UsageError, CorruptFile (before anything is appended), DiskFull and StorageError: then
         call it again.
         Durability: when it returns the records survive power loss.
@@ -158,7 +186,7 @@ class Transaction:
         if not given and not os.path.exists(self._path(batch, "intent")):
             return Committed(0, 0, False, False)
         step("open")
-        with _open_waiting(self.store_path, self._wait_ms) as store:
+        with nullcontext(opened) if opened is not None else self.open_store() as store:
             if self.is_done(batch):
                 step("clean")
                 self._clean(batch)
@@ -174,6 +202,8 @@ class Transaction:
                 step("intended")
                 last = None
             else:
+                if self._repeatable:
+                    self._take_again(batch, intent, given, store)
                 last = self._last_stamp(store, batch, intent)
             named = [StagedFile(**file) for file in intent["files"]]
             appended = self._append(store, named, last, step)
@@ -252,6 +282,21 @@ class Transaction:
                 unlink(os.path.join(self.directory, name))
         for old in self._batches("done")[:-_MARKERS_KEPT]:
             unlink(self._path(old, "done"))
+
+    def _take_again(self, batch: int, intent: dict[str, Any], given: Sequence[StagedFile], store: MessageStore) -> None:
+        """Have the intent name what is staged now, which holds the same rows: the files before may be lost.
+
+        Raises: UsageError, when they are not the same.
+        """
+        before = [(file["partition"], file["rows"]) for file in intent["files"]]
+        now = [(file.partition, file.rows) for file in given]
+        if now != before:
+            raise UsageError(
+                f"batch {batch} of {self.txn_id!r}: expected the rows of the run that was cut off, by partition "
+                f"{before}, found {now}"
+            )
+        self._verify(given, store)
+        intent["files"] = [asdict(file) for file in given]
 
     # --- records ---
 

@@ -7,7 +7,6 @@ never touch a store or a file: the record format is in ``mqfast/store/_staged.py
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -20,7 +19,7 @@ from mqfast.message import check_topic, parse_host
 from mqfast.spark.commit import STAMP
 from mqfast.spark.options import Options, nearest_name
 from mqfast.store._record import java_hash
-from mqfast.store._staged import RowEncoder, merge_properties, property_texts
+from mqfast.store._staged import PLAIN_COLUMNS, RowEncoder, merge_properties, property_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,12 +112,12 @@ class RowWriter:
         # Of the record that was read: a new one gets its own.
         old = (STAMP, _properties.CRC32) if options.preserve_ids else (STAMP, _properties.CRC32, _properties.UNIQ_KEY)
         self._dropped: Final = frozenset(old)
-        words = b"|".join(re.escape(name.encode("ascii")) for name in old)
-        self._drop: Final = re.compile(rb"(?:^|(?<=\x02))(?:" + words + rb")\x01[^\x02]*(?:\x02|$)")
         self._orders: dict[tuple[str, ...], tuple[str, ...]] = {}
         host = parse_host(config.store_host)
         record = config.mapped_file_bytes_commit_log
-        self._encoder: Final = RowEncoder(parse_host(config.born_host), host, stamp, config.max_message_bytes, record)
+        dropped = tuple(name.encode("ascii") for name in old)
+        born = parse_host(config.born_host)
+        self._encoder: Final = RowEncoder(born, host, stamp, config.max_message_bytes, record, dropped)
 
     @property
     def rows(self) -> int:
@@ -133,17 +132,15 @@ class RowWriter:
         if batch.num_rows == 0:
             return memoryview(b"")
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if _is_plain(columns):
+            return self.copy([batch])
         n, now_ms = batch.num_rows, time.time_ns() // 1_000_000
         topics = self._topics(columns.get("topic"), n)
-        if _is_ready(columns):
-            queues = columns["queueId"].to_pylist()
-            texts = self._ready_texts(columns["properties"])
-        else:
-            rows = self._properties(columns, n)
-            queues = self._queues(columns, topics, rows, n)
-            if "delayLevel" in columns or "delayTimeMs" in columns:
-                self._delay(columns, topics, queues, rows, now_ms)
-            texts = self._property_texts(rows)
+        rows = self._properties(columns, n)
+        queues = self._queues(columns, topics, rows, n)
+        if "delayLevel" in columns or "delayTimeMs" in columns:
+            self._delay(columns, topics, queues, rows, now_ms)
+        texts = self._property_texts(rows)
         names = list(dict.fromkeys(topics))
         index = {name: i for i, name in enumerate(names)}
         offsets, data = self._bodies(columns["body"])
@@ -161,6 +158,53 @@ class RowWriter:
             self._hosts(columns.get("bornHost")),
         )
 
+    def copy(
+        self, batches: Sequence[pa.RecordBatch], order: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    ) -> memoryview:
+        """The records of rows that are copies of messages: properties as stored, a queue for each, nothing to add.
+        No Python object is made for a row. Valid until the next call.
+
+        Args: order: see RowEncoder.encode_plain; without one there is one batch.
+        Raises: MessageIllegal naming the row of the task.
+        """
+        plain = [self._plain(batch) for batch in batches]
+        now_ms = time.time_ns() // 1_000_000
+        return self._encoder.encode_plain(plain, order, now_ms, self._topic_bytes, parse_host)
+
+    def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of PLAIN_COLUMNS that there are, of its types."""
+        import pyarrow as pa
+
+        kinds = {"u": pa.string(), "i": pa.int32(), "l": pa.int64(), "z": pa.binary()}
+        columns = {name: batch.column(name) for name in PLAIN_COLUMNS if name in batch.schema.names}
+        columns["topic"] = self._topic_column(columns.get("topic"), batch.num_rows)
+        for name, what in (("queueId", "a queueId"), ("body", "a body")):
+            if columns[name].null_count:
+                raise self._refuse(_first_null(columns[name]), f"expected {what}, found null")
+        if columns["queueId"].type != pa.int32():
+            columns["queueId"] = pa.array(self._queue_numbers(columns["queueId"].to_pylist()))
+        if not self._options.preserve_timestamps:
+            columns.pop("bornTimestamp", None)
+        elif "bornTimestamp" in columns and columns["bornTimestamp"].type.unit != "us":
+            columns["bornTimestamp"] = columns["bornTimestamp"].cast(
+                pa.timestamp("us", columns["bornTimestamp"].type.tz)
+            )
+        arrays = [column.cast(kinds[PLAIN_COLUMNS[name]]) for name, column in columns.items()]
+        return pa.RecordBatch.from_arrays(arrays, list(columns))
+
+    def _topic_column(self, column: pa.Array | None, n: int) -> pa.Array:
+        import pyarrow as pa
+
+        usual = self._options.topic
+        if column is None:
+            return pa.repeat(pa.scalar(usual or "", pa.string()), n)
+        if column.null_count == 0:
+            return column
+        if usual is None:
+            what = "expected a topic, found null; the option topic is for such rows"
+            raise self._refuse(_first_null(column), what)
+        return column.fill_null(usual)
+
     def _refuse(self, i: int, what: str) -> MessageIllegal:
         return MessageIllegal(f"row {self.rows + i}: {what}")
 
@@ -168,15 +212,7 @@ class RowWriter:
         return check_topic(topic)
 
     def _topics(self, column: pa.Array | None, n: int) -> list[str]:
-        usual = self._options.topic
-        if column is None:
-            return [usual or ""] * n
-        topics = column.to_pylist()
-        if usual is not None:
-            return [usual if topic is None else topic for topic in topics]
-        if column.null_count:
-            raise self._refuse(topics.index(None), "expected a topic, found null; the option topic is for such rows")
-        return topics  # type: ignore[no-any-return]
+        return self._topic_column(column, n).to_pylist()  # type: ignore[no-any-return]
 
     def _bodies(self, column: pa.Array) -> tuple[Any, Any]:
         """Offsets and bytes, where Arrow has them."""
@@ -184,22 +220,13 @@ class RowWriter:
         import pyarrow as pa
 
         if column.null_count:
-            raise self._refuse(column.is_null().to_pylist().index(True), "expected a body, found null")
+            raise self._refuse(_first_null(column), "expected a body, found null")
         if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
             column = column.cast(pa.binary())
         _, offsets, data = column.buffers()
         return np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1], data or b""
 
     # --- properties ---
-
-    def _ready_texts(self, column: pa.Array) -> list[bytes]:
-        """Property strings as they are, but for what belonged to the old record."""
-        import pyarrow as pa
-
-        drop = self._drop.sub
-        texts = [drop(b"", text) if text else b"" for text in column.cast(pa.binary()).to_pylist()]
-        # A 4.x broker leaves the last separator out, and the stamp comes behind it.
-        return [text if not text or text.endswith(b"\x02") else text + b"\x02" for text in texts]
 
     def _properties(self, columns: dict[str, pa.Array], n: int) -> list[dict[str, str]]:
         names, values, ends = _pairs(columns["properties"]) if "properties" in columns else (None, None, None)
@@ -315,14 +342,17 @@ class RowWriter:
         return [known[host] for host in found]
 
 
-def _is_ready(columns: dict[str, pa.Array]) -> bool:
-    """Are the rows a copy: property strings as stored, nothing to add to them, and a queue for each?"""
+def _first_null(column: pa.Array) -> int:
+    return column.is_null().to_pylist().index(True)  # type: ignore[no-any-return]
+
+
+def _is_plain(columns: dict[str, pa.Array]) -> bool:
+    """Are the rows copies: property strings as stored or none, nothing to add to them, and a queue for each?"""
     import pyarrow as pa
 
     added = ("tags", "keys", "shardingKey", "uniqKey", "delayLevel", "delayTimeMs")
     return (
-        "properties" in columns
-        and not pa.types.is_map(columns["properties"].type)
+        ("properties" not in columns or not pa.types.is_map(columns["properties"].type))
         and "queueId" in columns
         and columns["queueId"].null_count == 0
         and not any(name in columns for name in added)

@@ -109,13 +109,15 @@ def unlink(path: str) -> None:
 
 
 class StagingWriter:
-    """The file of one task attempt; ``close`` makes it durable. A context manager: an error removes the file.
+    """The file of one task attempt; ``close`` makes it durable, unless it can be made again (``durable=False``).
+    A context manager: an error removes the file.
 
     Thread: one.
     """
 
-    def __init__(self, directory: str, batch: int, partition: int, attempt: int) -> None:
+    def __init__(self, directory: str, batch: int, partition: int, attempt: int, *, durable: bool = True) -> None:
         make_directory(directory)
+        self._durable = durable
         self._directory = directory
         self._name = f"{batch}-{partition}-{attempt}-{uuid.uuid4().hex[:12]}.records"
         self._partition = partition
@@ -133,12 +135,14 @@ class StagingWriter:
             left = left[os.write(self._fd, left) :]
 
     def close(self, rows: int) -> StagedFile | None:
-        """Durable on return; None when nothing was staged."""
+        """Done, see above; None when nothing was staged."""
         if self._fd < 0:
             return None
-        os.fsync(self._fd)
+        if self._durable:
+            os.fsync(self._fd)
         self._let_go()
-        sync_directory(self._directory)
+        if self._durable:
+            sync_directory(self._directory)
         return StagedFile(self._name, self._partition, rows, self._bytes)
 
     def _let_go(self) -> None:

@@ -5,10 +5,18 @@ from typing import Any, final
 
 from mqfast.store._put import PutPath
 
+PLAIN_COLUMNS: dict[str, str]
+
 @final
 class RowEncoder:
     def __init__(
-        self, born_host: bytes, store_host: bytes, stamp: bytes, max_body_bytes: int, max_record_bytes: int
+        self,
+        born_host: bytes,
+        store_host: bytes,
+        stamp: bytes,
+        max_body_bytes: int,
+        max_record_bytes: int,
+        dropped: tuple[bytes, ...] = (),
     ) -> None: ...
     @property
     def rows(self) -> int: ...
@@ -25,6 +33,14 @@ class RowEncoder:
         born_timestamps: Any,
         reconsume_times: Any,
         born_hosts: list[bytes | None] | None,
+    ) -> memoryview: ...
+    def encode_plain(
+        self,
+        batches: list[Any],
+        order: Any,
+        born_timestamp: int,
+        check_topic: Callable[[str], bytes],
+        parse_host: Callable[[str], bytes],
     ) -> memoryview: ...
 
 def merge_properties(

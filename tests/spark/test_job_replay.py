@@ -21,7 +21,7 @@ from mqfast.errors import StoreLocked, UsageError
 from mqfast.spark.commit import STAMP, Transaction
 from mqfast.spark.jobs import archive as archive_job
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
-from mqfast.spark.jobs.merge import merged
+from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay import Settings, batches_of, run
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_replay_that_is_cut_off_is_finished_by_the_next(
     class Killed(BaseException):
         pass
 
-    def commit(self: Transaction, batch: int, files: Any) -> Any:
+    def commit(self: Transaction, batch: int, files: Any, *, opened: Any) -> Any:
         seen = 0
 
         def crash(name: str) -> None:
@@ -103,7 +103,7 @@ def test_a_replay_that_is_cut_off_is_finished_by_the_next(
             if batch == 1 and name == step and (step != "append" or seen == 2):
                 raise Killed
 
-        return real(self, batch, files, crash)
+        return real(self, batch, files, crash, opened=opened)
 
     settings = Settings(str(archive), str(new), batch_bytes=50_000)
     batches = batches_of(manifests(str(archive)), None, 50_000)
@@ -183,7 +183,7 @@ def test_rows_are_merged_by_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     places = {"a": list(range(0, 900, 3)), "b": [1, 4, 7], "c": list(range(500, 700, 3)), "d": []}
     for name, offsets in places.items():
         pq.write_table(pa.table({"physicalOffset": pa.array(offsets, pa.int64())}), tmp_path / name)
-    batches = list(merged([str(tmp_path / name) for name in places], ["physicalOffset"]))
+    batches = [in_order(*ready) for ready in merged([str(tmp_path / name) for name in places], ["physicalOffset"])]
     found = [offset for batch in batches for offset in batch.column(0).to_pylist()]
     assert found == sorted(offset for offsets in places.values() for offset in offsets)
     assert len(batches) > 10

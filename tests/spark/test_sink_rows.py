@@ -5,19 +5,24 @@ Room: tests. No session: Arrow batches go in, a real store shows what came out.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mqfast
-from mqfast.errors import MessageIllegal, MessageTooLarge, MqfastError
+from mqfast.errors import MessageIllegal, MessageTooLarge, MqfastError, PropertiesTooLong
+from mqfast.message import check_topic, parse_host
 from mqfast.spark import options as table
-from mqfast.store._record import StoredMessage, java_hash
-from mqfast.store._staged import append_records
+from mqfast.store._record import StoredMessage, decode_record, java_hash
+from mqfast.store._staged import PLAIN_COLUMNS, RowEncoder, append_records, count_records
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -329,3 +334,86 @@ def test_everything_that_the_source_emits_is_taken_back() -> None:
 
     for column in VIEWS["messages"]:
         assert column.name in PLACES or column.kind in COLUMNS[column.name][0], column.name
+
+
+# --- copies of messages ----------------------------------------------------------------------------------------------
+
+HOST = parse_host("10.0.0.1:10911")
+FILE_BYTES = 1 << 18
+DROPPED = (b"SPK", b"UNIQ_KEY")
+ODD = re.compile(rb"(?:^|(?<=\x02))(?:SPK|UNIQ_KEY)\x01[^\x02]*(?:\x02|$)")
+PAIRS = st.lists(
+    st.sampled_from([b"SPK", b"SPKX", b"XSPK", b"UNIQ_KEY", b"a", b"", b"\x01", b"\x01v", b"\x02"]), max_size=9
+)
+
+
+def plain(**columns: Any) -> Any:
+    kinds = {"u": pa.string(), "i": pa.int32(), "l": pa.int64(), "z": pa.binary()}
+    made = {name: pa.array(values, kinds[PLAIN_COLUMNS[name]]) for name, values in columns.items()}
+    return pa.RecordBatch.from_arrays(list(made.values()), list(made))
+
+
+def copied(batches: list[Any], order: list[int] | None = None, into: RowEncoder | None = None) -> list[Any]:
+    """The records, parsed."""
+    coder = into or RowEncoder(HOST, HOST, b"", 4 << 20, FILE_BYTES - 8, DROPPED)
+    numbers = None if order is None else np.array(order, np.int64)
+    block = bytes(coder.encode_plain(batches, numbers, 1_700_000_000_000, check_topic, parse_host))
+    assert count_records(block)[1] == len(block)
+    found, at = [], 0
+    while at < len(block):
+        size = int.from_bytes(block[at : at + 4], "big")
+        found.append(decode_record(block[at : at + size]))
+        at += size
+    return found
+
+
+@given(PAIRS)
+def test_properties_of_copies_are_as_they_were_but_for_what_is_dropped(words: list[bytes]) -> None:
+    text = b"".join(words)
+    [row] = copied([plain(topic=["t"], queueId=[0], body=[b"b"], properties=[text])])
+    kept = ODD.sub(b"", text)
+    assert row.properties_bytes == (kept if not kept or kept.endswith(b"\x02") else kept + b"\x02")
+
+
+def test_copies_have_every_column_of_their_row_in_the_order_that_is_asked_for() -> None:
+    one = plain(
+        topic=["t", "t", "other"], queueId=[1, 2, 3], body=[b"", b"x" * 5000, b"three"], flag=[7, None, -1],
+        bornTimestamp=[1_234_567, None, -1], bornHost=["1.2.3.4:5", None, "[2001:db8::1]:9"],
+        reconsumeTimes=[0, 4, None], sysFlag=[1, None, 0], properties=[b"a\x01b\x02", None, b"SPK\x01x"],
+    )  # fmt: skip
+    two = plain(topic=["pad", "last"], queueId=[0, 9], body=[b"pad", b"four"]).slice(1)
+    rows = copied([one, two], [2, 1 << 32, 0, 1])
+    assert [(r.topic, r.queue_id, bytes(r.body)) for r in rows] == [
+        ("other", 3, b"three"), ("last", 9, b"four"), ("t", 1, b""), ("t", 2, b"x" * 5000),
+    ]  # fmt: skip
+    assert [r.born_timestamp for r in rows] == [-1, 1_700_000_000_000, 1234, 1_700_000_000_000]
+    assert [r.born_host for r in rows] == ["[2001:db8::1]:9", "10.0.0.1:10911", "1.2.3.4:5", "10.0.0.1:10911"]
+    assert [(r.flag, r.reconsume_times, r.sys_flag & 1) for r in rows] == [(-1, 0, 0), (0, 0, 0), (7, 0, 1), (0, 4, 0)]
+    assert [r.properties_bytes for r in rows] == [b"", b"", b"a\x01b\x02", b""]
+    assert [bytes(r.body) for r in copied([one])] == [b"", b"x" * 5000, b"three"]
+    assert copied([one.slice(0, 0)]) == []
+
+
+def test_copies_that_no_store_takes_are_refused() -> None:
+    row: dict[str, Any] = {"topic": ["t"], "queueId": [0], "body": [b"b"]}
+    for name in row:
+        with pytest.raises(MessageIllegal, match="row 0: expected a topic, a queueId and a body, found null"):
+            copied([plain(**{**row, name: [None]})])
+        with pytest.raises(MessageIllegal, match=f"column {name}: expected it, found none"):
+            copied([plain(**{other: row[other] for other in row if other != name})])
+    with pytest.raises(MessageIllegal, match="column body: expected the Arrow type 'z', found 'u'"):
+        copied([pa.RecordBatch.from_pydict({"topic": ["t"], "queueId": pa.array([0], pa.int32()), "body": ["b"]})])
+    for order in ([1], [1 << 32], [-1]):
+        with pytest.raises(MessageIllegal, match="order: expected a row of a batch"):
+            copied([plain(**row)], order)
+    with pytest.raises(MessageIllegal, match="row 0: "):
+        copied([plain(**row, bornHost=["nowhere"])])
+    with pytest.raises(MessageTooLarge, match="row 0: expected a record of at most"):
+        copied([plain(**{**row, "body": [b"x" * FILE_BYTES]})])
+    with pytest.raises(PropertiesTooLong, match="row 0: "):
+        copied([plain(**row, properties=[b"a\x01" + b"x" * 32767])])
+    offsets = pa.py_buffer(np.array([0, 4, 1, 4], np.int32).tobytes())
+    falling = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"abcd")])
+    three = plain(topic=["t"] * 3, queueId=[0] * 3)
+    with pytest.raises(MessageIllegal, match="expected rising Arrow offsets, found 4 and 1"):
+        copied([pa.RecordBatch.from_arrays([*three.columns, falling], ["topic", "queueId", "body"])])

@@ -318,6 +318,41 @@ def test_a_resume_uses_the_files_of_the_intent_not_the_new_ones(tmp_path: Path) 
     assert left_behind(transaction) == []
 
 
+def test_what_can_be_staged_again_is_and_need_not_outlive_a_power_cut(tmp_path: Path) -> None:
+    """A power cut takes the staged files, not the intent."""
+    store = make_store(tmp_path / "store")
+    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q", repeatable=True)
+    files = stage(transaction, 0)
+    assert end_of(child(transaction, 0, files, 4)) == 7
+    assert 0 < len(stored(store)) < len(expected(0))
+    for file in files:
+        os.truncate(os.path.join(transaction.directory, file.name), 0)
+    with pytest.raises(UsageError, match="expected the rows of the run that was cut off"):
+        transaction.commit(0, stage(transaction, 0, 1, 3))
+    with pytest.raises(UsageError, match="expected the rows of the run that was cut off"):
+        transaction.commit(0, [])
+    assert transaction.commit(0, stage(transaction, 0)).resumed
+    assert stored(store) == expected(0)
+    assert left_behind(transaction) == []
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_staged_files_are_synced_unless_they_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeatable: bool
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_size)
+        real(fd)
+
+    transaction = Transaction(str(tmp_path / "store"), str(tmp_path / "staging"), "job", repeatable=repeatable)
+    monkeypatch.setattr(os, "fsync", fsync)
+    [file] = stage(transaction, 0, 1)
+    assert (file.bytes in synced) == (not repeatable)
+
+
 def test_an_abort_keeps_what_an_intent_names(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")

@@ -11,16 +11,18 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.commit import Transaction, check_target
+from mqfast.spark.commit import Committed, Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
-from mqfast.spark.jobs.merge import merged
+from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.options import Options
@@ -29,6 +31,8 @@ from mqfast.spark.staging import StagedFile, clean_staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from mqfast.store.message_store import MessageStore
 
 __all__ = ["Settings", "batches_of", "main", "run"]
 
@@ -49,7 +53,7 @@ class Settings:
     topics: tuple[str, ...] | None = None
     txn_id: str | None = None
     staging: str | None = None
-    batch_bytes: int = 512 << 20
+    batch_bytes: int = 128 << 20
     new_times: bool = False
     new_ids: bool = False
 
@@ -99,21 +103,36 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     txn_id = settings.txn_id or f"replay of {archive}"
     owner = f"replay of {','.join(settings.topics or ('all topics',))} by {settings.batch_bytes} bytes"
     check_target(store)
-    transaction = Transaction(store, staging, txn_id, owner=owner)
+    # A part of an archive gives the same rows in every run: what was staged need not be durable.
+    transaction = Transaction(store, staging, txn_id, owner=owner, repeatable=True)
     batches = batches_of(found, settings.topics, settings.batch_bytes)
     appended = rows = skipped = 0
-    for number, pieces in enumerate(batches):
-        messages = sum(file.rows for piece in pieces for file in piece)
-        rows += messages
-        if transaction.is_done(number):
-            skipped += 1
-            continue
-        tell(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
-        work = [
-            _Work(archive, piece, options, transaction, number, partition) for partition, piece in enumerate(pieces)
-        ]
-        staged = [file for file in run_tasks(spark, work, _stage, "replay") if file is not None]
-        appended += transaction.commit(number, staged).appended
+    committing: Future[Committed] | None = None
+    # One batch is appended while the tasks stage the next.
+    with ExitStack() as held, ThreadPoolExecutor(1, "replay") as appender:
+        opened: list[MessageStore] = []
+
+        def append(number: int, staged: list[StagedFile]) -> Committed:
+            if not opened:
+                opened.append(held.enter_context(transaction.open_store()))
+            return transaction.commit(number, staged, opened=opened[0])
+
+        for number, pieces in enumerate(batches):
+            messages = sum(file.rows for piece in pieces for file in piece)
+            rows += messages
+            if transaction.is_done(number):
+                skipped += 1
+                continue
+            tell(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
+            work = [
+                _Work(archive, piece, options, transaction, number, partition) for partition, piece in enumerate(pieces)
+            ]
+            staged = [file for file in run_tasks(spark, work, _stage, "replay") if file is not None]
+            if committing is not None:
+                appended += committing.result().appended
+            committing = appender.submit(append, number, staged)
+        if committing is not None:
+            appended += committing.result().appended
     if os.path.isdir(staging):
         clean_staging(staging, options.staging_ttl)
     facts = {
@@ -135,6 +154,7 @@ class _Work:
 
 def _stage(work: _Work) -> StagedFile | None:
     """In a task: the rows of one piece, encoded and staged in log order."""
+    import pyarrow as pa
     from pyspark import TaskContext
 
     paths = []
@@ -150,8 +170,9 @@ def _stage(work: _Work) -> StagedFile | None:
     # Every row has its queue: how many a topic has is not asked.
     rows = RowWriter(work.options, stamp, work.partition, lambda topic: 1)
     with work.transaction.writer(work.batch, work.partition, attempt) as writer:
-        for batch in merged(paths, _COLUMNS):
-            writer.write(rows.encode(batch))
+        for batches, order in merged(paths, _COLUMNS):
+            plain = not pa.types.is_map(batches[0].schema.field("properties").type)
+            writer.write(rows.copy(batches, order) if plain else rows.encode(in_order(batches, order)))
         return writer.close(rows.rows)
 
 
@@ -167,7 +188,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--txn-id", metavar="ID", help="name under which it counts once (default: the archive's path)")
     parser.add_argument("--staging", metavar="DIR", help="directory for staged files (default: STORE/spark-staging)")
     parser.add_argument(
-        "--batch-bytes", type=size_argument, default=512 << 20, metavar="SIZE", help="Parquet per batch (default: 512m)"
+        "--batch-bytes",
+        type=size_argument,
+        default=128 << 20,
+        metavar="SIZE",
+        help="Parquet that is appended at once, and staged twice over; many executors need more of it (default: 128m)",
     )
     parser.add_argument("--new-times", action="store_true", help="born times of now instead of the archived ones")
     parser.add_argument("--new-ids", action="store_true", help="without the unique keys of the archived messages")
