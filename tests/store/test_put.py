@@ -630,3 +630,13 @@ def test_what_the_callers_iterators_raise_is_theirs(tmp_path: Path) -> None:
             with pytest.raises(LookupError, match="mine"):
                 call()
         assert store.put_count == 0
+
+
+def test_a_message_to_light_queues_is_durable_with_sync_flush(tmp_path: Path) -> None:
+    settings = {**SMALL, "flushDiskType": "SYNC_FLUSH", "enableMultiDispatch": True, "enableLmq": True}
+    with mqfast.open(tmp_path / "store", **settings) as store:
+        for number in range(3):
+            placed = store.put("T", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})
+            assert placed.status is mqfast.PutMessageStatus.PUT_OK
+            assert store.log.flushed >= placed.physical_offset + placed.size
+            assert [message.queue_offset for message in store.get("%LMQ%b", 0, number)] == [number]
