@@ -26,6 +26,7 @@ from mqfast.store.verify import Damage, Severity, repair, verify
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from conftest import GOLDEN, Case, golden_cases
+from store.small_store import SMALL
 
 KILLED = ("killed", "killed-no-queues", "torn-flip", "torn-half")
 
@@ -340,6 +341,46 @@ def test_derived_files_are_made_anew(damage: Callable[[Path], None], tmp_path: P
     assert verify(store).state == "recoverable", str(verify(store))
     _reopen(store, case)
     assert verify(store).state == "clean", str(verify(store))
+    assert _messages(store) == before
+
+
+def test_a_queue_with_an_extension_is_made_anew_with_it(tmp_path: Path) -> None:
+    (case,) = golden_cases("5.3.3", ("cq-ext",))
+    store = _copy(case, tmp_path)
+    before = _messages(store)
+    _patch(store / "consumequeue/PlainA/0" / f"{0:020}", 20, bytes(20))
+    assert verify(store).state == "damaged"
+    report = repair(store)
+    assert report.messages_lost == 0
+    kept = Path(report.kept_in)
+    # Both went together: the units that are made anew know nothing of the old extension.
+    assert {str(path.relative_to(kept)) for path in kept.rglob(f"{0:020}")} == {
+        f"consumequeue/PlainA/0/{0:020}",
+        f"consumequeue_ext/PlainA/0/{0:020}",
+    }
+    _reopen(store, case)
+    assert verify(store).ok, str(verify(store))
+    assert _messages(store) == before
+
+
+def test_a_unit_is_missed_only_for_records_that_ask_for_one(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    settings: dict[str, Any] = {"enableMultiDispatch": True, "enableLmq": True, **SMALL}
+    with mqfast.open(store, **settings) as opened:
+        opened.put("T", b"half of a transaction", sys_flag=4)
+        opened.put("T", b"plain")
+        light = opened.put("T", b"light", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        opened.put("T", b"no batch at all", properties={"INNER_NUM": "many"})
+    assert verify(store).state == "clean"
+    before = _messages(store)
+    _patch(store / "consumequeue/T/0" / f"{0:020}", 20, struct.pack(">qi", 0, 1 << 20))
+    found = [str(damage) for damage in verify(store).damages if damage.kind == "queue.missing"]
+    assert len(found) == 1
+    assert f"a unit for the record at {light.physical_offset}" in found[0]
+    repair(store)
+    with mqfast.open(store, **settings):
+        pass
+    assert verify(store).state == "clean"
     assert _messages(store) == before
 
 
