@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import QUICK, Table, scaled
+from harness import QUICK, Floor, Table, scaled
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import mqfast
@@ -75,13 +75,14 @@ def test_one_waiter(benchmark: BenchmarkFixture, place: Path, table: Table, how:
 
 
 @pytest.mark.parametrize("threads", [16, 64])
-def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, threads: int) -> None:
+def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, threads: int) -> None:
     """Many waiting threads: what a group costs, beside a bare append and sync of as many bytes."""
     bare = _Bare(place / "bare")
     groups: list[float] = []
     floors: list[float] = []
     rates: list[float] = []
     sizes: list[float] = []
+    of_c: list[tuple[float, float]] = []
     count = max(200, scaled(1000))  # so long that starting the threads does not count
     with mqfast.open(place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES) as store:
         body = b"x" * 1024
@@ -106,12 +107,15 @@ def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, threads: 
             rates.append(count * threads * 1e9 / took)
             sizes.append(count * threads / made)
             floors.append(statistics.median(bare.one(round(sizes[-1] * RECORD)) for _ in range(20)))
+            of_c.append(floor.group(place, RECORD, threads, count))
 
         benchmark.pedantic(lambda: [one_round() for _ in range(3 if QUICK else 7)], rounds=1)
     bare.close()
     ratio = statistics.median(mine / floor for mine, floor in zip(groups, floors, strict=True))
+    rate_of_c, group_of_c = (statistics.median(column) for column in zip(*of_c, strict=True))
     figure = (
         f"{ratio:.2f}x ({statistics.median(rates):,.0f}/s, {statistics.median(sizes):.1f} messages a group of "
-        f"{statistics.median(groups) / 1e3:.0f} us, bare {statistics.median(floors) / 1e3:.0f} us)"
+        f"{statistics.median(groups) / 1e3:.0f} us, bare {statistics.median(floors) / 1e3:.0f} us; "
+        f"as many threads of C: {rate_of_c:,.0f}/s, {group_of_c / 1e3:.0f} us a group)"
     )
     table.add(f"sync flush, {threads} waiters, a group", figure, "<= 1.2x bare", ratio <= 1.2, "durable")

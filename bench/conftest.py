@@ -60,7 +60,18 @@ def floor(tmp_path_factory: pytest.TempPathFactory) -> Floor:
     """The floor, compiled for this machine."""
     out = tmp_path_factory.mktemp("floor") / "floor.so"
     sources = [str(ROOT / "bench" / "floor.c"), *map(str, sorted((ROOT / "csrc").glob("crc32*.c")))]
-    command = ["cc", "-O3", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-I", str(ROOT / "csrc"), *sources]
+    command = [
+        "cc",
+        "-O3",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-I",
+        str(ROOT / "csrc"),
+        *sources,
+    ]
     subprocess.run([*command, "-o", str(out)], check=True)
     return Floor(ctypes.CDLL(str(out)))
 

@@ -1,6 +1,7 @@
 /* Floors: what the memory, the kernel and the disk take for the same bytes when nothing else is done. Built by bench/conftest.py with csrc/crc32*.c. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,67 @@ int64_t sync_floor_ns(const char *path, const uint8_t *body, int64_t size, int64
     int64_t took = now_ns() - start;
     close(fd);
     unlink(path);
+    return took;
+}
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    const uint8_t *body;
+    int64_t size, count, written, durable, syncs;
+    int fd, syncing, failed;
+} sync_group;
+
+static void *sync_member(void *given) {
+    sync_group *g = given;
+    pthread_mutex_lock(&g->lock);
+    for (int64_t i = 0; i < g->count && !g->failed; i++) {
+        if (pwrite(g->fd, g->body, (size_t)g->size, g->written) != g->size) g->failed = 1;
+        int64_t end = g->written += g->size;
+        while (g->durable < end && !g->failed) {
+            if (g->syncing) {
+                pthread_cond_wait(&g->done, &g->lock);
+                continue;
+            }
+            int64_t target = g->written;
+            g->syncing = 1;
+            pthread_mutex_unlock(&g->lock);
+            int rc = fdatasync(g->fd);
+            pthread_mutex_lock(&g->lock);
+            g->syncing = 0;
+            g->syncs++;
+            g->durable = target;
+            if (rc != 0) g->failed = 1;
+            pthread_cond_broadcast(&g->done);
+        }
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+/* ns for threads of C that append count records each and wait until a sync covers them, whoever calls it; *syncs: how many syncs; -1: failed */
+int64_t group_floor_ns(const char *path, const uint8_t *body, int64_t size, int64_t threads, int64_t count,
+                       int64_t *syncs) {
+    sync_group g = {.body = body, .size = size, .count = count};
+    pthread_t *ids = calloc((size_t)threads, sizeof *ids);
+    int64_t started = 0, took = -1;
+    g.fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    pthread_mutex_init(&g.lock, NULL);
+    pthread_cond_init(&g.done, NULL);
+#if defined(__linux__)
+    if (g.fd >= 0 && fallocate(g.fd, 0, 0, size * count * threads) == 0) fsync(g.fd);
+#endif
+    int64_t start = now_ns();
+    while (ids != NULL && g.fd >= 0 && started < threads && pthread_create(&ids[started], NULL, sync_member, &g) == 0)
+        started++;
+    for (int64_t i = 0; i < started; i++) pthread_join(ids[i], NULL);
+    if (started == threads && !g.failed) took = now_ns() - start;
+    *syncs = g.syncs;
+    pthread_cond_destroy(&g.done);
+    pthread_mutex_destroy(&g.lock);
+    if (g.fd >= 0) close(g.fd);
+    unlink(path);
+    free(ids);
     return took;
 }
 

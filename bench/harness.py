@@ -77,12 +77,18 @@ class Floor:
         self._pages = library.page_floor_ns
         self._spread = library.spread_floor_ns
         self._gather = library.gather_floor_ns
-        for function in (self._copy, self._sync, self._pages, self._spread, self._gather):
+        self._group = library.group_floor_ns
+        for function in (self._copy, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
         self._copy.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         self._spread.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._gather.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 4]
+        self._group.argtypes = [
+            *[ctypes.c_char_p] * 2,
+            *[ctypes.c_int64] * 3,
+            ctypes.POINTER(ctypes.c_int64),
+        ]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
@@ -101,6 +107,12 @@ class Floor:
     def gather_ns(self, directory: Path, size: int, batch: int, count: int = 100_000, header: int = 97) -> float:
         """ns a record to read it once from a mapped file and copy its body into a buffer made for the batch."""
         return self._gather(os.fsencode(directory / "floor"), size, header, count, batch) / count
+
+    def group(self, directory: Path, size: int, threads: int, count: int) -> tuple[float, float]:
+        """Records a second, and ns for a sync, of as many threads of C that wait for each other's syncs."""
+        syncs = ctypes.c_int64()
+        took = self._group(os.fsencode(directory / "floor"), b"x" * size, size, threads, count, ctypes.byref(syncs))
+        return threads * count * 1e9 / took, took / syncs.value
 
     def sync_ns(self, directory: Path, size: int, count: int = 200) -> float:
         """ns for one append and fdatasync."""
