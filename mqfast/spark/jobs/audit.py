@@ -1,24 +1,32 @@
-"""``audit``: is every record whole, does every checksum agree, and do the queues say what the log says?
+"""``audit``: is every record whole, does every checksum agree, and do queues and index say what the log says?
 
 Room: the Spark adapter. The log is checked file by file (view ``audit``); then each unit of the queues is joined with
-the record that it should point at. It must never change the store.
+the record that it should point at; then the index is compared with the keys of the log. What counts as damage is what
+``mqfast store verify`` takes for it. It must never change the store.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.config import StoreConfig
 from mqfast.spark import options as table
 from mqfast.spark.access import open_access
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
+from mqfast.spark.jobs.index_check import check_index, rows_of
+from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
+from mqfast.spark.plan import Snapshot
+from mqfast.store.paths import StorePaths
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Settings", "main", "run"]
@@ -28,18 +36,25 @@ NO_RECORD: Final = "a unit points at no record of its queue"
 NO_UNIT: Final = "a record has no unit"
 OTHER_SIZE: Final = "a unit gives another length than the record"
 OTHER_PLACE: Final = "a unit is in another place of the queue than its record says"
-KINDS: Final = (CRC, NO_RECORD, NO_UNIT, OTHER_SIZE, OTHER_PLACE)
+OTHER_TAGS: Final = "a unit has another tags code than the tags of the record"
+OTHER_TIME: Final = "a unit of a delay level has another delivery time than the level gives"
+NOT_YET: Final = "a record behind its queue's last unit, of a store that is in use or was killed"
+KINDS: Final = (CRC, NO_RECORD, NO_UNIT, OTHER_SIZE, OTHER_PLACE, OTHER_TAGS, OTHER_TIME)
 _OF_SEGMENTS: Final = ("records", "recordBytes", "crcErrors", "gaps", "gapBytes")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``findings``: at most so many are listed; ``queues``: compare the queues with the log as well."""
+    """``findings``: at most so many are listed; ``queues`` and ``index``: compare them with the log as well;
+    ``delay_levels``: of the broker, None for RocketMQ's own.
+    """
 
     store: str
     partition_bytes: int = 128 << 20
     findings: int = 100
     queues: bool = True
+    index: bool = True
+    delay_levels: str | None = None
 
 
 def run(spark: SparkSession, settings: Settings) -> Report:
@@ -57,7 +72,10 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     _segments(spark, settings, report)
     if settings.queues:
         tell("audit: comparing queues and log")
-        _queues(spark, settings, report, (snapshot.log_start, snapshot.log_end))
+        _queues(spark, settings, report, snapshot)
+    if settings.index:
+        tell("audit: comparing index and log")
+        _index(spark, settings, report, snapshot)
     return report
 
 
@@ -83,38 +101,76 @@ def _segments(spark: SparkSession, settings: Settings, report: Report) -> None:
     )  # fmt: skip
 
 
-def compared(spark: SparkSession, settings: Settings, span: tuple[int, int]) -> DataFrame:
-    """Records and units side by side: topic, queueId, physicalOffset, both queue offsets and lengths, and ``kind``,
-    which is null where they agree.
+def compared(spark: SparkSession, settings: Settings, snapshot: Snapshot) -> DataFrame:
+    """Records and units side by side: topic, queueId, physicalOffset, queue offsets, lengths and tags codes of both,
+    and ``kind``, which is null where they agree.
     """
     from pyspark.sql import functions as f
 
+    levels_ms = _levels_ms(settings)
+
     def inside(frame: DataFrame) -> DataFrame:
-        return frame.where(f.col("physicalOffset").between(span[0], span[1] - 1))
+        return frame.where(f.col("physicalOffset").between(snapshot.log_start, snapshot.log_end - 1))
 
     records = _load(
-        spark, settings, columns="topic,queueId,physicalOffset,queueOffset,msgSize,crcOk", order="commitlog",
-        verifyCrc="mark", failOnDataLoss="false",
+        spark, settings, columns="topic,queueId,physicalOffset,queueOffset,msgSize,storeTimestamp,tags,crcOk",
+        order="commitlog", verifyCrc="mark", failOnDataLoss="false",
     ).withColumnsRenamed({"queueOffset": "recordOffset", "msgSize": "recordSize"})  # fmt: skip
+    scheduled = f.col("topic") == SCHEDULE_TOPIC
+    # Queue n holds level n + 1; its units have the time of delivery in the place of the hash.
+    delay_ms = f.element_at(f.array(*map(f.lit, levels_ms)), f.least(f.col("queueId") + 1, f.lit(len(levels_ms))))
+    code = f.when(scheduled, f.unix_millis("storeTimestamp") + delay_ms).otherwise(_hash_of_tags()("tags"))
+    records = records.withColumn("recordCode", code).drop("storeTimestamp", "tags")
     units = _load(
-        spark, settings, view="consumequeue", columns="topic,queueId,physicalOffset,queueOffset,msgSize,messages"
-    ).withColumnsRenamed({"queueOffset": "unitOffset", "msgSize": "unitSize"})
-    both = inside(records).join(inside(units), ["topic", "queueId", "physicalOffset"], "full_outer")
+        spark, settings, view="consumequeue",
+        columns="topic,queueId,physicalOffset,queueOffset,msgSize,tagsCode,messages",
+    ).withColumnsRenamed({"queueOffset": "unitOffset", "msgSize": "unitSize", "tagsCode": "unitCode"})  # fmt: skip
+    queue, units = ["topic", "queueId"], inside(units)
+    both = inside(records).join(units, [*queue, "physicalOffset"], "full_outer")
+    without_unit = f.lit(NO_UNIT)
+    if os.path.exists(StorePaths(snapshot.root).abort):
+        ends = units.groupBy(*queue).agg(f.max("physicalOffset").alias("lastUnit"))
+        both = both.join(f.broadcast(ends), queue, "left")
+        behind = f.col("physicalOffset") > f.coalesce(f.col("lastUnit"), f.lit(-1))
+        without_unit = f.when(behind, NOT_YET).otherwise(NO_UNIT)
     kind: Any = (
-        f.when(f.col("unitOffset").isNull(), NO_UNIT)
+        f.when(f.col("unitOffset").isNull(), without_unit)
         .when(f.col("recordOffset").isNull(), NO_RECORD)
         .when(f.col("recordSize") != f.col("unitSize"), OTHER_SIZE)
         .when((f.col("messages") == 1) & (f.col("recordOffset") != f.col("unitOffset")), OTHER_PLACE)
         .when(~f.col("crcOk"), CRC)
+        .when(f.col("recordCode") != f.col("unitCode"), f.when(scheduled, OTHER_TIME).otherwise(OTHER_TAGS))
     )
     return both.withColumn("kind", kind)
 
 
-def _queues(spark: SparkSession, settings: Settings, report: Report, span: tuple[int, int]) -> None:
+def _levels_ms(settings: Settings) -> list[int]:
+    """Delays by level, the first one's first. Raises: ConfigError."""
+    levels = settings.delay_levels
+    config = StoreConfig() if levels is None else StoreConfig(message_delay_level=levels)
+    return [delay_ms or LEAST_DELAY_MS for delay_ms in config.delay_levels_ms]
+
+
+def _hash_of_tags() -> Any:
+    """A function of Spark: what a unit says of tags."""
+    from pyspark.sql.pandas import functions
+
+    make: Any = functions.arrow_udf
+    # Not the function itself: Spark would look up its hints, whose names are not there.
+    return make(lambda tags: _hashes(tags), "bigint")
+
+
+def _hashes(tags: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(tag_hashes(tags))
+
+
+def _queues(spark: SparkSession, settings: Settings, report: Report, snapshot: Snapshot) -> None:
     from pyspark.sql import functions as f
 
-    both = compared(spark, settings, span)
-    counts = [f.count(f.when(f.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
+    both = compared(spark, settings, snapshot)
+    counts = [f.count(f.when(f.col("kind") == kind, 1)).alias(kind) for kind in (*KINDS, NOT_YET)]
     rows = (
         both.groupBy("topic", "queueId")
         .agg(f.count("recordOffset").alias("records"), f.count("unitOffset").alias("units"), *counts)
@@ -122,7 +178,10 @@ def _queues(spark: SparkSession, settings: Settings, report: Report, span: tuple
         .collect()
     )
     found = {kind: sum(row[kind] for row in rows) for kind in KINDS}
-    report.facts.update(units=sum(row["units"] for row in rows), findings=sum(found.values()))
+    report.facts.update(
+        units=sum(row["units"] for row in rows), unitsNotYetThere=sum(row[NOT_YET] for row in rows),
+        findings=sum(found.values()),
+    )  # fmt: skip
     report.table(
         "queues", ("topic", "queueId", "records", "units", "findings"),
         [(r["topic"], r["queueId"], r["records"], r["units"], sum(r[kind] for kind in KINDS)) for r in rows],
@@ -130,18 +189,34 @@ def _queues(spark: SparkSession, settings: Settings, report: Report, span: tuple
     if any(found.values()):
         report.damaged = True
         report.table("findings by kind", ("kind", "count"), [(kind, n) for kind, n in found.items() if n])
-        columns = ("topic", "queueId", "physicalOffset", "recordOffset", "unitOffset", "recordSize", "unitSize", "kind")
-        first = both.where(f.col("kind").isNotNull()).select(*columns).orderBy("physicalOffset")
+        columns = (
+            "topic", "queueId", "physicalOffset", "recordOffset", "unitOffset", "recordSize", "unitSize", "recordCode",
+            "unitCode", "kind",
+        )  # fmt: skip
+        first = both.where(f.col("kind") != NOT_YET).select(*columns).orderBy("physicalOffset")
         report.table("first findings", columns, [tuple(row) for row in first.limit(settings.findings).collect()])
+
+
+def _index(spark: SparkSession, settings: Settings, report: Report, snapshot: Snapshot) -> None:
+    found = check_index(spark, settings.store, snapshot, settings.partition_bytes, settings.findings)
+    report.damaged = report.damaged or found.damaged
+    report.facts.update(
+        indexFiles=found.files, keys=found.keys, indexEntries=found.entries, keysNotYetIndexed=found.behind,
+        indexFindings=sum(found.counts.values()),
+    )  # fmt: skip
+    report.table("findings in the index by kind", ("kind", "count"), sorted(found.counts.items()))
+    report.table("first findings in the index", ("kind", "file", "offset", "key"), rows_of(found))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = job_parser(
-        "audit", "Check every record, every checksum and every unit of a store, which may be in use. Changes nothing."
+        "audit", "Check every record, checksum, unit and index entry of a store, which may be in use. Changes nothing."
     )
     parser.add_argument("store", metavar="STORE", help="root directory of the store")
-    parser.add_argument("--log-only", action="store_true", help="do not compare the queues with the log")
+    parser.add_argument("--log-only", action="store_true", help="compare neither queues nor index with the log")
+    parser.add_argument("--no-index", action="store_true", help="do not compare the index with the log")
+    parser.add_argument("--delay-levels", metavar="TEXT", help="messageDelayLevel, where it is not RocketMQ's own")
     parser.add_argument("--findings", type=count, default=100, metavar="N", help="list at most N (default: 100)")
     parser.add_argument(
         "--partition-bytes", type=size_argument, default=128 << 20, metavar="SIZE", help="log per task (default: 128m)"
@@ -151,7 +226,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
-    return Settings(a.store, a.partition_bytes, a.findings, not a.log_only)
+    index = not (a.log_only or a.no_index)
+    return Settings(a.store, a.partition_bytes, a.findings, not a.log_only, index, a.delay_levels)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

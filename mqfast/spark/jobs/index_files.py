@@ -28,9 +28,9 @@ from mqfast.store.paths import index_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["build_index"]
+__all__ = ["KEY_COLUMNS", "Entry", "IndexPiece", "build_index", "entries_of"]
 
-_COLUMNS: Final = "topic,physicalOffset,storeTimestamp,sysFlag,uniqKey,keys"
+KEY_COLUMNS: Final = "topic,physicalOffset,storeTimestamp,sysFlag,uniqKey,keys"
 _TRANSACTION: Final = 0xC
 _ROLLED_BACK: Final = 0xC
 
@@ -39,7 +39,9 @@ Entry = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class _Piece:
+class IndexPiece:
+    """A part of the log whose keys are wanted."""
+
     options: Options
     columns: tuple[Column, ...]
     store_id: str
@@ -50,7 +52,7 @@ class _Piece:
 class _IndexPart:
     """One index file: ``entries`` keys from the one numbered ``skip`` on, counted from the piece's first."""
 
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[IndexPiece, ...]
     skip: int
     entries: int
     path: str
@@ -62,7 +64,7 @@ def build_index(
     spark: SparkSession, store: str, directory: str, config: StoreConfig, partition_bytes: int
 ) -> tuple[int, int]:
     """Make all index files; returns how many, and how many keys they hold. Durable on return."""
-    options = table.parse({"path": store, "columns": _COLUMNS, "batchBytes": "4m"}, table.BATCH)
+    options = table.parse({"path": store, "columns": KEY_COLUMNS, "batchBytes": "4m"}, table.BATCH)
     access = open_access(options)
     try:
         snapshot = access.snapshot()
@@ -71,7 +73,7 @@ def build_index(
         scans = scan_pieces(start, end, parts, access) if start < end else []
     finally:
         access.close()
-    pieces = [_Piece(options, chosen_columns(options), snapshot.store_id, scan) for scan in scans]
+    pieces = [IndexPiece(options, chosen_columns(options), snapshot.store_id, scan) for scan in scans]
     make_directory(directory)
     counted = run_tasks(spark, pieces, _count, "rebuild: keys")
     # The first entry of an index file is never used.
@@ -89,9 +91,11 @@ def build_index(
     return len(found), total
 
 
-def _pieces_of(pieces: list[_Piece], counts: list[int], first: int, entries: int) -> tuple[tuple[_Piece, ...], int]:
+def _pieces_of(
+    pieces: list[IndexPiece], counts: list[int], first: int, entries: int
+) -> tuple[tuple[IndexPiece, ...], int]:
     """The pieces in which these keys are, and how many keys there are before them."""
-    inside: list[_Piece] = []
+    inside: list[IndexPiece] = []
     at = before = 0
     for piece, number in zip(pieces, counts, strict=True):
         if at < first + entries and at + number > first:
@@ -102,12 +106,15 @@ def _pieces_of(pieces: list[_Piece], counts: list[int], first: int, entries: int
     return tuple(inside), before
 
 
-def _entries(piece: _Piece) -> Iterator[Entry]:
+def entries_of(piece: IndexPiece) -> Iterator[Entry]:
     """The keys of all records but rolled back ones, as a broker indexes them: half messages as well."""
     access = open_access(piece.options)
     try:
         access.check(piece.store_id)
-        settings = ReadSettings(batch_bytes=piece.options.batch_bytes, queued_only=False)
+        settings = ReadSettings(
+            batch_bytes=piece.options.batch_bytes, verify_crc=piece.options.verify_crc,
+            fail_on_data_loss=piece.options.fail_on_data_loss, queued_only=False,
+        )  # fmt: skip
         for batch in access.scan(piece.scan, piece.columns, settings):
             columns = [batch.column(column.name).to_pylist() for column in piece.columns if column.kind != "timestamp"]
             times = batch.column("storeTimestamp").cast("int64").to_pylist()
@@ -121,10 +128,10 @@ def _entries(piece: _Piece) -> Iterator[Entry]:
         access.close()
 
 
-def _count(piece: _Piece) -> tuple[int, int]:
+def _count(piece: IndexPiece) -> tuple[int, int]:
     """Keys of a piece, and the store time of the first."""
     number, first_ms = 0, 0
-    for *_, stored_ms in _entries(piece):
+    for *_, stored_ms in entries_of(piece):
         if number == 0:
             first_ms = stored_ms
         number += 1
@@ -140,7 +147,7 @@ def _write(part: _IndexPart) -> None:
         left, skip = part.entries, part.skip
         file.reserve()
         for piece in part.pieces:
-            for topic, key, place, stored_ms in _entries(piece):
+            for topic, key, place, stored_ms in entries_of(piece):
                 if skip:
                     skip -= 1
                     continue

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "UNIT_BYTES", "FileKey", "Units", "write_queue_file"]
+__all__ = [
+    "COLUMNS",
+    "LEAST_DELAY_MS",
+    "SCHEDULE_TOPIC",
+    "UNIT_BYTES",
+    "FileKey",
+    "Units",
+    "tag_hashes",
+    "write_queue_file",
+]
 
 COLUMNS: Final = "topic,queueId,queueOffset,physicalOffset,msgSize,storeTimestamp,tags,properties"
 FileKey = tuple[str, int, int]
@@ -29,9 +38,9 @@ FileKey = tuple[str, int, int]
 
 UNIT_BYTES: Final = 20
 _UNIT: Final = [("offset", "<i8"), ("physical", "<i8"), ("size", "<i4"), ("tags", "<i8")]
-_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _FILLER_SIZE: Final = 0x7FFFFFFF
-_LEAST_DELAY_MS: Final = 1000
+LEAST_DELAY_MS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,17 @@ class QueueFile:
     last: int
     units: int
     gaps: int
+
+
+def tag_hashes(tags: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What units say of these tags; null is none."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    coded = pc.fill_null(tags, "").dictionary_encode()
+    hashes = np.array([jhash(tag) for tag in coded.dictionary.to_pylist()], np.int64)
+    found: np.ndarray[Any, np.dtype[np.int64]] = hashes[coded.indices.to_numpy()]
+    return found
 
 
 class Units:
@@ -103,17 +123,15 @@ class Units:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        tags = pc.fill_null(batch.column("tags"), "").dictionary_encode()
-        hashes = np.array([jhash(tag) for tag in tags.dictionary.to_pylist()], np.int64)
-        codes: np.ndarray[Any, np.dtype[np.int64]] = hashes[tags.indices.to_numpy()]
-        scheduled = pc.equal(batch.column("topic"), _SCHEDULE_TOPIC).to_numpy(False)
+        codes = tag_hashes(batch.column("tags"))
+        scheduled = pc.equal(batch.column("topic"), SCHEDULE_TOPIC).to_numpy(False)
         if scheduled.any():
             texts = batch.column("properties")
             stored_ms = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 1000
             for row in np.flatnonzero(scheduled).tolist():
                 level = min(_level(decode(texts[row].as_py().encode()).get("DELAY")), len(self._delays_ms))
                 if level > 0:
-                    codes[row] = stored_ms[row] + (self._delays_ms[level - 1] or _LEAST_DELAY_MS)
+                    codes[row] = stored_ms[row] + (self._delays_ms[level - 1] or LEAST_DELAY_MS)
         return codes
 
 
