@@ -129,7 +129,7 @@ def _our_reads(path: Path, count: int) -> dict[str, float]:
     return row
 
 
-def test_reads(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
+def test_reads(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
     """get, key query and recovery of the same messages, turn about."""
     available, reason = JavaOracle.available()
     if not available:
@@ -159,5 +159,8 @@ def test_reads(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
     mine, java = median(ours, "query_us"), median(theirs, "query_us")
     table.add("key query beside RocketMQ", f"{java / mine:.1f}x ({mine:.2f} us, {java:.2f} us)", "-", None)
     mine, java = median(ours, "recovery"), median(theirs, "recovery")
-    figure = f"{mine / java:.1f}x ({mine / 1e9:.2f} GB/s, {java / 1e9:.2f} GB/s)"
+    walk = statistics.median(floor.walk_rate(place, 1024, count) for _ in range(5))
+    figure = (
+        f"{mine / java:.1f}x ({mine / 1e9:.2f} GB/s, {java / 1e9:.2f} GB/s; floor: CRC alone {walk / 1e9:.2f} GB/s)"
+    )
     table.add("recovery beside RocketMQ", figure, ">= 10x RocketMQ", mine >= 10 * java)

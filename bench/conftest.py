@@ -94,3 +94,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{row.what:<{widths[0]}}  {row.figure:>{widths[1]}}  {row.target:<{widths[2]}}  "
             f"{row.durability:<{widths[3]}}  {verdict}"
         )
+    for row in _TABLE.rows:
+        if row.met is False:
+            write(f"missed: {row.what}: {row.why or 'not explained'}")

@@ -75,6 +75,28 @@ int64_t gather_floor_ns(const char *path, int64_t size, int64_t header_bytes, in
     return took;
 }
 
+/* ns to walk over count records of a mapped file that the page cache holds, and to take the CRC of each body; -1: failed */
+int64_t walk_floor_ns(const char *path, int64_t size, int64_t header_bytes, int64_t count) {
+    int64_t record = size + header_bytes, bytes = record * count, took = -1;
+    volatile uint32_t seen = 0;
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) return -1;
+    if (ftruncate(fd, bytes) == 0) {
+        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (base != MAP_FAILED) {
+            memset(base, 1, (size_t)bytes);
+            int64_t start = now_ns();
+            for (int64_t i = 0; i < count; i++)
+                seen ^= mq_crc32(0, base + i * record + header_bytes, (size_t)size) ^ base[i * record];
+            took = now_ns() - start;
+            munmap(base, (size_t)bytes);
+        }
+    }
+    close(fd);
+    unlink(path);
+    return took;
+}
+
 /* ns to make fresh, allocated pages of a file writable: what the kernel takes for every new byte of the log; -1: failed */
 int64_t page_floor_ns(const char *path, int64_t bytes) {
     int64_t took = -1;

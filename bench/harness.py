@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reasons import reason
+
 ROOT = Path(__file__).resolve().parent.parent
 # A short look that shows whether everything works; its figures are no figures.
 QUICK = os.environ.get("MQFAST_BENCH_QUICK", "") not in ("", "0")
@@ -55,6 +57,7 @@ class Row:
     target: str
     met: bool | None
     durability: str
+    why: str = ""
 
 
 class Table:
@@ -65,7 +68,7 @@ class Table:
 
     def add(self, what: str, figure: str, target: str, met: bool | None, durability: str = "page cache") -> None:
         """Add a line; met None: nothing to compare with."""
-        self.rows.append(Row(what, figure, target, met, durability))
+        self.rows.append(Row(what, figure, target, met, durability, reason(what) if met is False else ""))
 
 
 class Floor:
@@ -78,7 +81,8 @@ class Floor:
         self._spread = library.spread_floor_ns
         self._gather = library.gather_floor_ns
         self._group = library.group_floor_ns
-        for function in (self._copy, self._sync, self._pages, self._spread, self._gather, self._group):
+        self._walk = library.walk_floor_ns
+        for function in (self._walk, self._copy, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
         self._copy.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
@@ -89,6 +93,7 @@ class Floor:
             *[ctypes.c_int64] * 3,
             ctypes.POINTER(ctypes.c_int64),
         ]
+        self._walk.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 3]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
@@ -107,6 +112,10 @@ class Floor:
     def gather_ns(self, directory: Path, size: int, batch: int, count: int = 100_000, header: int = 97) -> float:
         """ns a record to read it once from a mapped file and copy its body into a buffer made for the batch."""
         return self._gather(os.fsencode(directory / "floor"), size, header, count, batch) / count
+
+    def walk_rate(self, directory: Path, size: int, count: int = 200_000, header: int = 130) -> float:
+        """Bytes a second of a walk over records in the page cache that does nothing but the CRC of each body."""
+        return (size + header) * count * 1e9 / self._walk(os.fsencode(directory / "floor"), size, header, count)
 
     def group(self, directory: Path, size: int, threads: int, count: int) -> tuple[float, float]:
         """Records a second, and ns for a sync, of as many threads of C that wait for each other's syncs."""

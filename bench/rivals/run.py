@@ -27,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 import java_side  # noqa: E402
 from latency import LONGEST_NS, PERCENTILES, machine, steal_ms  # noqa: E402
+from reasons import reason  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -390,6 +391,10 @@ def document(
     parts.append(
         _table(["what", "measured", "target", "durability", ""], [[*row[:3], row[4], words[row[3]]] for row in judged])
     )
+    missed = [row for row in judged if row[3] is False]
+    if missed:
+        parts.append("Why targets were missed:")
+        parts.append("\n".join(f"- {row[0]} ({row[2]}): {reason(row[0]) or 'not explained'}" for row in missed))
     left_out = [f"- {note}" for note in notes]
     left_out += [
         f"- {name}: {column} not measured ({why})"
