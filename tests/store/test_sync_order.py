@@ -175,6 +175,19 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
             assert looks == 1
 
 
+def _until_asleep(thread: threading.Thread, seconds: float = 20) -> None:
+    """Until it has waited in one and the same system call for a while, with the GIL free and a processor to be had."""
+    stat, call = (Path(f"/proc/self/task/{thread.native_id}/{name}") for name in ("stat", "syscall"))
+    seen, same, end = "", 0, time.monotonic() + seconds
+    while same < 10:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        state = stat.read_text().rpartition(")")[2].split()
+        now = f"{state[0]} {state[11]} {state[12]} {call.read_text()}"
+        same = same + 1 if now == seen and state[0] == "S" else 0
+        seen = now
+
+
 def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
     door = OsDoor()
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -185,7 +198,7 @@ def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
     def slow(table: int, address: int, length: int) -> int:
         if not waiter.is_alive():
             waiter.start()
-            time.sleep(0.1)  # so that it sleeps when the sync ends; should it be late, it finds itself covered
+            _until_asleep(waiter)  # should it be late all the same, it finds itself covered
         return int(real(table, address, length))
 
     hook = call(slow)
