@@ -1,0 +1,52 @@
+"""Why a row of the table may miss its target: the physical reason, and the floor that shows it.
+
+Read by the closing table of ``make bench`` and by ``make bench-rivals``. A reason stands here only with a floor that
+was measured, in the row itself or in one that it names. It must never excuse a row that merely had a bad day: what no line
+here explains is printed as unexplained.
+"""
+
+from __future__ import annotations
+
+import re
+
+_REASONS = (
+    (
+        r"^sync flush, \d+ waiters, a group",
+        "between two syncs the threads have to be woken and to come back with their next message, which a loop without "
+        "waiters does not: as many threads of C that do nothing but share their syncs are printed in the row",
+    ),
+    (
+        r"^sync flush, 1 (threads|waiters)",
+        "one thread cannot be faster than append and fdatasync alone, which the row of one waiter (and the bare "
+        "write + fdatasync among the rivals) is beside",
+    ),
+    (
+        r"^get \d+, to arrow",
+        "pyarrow takes its time for a batch of 18 columns whatever made them, and the bodies have to be copied: both "
+        "are printed in the row, and get itself comes on top",
+    ),
+    (
+        r"^get 32, to numpy",
+        "numpy takes its time for an array of any size: printed in the row",
+    ),
+    (
+        r"^put 256 B to [\d,]+ queues",
+        "the producer, the queue and the page of the queue's file are in no cache: the row prints what it takes to "
+        "touch three lines of as many places, and a put touches some 13",
+    ),
+    (
+        r"^put_many 1024 B without a rest",
+        "a log that grows without a rest needs new pages as fast as it is written; what the kernel takes to make them "
+        "is printed in the row",
+    ),
+    (
+        r"^recovery beside RocketMQ",
+        "the bytes have to be read from memory once: what a C loop with nothing but their CRC makes is printed in the "
+        "row, and is below ten times RocketMQ's rate",
+    ),
+)
+
+
+def reason(what: str) -> str:
+    """Why the row of this name may miss its target; empty when nothing explains it."""
+    return next((text for pattern, text in _REASONS if re.search(pattern, what)), "")
