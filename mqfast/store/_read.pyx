@@ -50,6 +50,17 @@ cdef int64_t AHEAD = 6 * UNIT_BYTES
 cdef int64_t MAX_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES    # its byte in the queue still fits 63 bits
 
 
+cdef object columns = None      # the module that makes columns of a result; it imports this one
+
+
+cdef int find_columns() except -1:
+    global columns
+    import mqfast.store._columns as found
+
+    columns = found
+    return 0
+
+
 @cython.no_gc_clear
 @cython.freelist(16)
 @cython.final
@@ -140,14 +151,14 @@ cdef class GetResult:
 
     def to_numpy(self):
         """The fixed fields of every message as a structured array of shape (len(self),), copied. Imports numpy."""
-        from mqfast.store._columns import fixed_fields
-
-        return fixed_fields(self)
+        if columns is None:
+            find_columns()
+        return columns.fixed_fields(self)
 
     def __arrow_c_array__(self, requested_schema=None):
-        from mqfast.store._columns import arrow_array
-
-        return arrow_array(self, requested_schema)
+        if columns is None:
+            find_columns()
+        return columns.arrow_array(self, requested_schema)
 
     def __arrow_c_stream__(self, requested_schema=None):
         from mqfast.store._columns import arrow_stream

@@ -344,7 +344,7 @@ cdef StoredMessage make_message(object owner, const uint8_t *p, int64_t queue_po
     return m
 
 
-@cython.no_gc_clear
+@cython.no_gc       # what it keeps alive cannot lead back to it: nothing for the collector to find, or to be counted and called for
 @cython.freelist(64)
 @cython.final
 cdef class StoredMessage:
