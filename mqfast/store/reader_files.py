@@ -76,10 +76,15 @@ class OpenFiles:
 
 
 class FileStream:
-    """A row of files named by their start offsets; the log, one queue, or one extension."""
+    """A row of files named by their start offsets; the log, one queue, or one extension.
 
-    def __init__(self, door: OsDoor, directories: Sequence[str], files: OpenFiles) -> None:
+    Args: ``unit_bytes``: a file ends behind its last whole unit, wherever its name says that the next one begins; the
+        offsets of the stream count whole units only.
+    """
+
+    def __init__(self, door: OsDoor, directories: Sequence[str], files: OpenFiles, unit_bytes: int = 1) -> None:
         self._door = door
+        self._unit_bytes = unit_bytes
         self._directories = directories
         self._open = files
         self.files: list[OffsetFile] = []
@@ -92,6 +97,9 @@ class FileStream:
         for directory in self._directories:
             files += list_offset_files(self._door, directory)[0]
         files.sort()
+        if self._unit_bytes > 1 and files and (size := self._door.file_size(files[0].path)):
+            rest = size % self._unit_bytes
+            files = [OffsetFile(start - start // size * rest, path) for start, path in files]
         for file in set(self.files).difference(files):
             self._open.forget(file.path)
         self.files = files
@@ -131,7 +139,8 @@ class UnitQueue:
         self.queue_id = queue_id
         self.unit_bytes = BATCH_UNIT_BYTES if batch else UNIT_BYTES
         self.is_batch = batch
-        self.stream = FileStream(door, (directory,), files)
+        # RocketMQ makes no unit of a batch queue reach over two files, whatever their length.
+        self.stream = FileStream(door, (directory,), files, BATCH_UNIT_BYTES if batch else 1)
         self.ext = FileStream(door, (ext_directory,), files) if ext_directory is not None else None
         self._end = -1
         self._ext_files: ExtFiles | None = None
@@ -171,7 +180,7 @@ class UnitQueue:
                     return self.end()
                 if i + 1 == len(self.stream.files):
                     return self._end
-            if self.stream.starts[i + 1] != file.end:
+            if self.stream.starts[i + 1] != self._end:
                 return self._end
             i += 1
 
