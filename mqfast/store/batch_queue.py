@@ -8,7 +8,7 @@ written. Layout: FORMAT.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqfast.store._os import OsDoor
     from mqfast.store._record import StoredMessage
 
-__all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places"]
+__all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places", "places_in"]
 
 _EVERYTHING: Final = 2**63 - 1
 _STORE_TIMESTAMP: Final = 3
@@ -51,13 +51,17 @@ class BatchUnit(NamedTuple):
 
 def claimed_places(message: StoredMessage) -> tuple[int, int]:
     """What a record says of itself: the queue offset of its first message, and how many it holds."""
-    properties = message.properties
+    return places_in(message.properties, message.record_queue_offset)
+
+
+def places_in(properties: Mapping[str, str], record_queue_offset: int) -> tuple[int, int]:
+    """The same of the properties and the queue offset of a record."""
     base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
     try:
-        first = message.record_queue_offset if base is None else int(base)
+        first = record_queue_offset if base is None else int(base)
         messages = 1 if count is None else int(count)
     except ValueError:
-        return message.record_queue_offset, 1
+        return record_queue_offset, 1
     return first, max(1, min(messages, 32767))
 
 

@@ -5,6 +5,8 @@ Room: tests/spark.
 
 from __future__ import annotations
 
+import shutil
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +19,13 @@ from conftest import Case, copy_of, golden_cases
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import UsageError
-from mqfast.spark.jobs.queue_files import Units
+from mqfast.spark.jobs.queue_files import BATCH, Units
 from mqfast.spark.jobs.rebuild import Settings, difference, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAMES = ("5.3.3-normal-clean", "5.3.3-lmq", "5.3.3-ipv6", "5.3.3-ha-slave", "4.9.7-normal-clean")
+NAMES = ("5.3.3-normal-clean", "5.3.3-lmq", "5.3.3-ipv6", "5.3.3-batch-cq", "4.9.7-normal-clean")
 CASES = [case for case in golden_cases() if str(case) in NAMES]
 
 
@@ -33,8 +35,8 @@ def test_queues_and_index_are_those_of_the_broker(spark: SparkSession, tmp_path:
     settings = Settings(str(store), str(tmp_path / "new"), StoreConfig(), partition_bytes=50_000, compare=True)
     report = run(spark, settings)
     assert not report.damaged, report.text()
-    made = [path for path in (tmp_path / "new" / "consumequeue").rglob("*") if path.is_file()]
-    assert len(made) == report.facts["queueFiles"] > 2
+    made = [path for path in (tmp_path / "new").glob("*consumequeue/*/*/*") if path.is_file()]
+    assert len(made) == report.facts["queueFiles"] > 0
     assert report.facts["compared"] >= len(made) + report.facts["indexFiles"]
     assert report.facts["indexFiles"] == len(list((store / "index").iterdir())) > 0
 
@@ -112,14 +114,89 @@ def test_a_log_that_lacks_messages_is_refused(spark: SparkSession, tmp_path: Pat
         run(spark, Settings(str(store), str(tmp_path / "other"), StoreConfig(), index=False))
 
 
-def test_batch_queues_are_refused() -> None:
+def make_batches(path: Path) -> None:
+    """A topic with batch queues of several files, whose records hold one to four messages, beside a plain one."""
+    config = StoreConfig(
+        mapped_file_bytes_commit_log=1 << 16, mapped_file_bytes_consume_queue=2000,
+        mapped_file_bytes_batch_consume_queue=1000,
+    )  # fmt: skip
+    with mqfast.open(path, config=config) as store:
+        store.topic_table.ensure("B", 2, attributes={"queue.type": "BatchCQ"})
+        for i in range(120):
+            number = {"INNER_NUM": str(i % 4 + 1), "TAGS": f"t{i % 5}"}
+            store.put_message(mqfast.Message("B", b"x%d" % i, queue_id=i % 2, sys_flag=0x80, properties=number))
+            store.put("T", b"plain")
+        store.put("B", b"alone", queue_id=1, tags="t", keys="k")
+
+
+def test_batch_queues_are_those_of_the_engine(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_batches(store)
+    report = run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig(), partition_bytes=9_000, compare=True))
+    assert not report.damaged, report.text()
+    assert (report.facts["units"], report.facts["queueFiles"]) == (241, 3 + 3 + 2)
+    made = sorted((tmp_path / "new" / "batchconsumequeue" / "B" / "1").iterdir())
+    assert [int(file.name) for file in made] == [0, 1000, 2000]
+    assert (tmp_path / "new" / "consumequeue" / "T").is_dir()
+    assert not (tmp_path / "new" / "consumequeue" / "B").exists()
+    # What the files tell is gone; topics.json tells as much, but for the size.
+    shutil.rmtree(store / "batchconsumequeue")
+    config = StoreConfig(mapped_file_bytes_batch_consume_queue=1000)
+    again = run(spark, Settings(str(store), str(tmp_path / "again"), config, index=False))
+    assert again.facts["units"] == 241
+    for file in made:
+        assert (tmp_path / "again" / "batchconsumequeue" / "B" / "1" / file.name).read_bytes() == file.read_bytes()
+    for name in ("topics.json", "topics.json.bak"):
+        (store / "config" / name).unlink(missing_ok=True)
+    with pytest.raises(Exception, match=r"mqfast\.errors\.UsageError: topic B: found a record of several messages"):
+        run(spark, Settings(str(store), str(tmp_path / "third"), config, index=False))
+    told = Settings(str(store), str(tmp_path / "fourth"), config, index=False, batch_topics=("B",))
+    assert run(spark, told).facts["units"] == 241
+
+
+def test_a_batch_queue_that_lacks_messages(spark: SparkSession, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_batches(store)
+    with mqfast.StoreReader(store) as reader:
+        record = [m for m in reader.scan() if m.topic == "B"][7]  # of four messages
+    (log,) = (path for path in (store / "commitlog").iterdir() if int(path.name) == 0)
+    with log.open("r+b") as file:
+        file.seek(record.physical_offset + 4)
+        file.write(b"\0")
+    settings = Settings(str(store), str(tmp_path / "new"), StoreConfig(), index=False, allow_gaps=True)
+    report = run(spark, settings)
+    assert report.damaged
+    assert (report.facts["gaps"], report.facts["units"]) == (4, 240)
+
+
+def test_a_record_on_its_way_is_not_yet_in_light_queues(spark: SparkSession, tmp_path: Path) -> None:
+    light = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
+    config = StoreConfig(
+        mapped_file_bytes_commit_log=1 << 16, mapped_file_bytes_consume_queue=2000, enable_lmq=True,
+        enable_multi_dispatch=True,
+    )  # fmt: skip
+    with mqfast.open(tmp_path / "store", config=config) as store:
+        for topic in ("%RETRY%g", "SCHEDULE_TOPIC_XXXX", "T"):
+            store.put(topic, b"body", properties=light)
+    settings = Settings(str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), compare=True, index=False)
+    report = run(spark, settings)
+    assert not report.damaged, report.text()
+    assert report.facts["units"] == 4
+
+
+def test_a_record_of_several_messages_is_no_plain_unit() -> None:
     batch = pa.record_batch({
-        "topic": ["T"], "queueId": pa.array([0], pa.int32()), "queueOffset": [0], "physicalOffset": [0],
-        "msgSize": pa.array([100], pa.int32()), "storeTimestamp": pa.array([0], pa.timestamp("us", tz="UTC")),
-        "tags": pa.array([None], pa.string()), "properties": ["INNER_NUM\x013\x02"],
+        "topic": ["T"], "queueId": pa.array([0], pa.int32()), "queueOffset": [5], "physicalOffset": [7],
+        "msgSize": pa.array([100], pa.int32()), "storeTimestamp": pa.array([9000], pa.timestamp("us", tz="UTC")),
+        "tags": pa.array(["a"], pa.string()), "properties": ["INNER_NUM\x013\x02"],
     })  # fmt: skip
-    with pytest.raises(UsageError, match="batch queue"):
+    with pytest.raises(UsageError, match=r"topic T: .*batch queues"):
         Units((1000,), 100).add(batch)
+    units = Units((1000,), 100, frozenset({"T"}))
+    units.add(batch)
+    ((key, data),) = units.take()
+    assert key == ("T", 0, BATCH)
+    assert struct.unpack("<qiqqqi", data) == (7, 100, 97, 9, 5, 3)
 
 
 def test_difference(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """What queues and index are made of, out of rows of the log; runs in tasks.
 
-Room: the Spark adapter. Queue files: 20-byte units; formats: ``mqfast/store/FORMAT.md``. Each function makes one file
-of rows that hold all that it needs, so that files are made side by side. It must never read a queue.
+Room: the Spark adapter. Formats: ``mqfast/store/FORMAT.md``. Each function makes one file of 20-byte units, or the
+files of one batch queue, out of rows that hold all that it needs, so that they are made side by side. In a batch queue
+a unit's place follows from those before it alone, so that its files are one task's, and the engine's own class writes
+them. It must never read a queue.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.errors import UsageError
 from mqfast.properties import decode, jhash
 from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.staging import sync_directory
+from mqfast.store._os import REAL
+from mqfast.store.batch_queue import BatchConsumeQueue, places_in
 from mqfast.store.paths import offset_name, queue_dir
 
 if TYPE_CHECKING:
@@ -34,9 +40,13 @@ __all__ = [
 
 COLUMNS: Final = "topic,queueId,queueOffset,physicalOffset,msgSize,storeTimestamp,tags,properties"
 FileKey = tuple[str, int, int]
-"""Topic, queue id, and number of a file within the queue."""
+"""Topic, queue id, and number of a file within the queue, or BATCH for all files of a batch queue."""
+BATCH: Final = -1
 
 UNIT_BYTES: Final = 20
+_BATCH_UNIT: Final = [
+    ("physical", "<i8"), ("size", "<i4"), ("tags", "<i8"), ("stored", "<i8"), ("base", "<i8"), ("count", "<i4"),
+]  # fmt: skip
 _UNIT: Final = [("offset", "<i8"), ("physical", "<i8"), ("size", "<i4"), ("tags", "<i8")]
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _FILLER_SIZE: Final = 0x7FFFFFFF
@@ -45,13 +55,14 @@ LEAST_DELAY_MS: Final = 1000
 
 @dataclass(frozen=True)
 class QueueFile:
-    """What was written: queue offsets of the first and last unit, units, and places between them without one."""
+    """What was written: queue offsets of the first and last message, units, and places between them without one."""
 
     key: FileKey
     first: int
     last: int
     units: int
     gaps: int
+    files: int = 1
 
 
 def tag_hashes(tags: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -68,10 +79,13 @@ def tag_hashes(tags: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 class Units:
     """Collects the units that the records of one piece of the log ask for, by queue file.
 
-    Args: delays_ms: of the delay levels, the first one's first. Thread: one.
+    Args: delays_ms: of the delay levels, the first one's first; batch_topics: those with batch queues. Thread: one.
     """
 
-    def __init__(self, delays_ms: tuple[int, ...], units_per_file: int) -> None:
+    def __init__(
+        self, delays_ms: tuple[int, ...], units_per_file: int, batch_topics: frozenset[str] = frozenset()
+    ) -> None:
+        self._batch_topics: Final = batch_topics
         self._delays_ms: Final = delays_ms
         self._per_file: Final = units_per_file
         self._found: Final[dict[FileKey, list[bytes]]] = {}
@@ -84,38 +98,63 @@ class Units:
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the records of a batch of COLUMNS, properties raw.
 
-        Raises: UsageError for the records of batch queues, whose files are of another kind.
+        Raises: UsageError for a record of several messages in a topic that is not known to have batch queues.
         """
         import numpy as np
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         if batch.num_rows == 0:
             return
-        texts = batch.column("properties")
-        if pc.any(pc.match_substring(texts, "INNER_NUM\x01")).as_py():
+        texts, topic_names = batch.column("properties"), batch.column("topic")
+        in_batches = pc.is_in(topic_names, pa.array(sorted(self._batch_topics), pa.string())).to_numpy(False)
+        several = pc.match_substring(texts, "INNER_NUM\x01").to_numpy(False) & ~in_batches
+        if several.any():
             raise UsageError(
-                "rebuild: expected plain queues, found messages of a batch queue; mqfast.store.repair does it"
+                f"topic {topic_names[int(several.argmax())]}: found a record of several messages, but neither "
+                "topics.json nor the store's files say that its queues are batch queues; --batch-topics does"
             )
         units = np.empty(batch.num_rows, _UNIT)
         for name, column in (("offset", "queueOffset"), ("physical", "physicalOffset"), ("size", "msgSize")):
             units[name] = batch.column(column).to_numpy()
         units["tags"] = self._tags_codes(batch)
-        topics = batch.column("topic").dictionary_encode()
+        topics = topic_names.dictionary_encode()
         names, indices = topics.dictionary.to_pylist(), topics.indices.to_numpy()
         queue_ids = batch.column("queueId").to_numpy()
         numbers = units["offset"] // self._per_file
         order = np.lexsort((numbers, queue_ids, indices))
+        order = order[~in_batches[order]]
         keys = np.stack((indices[order], queue_ids[order], numbers[order]))
-        cuts = [0, *(np.flatnonzero(np.any(np.diff(keys), axis=0)) + 1).tolist(), len(order)]
+        cuts = [0, *(np.flatnonzero(np.any(np.diff(keys), axis=0)) + 1).tolist(), len(order)] if len(order) else []
         for start, end in pairwise(cuts):
             topic, queue_id, number = (int(key[start]) for key in keys)
             self._found.setdefault((names[topic], queue_id, number), []).append(units[order[start:end]].tobytes())
+        self._add_batches(batch, units, np.flatnonzero(in_batches).tolist())
         for row in np.flatnonzero(pc.match_substring(texts, "INNER_MULTI_DISPATCH\x01").to_numpy(False)).tolist():
+            if _is_of_the_system(topic_names[row].as_py()):
+                continue
             for topic_name, queue_id, offset in _other_queues(decode(texts[row].as_py().encode()), queue_ids[row]):
                 unit = units[row : row + 1].copy()
                 unit["offset"] = offset
                 key = (topic_name, int(queue_id), offset // self._per_file)
                 self._found.setdefault(key, []).append(unit.tobytes())
+
+    def _add_batches(self, batch: pa.RecordBatch, units: np.ndarray[Any, Any], rows: list[int]) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        if not rows:
+            return
+        texts = batch.column("properties")
+        places = [places_in(decode(texts[row].as_py().encode()), int(units["offset"][row])) for row in rows]
+        found = np.empty(len(rows), _BATCH_UNIT)
+        for name in ("physical", "size", "tags"):
+            found[name] = units[name][rows]
+        found["stored"] = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()[rows] // 1000
+        found["base"], found["count"] = zip(*places, strict=True)
+        for i, row in enumerate(rows):
+            key = (batch.column("topic")[row].as_py(), batch.column("queueId")[row].as_py(), BATCH)
+            self._found.setdefault(key, []).append(found[i : i + 1].tobytes())
 
     def _tags_codes(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Hashes of the tags; delivery times of delayed messages."""
@@ -133,6 +172,11 @@ class Units:
                 if level > 0:
                     codes[row] = stored_ms[row] + (self._delays_ms[level - 1] or LEAST_DELAY_MS)
         return codes
+
+
+def _is_of_the_system(topic: str) -> bool:
+    """Does a record of this topic stay out of the light queues that it names? It comes again under its own topic."""
+    return topic.startswith(("%RETRY%", "rmq_sys_")) or topic == SCHEDULE_TOPIC
 
 
 def _level(text: str | None) -> int:
@@ -177,3 +221,26 @@ def write_queue_file(key: FileKey, blocks: Iterable[bytes], base: str, units_per
     start = number * units_per_file
     first, last = start + int(places[0]), start + int(places[-1])
     return QueueFile(key, first, last, len(places), last - first + 1 - len(places))
+
+
+def write_batch_queue(key: FileKey, blocks: Iterable[bytes], base: str, file_bytes: int) -> QueueFile:
+    """The files of a batch queue; durable on return."""
+    import numpy as np
+
+    topic, queue_id, _ = key
+    units = np.frombuffer(b"".join(blocks), _BATCH_UNIT)
+    units = units[np.argsort(units["physical"], kind="stable")]
+    shutil.rmtree(queue_dir(base, topic, queue_id), ignore_errors=True)  # of an attempt that failed
+    queue = BatchConsumeQueue(REAL, base, topic, queue_id, file_bytes)
+    try:
+        for row in units.tolist():
+            queue.put(*row)
+        queue.flush()
+        files = len(queue.file_list)
+    finally:
+        queue.close()
+    sync_directory(queue.path)
+    # Messages, not units, are what may be missing between two records.
+    ends = units["base"] + units["count"]
+    lost = int(np.maximum(units["base"][1:] - ends[:-1], 0).sum())
+    return QueueFile(key, int(units["base"][0]), int(ends[-1]) - 1, len(units), lost, files)

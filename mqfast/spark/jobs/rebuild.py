@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING, Any
 from mqfast.config import StoreConfig
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
+from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
 from mqfast.spark.jobs.index_files import build_index
-from mqfast.spark.jobs.queue_files import COLUMNS, UNIT_BYTES, FileKey, QueueFile, Units, write_queue_file
+from mqfast.spark.jobs.queue_files import (
+    BATCH,
+    COLUMNS,
+    UNIT_BYTES,
+    FileKey,
+    QueueFile,
+    Units,
+    write_batch_queue,
+    write_queue_file,
+)
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.schema import chosen_columns
@@ -29,6 +38,7 @@ from mqfast.spark.source import BatchReader, Part, read_part
 from mqfast.spark.staging import make_directory, sync_directory
 from mqfast.store._os import REAL
 from mqfast.store.message_store import sizes_of_files
+from mqfast.store.metadata import TopicTable
 from mqfast.store.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 
 if TYPE_CHECKING:
@@ -40,7 +50,8 @@ __all__ = ["Settings", "main", "run"]
 @dataclass(frozen=True)
 class Settings:
     """``allow_gaps``: write fillers where the log has lost messages; ``compare``: with the store's own files;
-    ``config``: sizes of files, where the store has none that tell them, and delay levels.
+    ``config``: sizes of files, where the store has none that tell them, and delay levels; ``batch_topics``: topics with
+    batch queues, beside those that topics.json and the store's own files tell.
     """
 
     store: str
@@ -50,6 +61,7 @@ class Settings:
     index: bool = True
     allow_gaps: bool = False
     compare: bool = False
+    batch_topics: tuple[str, ...] = ()
 
 
 def run(spark: SparkSession, settings: Settings) -> Report:
@@ -70,11 +82,11 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     make_directory(unfinished)
     report = Report("rebuild", {"store": settings.store, "output": output})
     tell("rebuild: queues")
-    files = _build_queues(spark, settings, config, os.path.join(unfinished, "consumequeue"))
+    files = _build_queues(spark, settings, config, _batch_topics(paths, settings), unfinished)
     gaps = _check_gaps(settings, files)
     report.damaged = gaps > 0
     report.facts.update(
-        queues=len({file.key[:2] for file in files}), queueFiles=len(files),
+        queues=len({file.key[:2] for file in files}), queueFiles=sum(file.files for file in files),
         units=sum(file.units for file in files), gaps=gaps,
     )  # fmt: skip
     if settings.index:
@@ -88,7 +100,16 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _build_queues(spark: SparkSession, settings: Settings, config: StoreConfig, base: str) -> list[QueueFile]:
+def _batch_topics(paths: StorePaths, settings: Settings) -> frozenset[str]:
+    """As the engine knows them: by the topics' attributes, or by the files that are there."""
+    table = TopicTable.load(REAL, paths.topics)
+    named = [topic for topic in table if (found := table.get(topic)) is not None and found.is_batch_queue]
+    return frozenset((*named, *_queues(paths.batch_consume_queue), *settings.batch_topics))
+
+
+def _build_queues(
+    spark: SparkSession, settings: Settings, config: StoreConfig, batch_topics: frozenset[str], base: str
+) -> list[QueueFile]:
     """Spark brings together what each piece of the log has for the same file."""
     options = table.parse(
         {
@@ -102,23 +123,32 @@ def _build_queues(spark: SparkSession, settings: Settings, config: StoreConfig, 
     if not parts:
         return []
     per_file = config.mapped_file_bytes_consume_queue // UNIT_BYTES
-    collect = functools.partial(_units_of_part, delays_ms=config.delay_levels_ms, per_file=per_file)
-    write = functools.partial(_write_group, base=base, per_file=per_file)
+    collect = functools.partial(
+        _units_of_part, delays_ms=config.delay_levels_ms, per_file=per_file, batch_topics=batch_topics
+    )
+    write = functools.partial(
+        _write_group, base=base, per_file=per_file, batch_bytes=config.mapped_file_bytes_batch_consume_queue
+    )
     context = spark.sparkContext
     units = context.parallelize(parts, len(parts)).flatMap(collect)
     files = units.groupByKey(max(len(parts), context.defaultParallelism)).map(write).collect()
     return sorted(files, key=lambda file: file.key)
 
 
-def _units_of_part(part: Part, delays_ms: tuple[int, ...], per_file: int) -> Iterator[tuple[FileKey, bytes]]:
-    units = Units(delays_ms, per_file)
+def _units_of_part(
+    part: Part, delays_ms: tuple[int, ...], per_file: int, batch_topics: frozenset[str]
+) -> Iterator[tuple[FileKey, bytes]]:
+    units = Units(delays_ms, per_file, batch_topics)
     for batch in read_part(part):
         units.add(batch)
     return units.take()
 
 
-def _write_group(group: tuple[FileKey, Iterable[bytes]], base: str, per_file: int) -> QueueFile:
-    return write_queue_file(*group, base, per_file)
+def _write_group(group: tuple[FileKey, Iterable[bytes]], base: str, per_file: int, batch_bytes: int) -> QueueFile:
+    paths = StorePaths(base)
+    if group[0][2] == BATCH:
+        return write_batch_queue(*group, paths.batch_consume_queue, batch_bytes)
+    return write_queue_file(*group, paths.consume_queue, per_file)
 
 
 def _check_gaps(settings: Settings, files: list[QueueFile]) -> int:
@@ -138,7 +168,7 @@ def _check_gaps(settings: Settings, files: list[QueueFile]) -> int:
         if file.gaps and not settings.allow_gaps:
             raise DataLoss(
                 f"queue {topic}/{queue_id}: the log has lost {file.gaps} of the messages {file.first} to {file.last}; "
-                "--allow-gaps puts fillers in their places"
+                "--allow-gaps goes on, with fillers in their places (a batch queue needs none)"
             )
         gaps += file.gaps
         before = file
@@ -147,19 +177,20 @@ def _check_gaps(settings: Settings, files: list[QueueFile]) -> int:
 
 def _compare(spark: SparkSession, paths: StorePaths, output: str, report: Report, index: bool) -> None:
     """Byte by byte with the store's own files; those of the index by their order, since their names are times."""
-    made = os.path.join(output, "consumequeue")
+    made = StorePaths(output)
     pairs: list[tuple[str | None, str | None]] = []
-    queues = {(topic, i) for base in (paths.consume_queue, made) for topic, ids in _queues(base).items() for i in ids}
-    for topic, queue_id in sorted(queues):
-        ours, theirs = (
-            {file.start_offset: file.path for file in list_offset_files(REAL, queue_dir(base, topic, queue_id))[0]}
-            for base in (made, paths.consume_queue)
-        )
-        pairs += [(ours.get(start), theirs.get(start)) for start in sorted({*ours, *theirs})]
+    for bases in (made.consume_queue, paths.consume_queue), (made.batch_consume_queue, paths.batch_consume_queue):
+        for topic, queue_id in sorted(
+            {(topic, i) for base in bases for topic, ids in _queues(base).items() for i in ids}
+        ):
+            ours, theirs = (
+                {file.start_offset: file.path for file in list_offset_files(REAL, queue_dir(base, topic, queue_id))[0]}
+                for base in bases
+            )
+            pairs += [(ours.get(start), theirs.get(start)) for start in sorted({*ours, *theirs})]
     if index:
         names = [
-            [os.path.join(base, name) for name in list_index_files(REAL, base)[0]]
-            for base in (os.path.join(output, "index"), paths.index)
+            [os.path.join(base, name) for name in list_index_files(REAL, base)[0]] for base in (made.index, paths.index)
         ]
         longest = max(map(len, names))
         padded: list[list[str | None]] = [[*files, *[None] * (longest - len(files))] for files in names]
@@ -209,8 +240,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--allow-gaps", action="store_true", help="go on where the log has lost messages")
     sizes = parser.add_argument_group("sizes, where the store has no files that tell them")
     sizes.add_argument("--queue-file-bytes", type=size_argument, metavar="SIZE")
+    sizes.add_argument("--batch-queue-file-bytes", type=size_argument, metavar="SIZE")
     sizes.add_argument("--index-slots", type=count, metavar="N")
     sizes.add_argument("--index-entries", type=count, metavar="N")
+    parser.add_argument(
+        "--batch-topics", type=names, default=(), metavar="A,B",
+        help="topics with batch queues, where neither topics.json nor the store's files tell",
+    )  # fmt: skip
     parser.add_argument("--delay-levels", metavar="TEXT", help="messageDelayLevel, where it is not RocketMQ's own")
     parser.add_argument(
         "--partition-bytes", type=size_argument, default=128 << 20, metavar="SIZE", help="log per task (default: 128m)"
@@ -221,11 +257,14 @@ def build_parser() -> argparse.ArgumentParser:
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
     given: dict[str, Any] = {
-        "mapped_file_bytes_consume_queue": a.queue_file_bytes, "max_hash_slot_num": a.index_slots,
+        "mapped_file_bytes_consume_queue": a.queue_file_bytes,
+        "mapped_file_bytes_batch_consume_queue": a.batch_queue_file_bytes, "max_hash_slot_num": a.index_slots,
         "max_index_num": a.index_entries, "message_delay_level": a.delay_levels,
     }  # fmt: skip
     config = StoreConfig(**{name: value for name, value in given.items() if value is not None})
-    return Settings(a.store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare)
+    return Settings(
+        a.store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare, a.batch_topics
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
