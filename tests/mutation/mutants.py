@@ -553,7 +553,7 @@ MUTANTS: Final = (
         "            if mq_get32(p) == w.key_hash and begin_ms <= time <= end_ms:\n",
         "            if mq_get32(p) == w.key_hash and begin_ms < time <= end_ms:\n",
         "the bounds of a query belong to it",
-        ("test_file_equals_the_model",),
+        ("test_the_bounds_of_a_query_belong_to_it",),
     ),
     Mutant(
         "index-chain-goes-round",

@@ -245,6 +245,19 @@ def test_file_equals_the_model(
         file.destroy()
 
 
+def test_the_bounds_of_a_query_belong_to_it(path: str) -> None:
+    file = IndexFile.create(DOOR, path, 2, 10)
+    for offset, moment in ((100, 10_000), (200, 12_000), (300, 14_000)):
+        file.put(4, offset, moment)
+    for begin, end, expected in (
+        (12_000, 12_000, [200]),
+        (12_000, 14_000, [300, 200]),
+        (10_000, 12_000, [200, 100]),
+        (12_001, 13_999, []),
+    ):
+        assert file.query(4, begin, end, 10) == expected
+
+
 def test_more_hits_than_one_chunk(path: str) -> None:
     file = IndexFile.create(DOOR, path, 2, 1000)
     for i in range(999):
