@@ -169,7 +169,7 @@ def _letters(spark: SparkSession, settings: Settings, queues: Sequence[QueueRang
     )  # fmt: skip
     if settings.where is None:
         reader = reader.option("columns", _COLUMNS)
-    letters = reader.load(settings.store)
+    letters = reader.load(os.path.abspath(settings.store))
     try:
         wanted = _wanted(settings)
         letters = letters.withColumn("wanted", wanted)
