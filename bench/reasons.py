@@ -1,8 +1,8 @@
 """Why a row of the table may miss its target: the physical reason, and the floor that shows it.
 
 Read by the closing table of ``make bench`` and by ``make bench-rivals``. A reason stands here only with a floor that
-was measured, in the row itself or in one that it names. It must never excuse a row that merely had a bad day: what no line
-here explains is printed as unexplained.
+was measured, in the row itself or in one that it names. It must never excuse a row that merely had a bad day: what no
+line here explains is printed as unexplained.
 """
 
 from __future__ import annotations

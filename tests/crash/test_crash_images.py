@@ -1,4 +1,4 @@
-"""The short form of the crash sweep: crashes in every workload, every image checked. The long one: ``make crash-images``."""
+"""The short form of the crash sweep: crashes in every workload, every image checked. Long: ``make crash-images``."""
 
 from __future__ import annotations
 
