@@ -115,11 +115,15 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     cdef int32_t total = 88 + body_bytes + topic_bytes + 2 + property_total
     cdef int64_t physical = s.written
     cdef int64_t position = physical - s.file_start
+    cdef bint in_place
     cdef uint8_t *p
     cdef uint8_t *at
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
-    mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
+    # nothing older waits for the dispatcher, which then leaves the queue's unit to the put: only now may its fields be looked at
+    in_place = s.inline_dispatch and not dispatch_later and mq_load64(&s.dispatched) == physical
+    if in_place:
+        mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
     if now < 0:
         now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
@@ -145,10 +149,9 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
         memcpy(at + 5, key, key_bytes)
         at[5 + key_bytes] = 2
     mq_publish32(p, total)
-    if s.inline_dispatch and not dispatch_later and mq_load64(&s.dispatched) == physical:
-        if queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
-            q.last_store_timestamp = now
-            mq_store64(&s.dispatched, physical + total)
+    if in_place and queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
+        q.last_store_timestamp = now
+        mq_store64(&s.dispatched, physical + total)
     out.physical_offset = physical
     out.queue_offset = q.next_offset
     out.store_timestamp = now
