@@ -17,6 +17,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -44,6 +45,7 @@ __all__ = ["STAMP", "Committed", "Transaction", "check_target"]
 STAMP: Final = "SPK"
 _BLANK_BYTES: Final = 8
 _MARKERS_KEPT: Final = 100
+_SYNC_BYTES: Final = 16 << 20
 _MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
 _OF_BATCH: Final = re.compile(r"(\d+)(?:\.intent|-.*\.records)$")
 # What may stand in a store that has no message yet.
@@ -206,7 +208,9 @@ class Transaction:
                     self._take_again(batch, intent, given, store)
                 last = self._last_stamp(store, batch, intent)
             named = [StagedFile(**file) for file in intent["files"]]
-            appended = self._append(store, named, last, step)
+            # The disk is at work while the rest is appended: what is left for the end is little.
+            with ThreadPoolExecutor(1, "mqfast-sync") as syncing:
+                appended = self._append(store, named, last, step, syncing)
             step("flush")
             store.flush()
             rows = sum(file.rows for file in named)
@@ -223,7 +227,8 @@ class Transaction:
         if given:
             with _open_waiting(self.store_path, self._wait_ms) as store:
                 self._verify(given, store)
-                self._append(store, given, None, lambda name: None)
+                with ThreadPoolExecutor(1, "mqfast-sync") as syncing:
+                    self._append(store, given, None, lambda name: None, syncing)
                 store.flush()
             self._clean(batch)
         rows = sum(file.rows for file in given)
@@ -312,10 +317,17 @@ class Transaction:
                 raise CorruptFile(NOT_AS_LEFT, path=path, expected=file.rows, found=rows)
 
     def _append(
-        self, store: MessageStore, files: Sequence[StagedFile], last: tuple[int, int] | None, step: Step
+        self,
+        store: MessageStore,
+        files: Sequence[StagedFile],
+        last: tuple[int, int] | None,
+        step: Step,
+        syncing: Executor,
     ) -> int:
         """Append all records, or those behind the last one that is there (partition, row)."""
         appended = 0
+        synced: Future[bool] | None = None
+        begun = store.max_physical_offset
         for file in files:
             if last is not None and file.partition < last[0]:
                 continue
@@ -328,6 +340,10 @@ class Transaction:
                 appended += append_records(store, _behind(block, skip))
                 skip = 0
                 step("appended")
+                if store.max_physical_offset - begun > _SYNC_BYTES and (synced is None or synced.done()):
+                    # A sync that fails latches the store: the next append or the last flush says so.
+                    begun = store.max_physical_offset
+                    synced = syncing.submit(store.flush)
         return appended
 
     def _last_stamp(self, store: MessageStore, batch: int, intent: dict[str, Any]) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -41,12 +42,19 @@ def run_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], w
     context.setJobGroup(group, what)
     watcher.start()
     try:
-        return context.parallelize(items, len(items)).map(task).collect()
+        return context.parallelize(items, len(items)).map(partial(_done, task)).collect()
     finally:
         done.set()
         watcher.join()
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+
+
+def _done(task: Callable[[T], R], item: T) -> R:
+    from mqfast.spark.source import settle
+
+    settle()
+    return task(item)
 
 
 def _watch(context: SparkContext, group: str, items: int, what: str, done: threading.Event) -> None:
