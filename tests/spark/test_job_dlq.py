@@ -225,6 +225,9 @@ def test_a_run_that_is_cut_off_is_finished_by_the_next(
     assert facts(dry, "sentBefore", "chosen") == ((14, 9) if begun else (0, 23))
     report = run(spark, Settings(str(store)))
     assert facts(report, "sentBefore", "chosen", "sent") == ((14, 9, 9) if begun else (0, 23, 23))
+    assert report.facts["resumed"] == {"intended": 14}.get(step, 0), (
+        "what was appended before it was cut off counts there"
+    )
     assert numbers(store) == [*range(20), *range(40, 43)]
     assert run(spark, Settings(str(store))).facts["sent"] == 0
 

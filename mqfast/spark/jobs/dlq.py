@@ -113,6 +113,7 @@ def _send(spark: SparkSession, settings: Settings, access: Access, transaction: 
     known = SentLetters.load(transaction)
     if known.store_id != "empty" and int(known.store_id[:20]) >= snapshot.log_start:
         access.check(known.store_id)
+    report.facts["resumed"] = 0
     if not settings.dry_run and known.batch:
         # One that was cut off in the middle of its append; its staged files are all that it takes.
         report.facts["resumed"] = transaction.commit(known.batch - 1, ()).appended
