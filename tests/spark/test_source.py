@@ -24,7 +24,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreNotFound
-from mqfast.spark import SETTINGS, conf, register
+from mqfast.spark import LOCAL_CHECKPOINTS, SETTINGS, conf, register
 from mqfast.spark.access import LocalAccess
 from mqfast.spark.options import BATCH, parse
 from mqfast.spark.plan import Queue
@@ -359,3 +359,6 @@ def test_conf_sets_what_matters_and_leaves_what_is_set() -> None:
     builder = SparkSession.Builder().config("spark.python.worker.reuse", "false")
     settings = dict(conf(builder)._options)
     assert settings == {**SETTINGS, "spark.python.worker.reuse": "false"}
+    builder = SparkSession.Builder().config("spark.hadoop.fs.file.impl", "mine")
+    settings = dict(conf(builder, local_checkpoints=True)._options)
+    assert settings == {**SETTINGS, **LOCAL_CHECKPOINTS, "spark.hadoop.fs.file.impl": "mine"}
