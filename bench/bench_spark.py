@@ -1,6 +1,10 @@
 """Reading a store with Spark, beside Spark's own reader of Parquet with the same rows, in one run and one session.
 Targets: full rows to noop >= 1.0x of snappy Parquet; metadata columns >= 2x and one column >= 3x the full-row rate;
-checking every body's CRC >= 1.7x in bytes.
+checking every body's CRC >= 1.7x in bytes; memory of a Python worker <= 256 MiB.
+
+Beside each figure of ours stands the floor: a source that does nothing (``spark_floor.py``) with as many tasks and the
+same rows. What a query takes whatever its size (planning, beginning 8 tasks) is shown as well: the ratios are those of
+2 GiB, where it is a tenth of the fastest one; in a quick run it decides them.
 
 Needs ``mqfast[spark]`` and Java. A store of 2 GiB (MQFAST_BENCH_QUICK=1: 64 MiB; MQFAST_BENCH_SPARK_BYTES: any size)
 is made under MQFAST_BENCH_DIR.
@@ -8,9 +12,11 @@ is made under MQFAST_BENCH_DIR.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import statistics
 import tempfile
@@ -29,7 +35,8 @@ pytest.importorskip("pyspark", reason="needs mqfast[spark]")
 if shutil.which("java") is None:
     pytest.skip("needs Java 17", allow_module_level=True)
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from spark_floor import FloorSource
 
 from mqfast.spark import conf, register
 
@@ -81,12 +88,15 @@ def make_store(path: Path, total_bytes: int) -> int:
 @pytest.fixture(scope="module")
 def source() -> Iterator[Source]:
     """The store, and what Spark makes of it as Parquet."""
+    # For the source that does nothing: the process that plans a stream does not see what addPyFile brings.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     base = Path(tempfile.mkdtemp(prefix="mqfast-spark-", dir=os.environ.get("MQFAST_BENCH_DIR")))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = conf(builder.config("spark.driver.memory", "2g").config("spark.log.level", "ERROR")).getOrCreate()
     try:
         register(spark)
+        spark.dataSource.register(FloorSource)
         rows = make_store(base / "store", STORE_BYTES)
         frame = spark.read.format("mqfast").option("columns", FULL).load(str(base / "store"))
         frame.write.option("compression", "snappy").parquet(str(base / "parquet"))
@@ -95,6 +105,22 @@ def source() -> Iterator[Source]:
     finally:
         spark.stop()
         shutil.rmtree(base, ignore_errors=True)
+
+
+def floor_reader(spark: SparkSession, columns: str, rows: int) -> DataFrameReader:
+    """As many rows in 8 tasks, of a source that does nothing."""
+    return spark.read.format("floor").options(columns=columns, tasks="8", rows=str(rows))
+
+
+def _most_memory() -> float:
+    """Most MiB that any Python worker has had, of those that live."""
+    most = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if b"pyspark.daemon" in status.with_name("cmdline").read_bytes():
+                found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+                most = max(most, int(found[1]) if found else 0)
+    return most / 1024
 
 
 def _seconds(frame: DataFrame) -> float:
@@ -124,6 +150,10 @@ def test_reading(benchmark: BenchmarkFixture, source: Source, table: Table) -> N
         "metadata columns": lambda: _seconds(_read(source, METADATA)),
         "one int column": lambda: _seconds(_read(source, "bodySize")),
         "CRC audit": lambda: _audit(source),
+        "floor of full rows": lambda: _seconds(floor_reader(source.spark, FULL, source.rows).load()),
+        "floor of metadata columns": lambda: _seconds(floor_reader(source.spark, METADATA, source.rows).load()),
+        "floor of one int column": lambda: _seconds(floor_reader(source.spark, "bodySize", source.rows).load()),
+        "floor of 8 tasks": lambda: _seconds(floor_reader(source.spark, "bodySize", 8).load()),
     }
     assert _read(source, "bodySize").count() == source.rows == source.spark.read.parquet(str(source.parquet)).count()
     figures = dict(zip(works, interleaved(*works.values(), rounds=ROUNDS), strict=True))
@@ -138,8 +168,13 @@ def test_reading(benchmark: BenchmarkFixture, source: Source, table: Table) -> N
         if what in targets:
             other, least = targets[what]
             ratio = ratio_of(figures[other], seconds)
-            table.add(
-                f"Spark: {what}", f"{text}, {ratio:.2f}x {other}", f">= {least}x {other}", QUICK or ratio >= least
-            )
+            text = f"{text}, {ratio:.2f}x {other}"
+            if f"floor of {what}" in figures:
+                text += f", {ratio_of(seconds, figures[f'floor of {what}']):.2f}x the floor's time"
+            table.add(f"Spark: {what}", text, f">= {least}x {other}", QUICK or ratio >= least)
+        elif what == "floor of 8 tasks":
+            table.add(f"Spark: {what}", f"{median * 1000:.0f} ms", "", None)
         else:
             table.add(f"Spark: {what}", text, "", None)
+    memory = _most_memory()
+    table.add("Spark: memory of a Python worker", f"{memory:.0f} MiB at most", "<= 256 MiB", 0 < memory <= 256)
