@@ -7,6 +7,7 @@ write, lock or map a file, and never take a unit for valid that ``_scan.pyx`` di
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from bisect import bisect_right
@@ -14,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mqfast.errors import CorruptFile
+from mqfast.errors import CorruptFile, StoreNotFound
 from mqfast.store._os import OsDoor
 from mqfast.store._scan import ExtFiles, PreadFile
 from mqfast.store.paths import OffsetFile, list_offset_files, queue_dir
@@ -97,13 +98,20 @@ class FileStream:
         for directory in self._directories:
             files += list_offset_files(self._door, directory)[0]
         files.sort()
-        if self._unit_bytes > 1 and files and (size := self._door.file_size(files[0].path)):
+        if self._unit_bytes > 1 and (size := self._length(files)):
             rest = size % self._unit_bytes
             files = [OffsetFile(start - start // size * rest, path) for start, path in files]
         for file in set(self.files).difference(files):
             self._open.forget(file.path)
         self.files = files
         self.starts = [file.start_offset for file in files]
+
+    def _length(self, files: Sequence[OffsetFile]) -> int:
+        """What all of them have, by the first that retention did not remove since it was listed; 0: by none."""
+        for file in files:
+            with contextlib.suppress(StoreNotFound):
+                return self._door.file_size(file.path)
+        return 0
 
     def open(self, i: int) -> PreadFile:
         """The i-th file, with its present length."""

@@ -73,3 +73,13 @@ def test_a_queue_that_grows_into_its_next_file(store: Path) -> None:
                 opened.put("B", b"one more")
         reader.refresh()
         assert len(units(reader)) == 100
+
+
+def test_a_first_file_that_goes_while_the_files_are_listed(store: Path) -> None:
+    with mqfast.StoreReader(store) as reader:
+        end = reader.max_offset("B", 0)
+        first = min((store / "batchconsumequeue" / "B" / "0").iterdir())
+        first.unlink()
+        first.symlink_to(store / "gone")  # as retention leaves it in that moment: listed, and not there
+        reader.refresh()
+        assert reader.max_offset("B", 0) == end
