@@ -204,8 +204,8 @@ class _Check:
             self.counts["moved down"] += 1
             self.moved = (where, place)
             return
-        # Put while its queue had lost all its units, it claims place 0 too; when the checkpoint is lost as well, the next
-        # open makes the queue anew, and a record that claims place 0 is taken behind the old ones.
+        # Put while its queue had lost all its units, it claims place 0 too; when the checkpoint is lost as well, the
+        # next open makes the queue anew, and a record that claims place 0 is taken behind the old ones.
         if (
             claimed == 0
             and self.added_places.get((topic, queue_id, 0)) == physical
