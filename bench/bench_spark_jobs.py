@@ -7,6 +7,7 @@ Needs ``mqfast[spark]`` and Java. A store of 2 GiB (MQFAST_BENCH_QUICK=1: 64 MiB
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import time
@@ -37,6 +38,17 @@ def _timed(work: Callable[[], object], *made: Path) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def _written(path: Path, total: int) -> None:
+    """As many bytes as the log has, written into a new file and synced: no replay can do without."""
+    block = os.urandom(1 << 20)
+    with open(path, "wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, total)
+        for _ in range(total >> 20):
+            file.write(block)
+        os.fdatasync(file.fileno())
+    path.unlink()
 
 
 def test_jobs(benchmark: BenchmarkFixture, source: Source, table: Table) -> None:
@@ -71,6 +83,7 @@ def test_jobs(benchmark: BenchmarkFixture, source: Source, table: Table) -> None
         "archive": lambda: _timed(archives, to_parquet),
         "replay": lambda: _timed(replays, new),
         "rebuild of the queues": lambda: _timed(rebuilds, queues),
+        "the log's bytes, written and synced": lambda: _timed(lambda: _written(base / "floor", source.bytes)),
         "audit with queues": lambda: _timed(lambda: audit.run(spark, audit.Settings(store))),
     }
     figures = dict(zip(works, interleaved(*works.values(), rounds=ROUNDS), strict=True))
