@@ -120,16 +120,18 @@ class BatchConsumeQueue:
     @property
     def max_offset(self) -> int:
         """Queue offset behind the last message; 0 when the queue has no unit."""
+        first = self._first  # before the end: meanwhile files may come there, and go here
         end = self._end
         try:
-            return self._unit(end - 1).next_offset if end > self._first else 0
+            return self._unit(end - 1).next_offset if end > first else 0
         except OffsetError:
             return 0
 
     @property
     def unit_count(self) -> int:
         """Units in the files, those of records that are gone included."""
-        return self._end - self._first
+        first = self._first
+        return self._end - first
 
     @property
     def file_list(self) -> list[MappedFile]:
@@ -231,7 +233,7 @@ class BatchConsumeQueue:
 
     def last_unit(self) -> BatchUnit | None:
         """The newest unit; None when there is none."""
-        return self._unit(self._end - 1) if self._end > self._first else None
+        return self._unit(self._end - 1) if self.unit_count else None
 
     def drop_last(self) -> None:
         """Drop the newest unit; recovery puts it again from the log."""

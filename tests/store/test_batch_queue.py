@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -375,3 +377,34 @@ def test_a_queue_that_was_closed_has_no_unit_left(tmp_path: Path) -> None:
     with pytest.raises(StoreClosed):
         queue.flush()
     queue.close()
+
+
+def test_a_queue_that_moves_on_while_its_end_is_asked_for_is_never_empty(tmp_path: Path) -> None:
+    queue = new(tmp_path)
+    fill(queue, 9)
+    count = 9
+
+    def move_on() -> None:
+        nonlocal count
+        for i in range(count, count + 9):
+            queue.put(100 * i, 90, i, 1000 + 10 * i, i * 3, 3)
+        count += 9
+        queue.delete_expired(100 * (count - 1))
+
+    def in_between(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not type(queue).max_offset.fget.__code__:  # type: ignore[attr-defined]
+            return None
+        if event == "line":
+            sys.settrace(None)
+            move_on()
+            sys.settrace(in_between)
+        return in_between
+
+    before = sys.gettrace()
+    sys.settrace(in_between)
+    try:
+        found = queue.max_offset
+    finally:
+        sys.settrace(before)
+    assert count > 18
+    assert 27 <= found <= count * 3
