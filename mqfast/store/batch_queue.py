@@ -441,9 +441,17 @@ class BatchConsumeQueue:
         return done
 
     def delete_expired(self, min_physical: int) -> int:
-        """Remove files all of whose records are gone, never the last one; correct the lower bound; return the count."""
+        """Remove files all of whose records are gone; correct the lower bound; return the count.
+
+        Never the one with the last unit, which tells the end of the queue: a put may have made the next file and not
+        yet written into it.
+        """
         removed = 0
-        while len(self._files) > 1 and self._unit(self._first + self._per_file - 1).physical_offset < min_physical:
+        while (
+            len(self._files) > 1
+            and self._end > self._number(self._files[1])
+            and self._unit(self._first + self._per_file - 1).physical_offset < min_physical
+        ):
             with self._lock:
                 oldest, self._files = self._files[0], self._files[1:]
             oldest.destroy()

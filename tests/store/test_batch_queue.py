@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -379,6 +381,27 @@ def test_a_queue_that_was_closed_has_no_unit_left(tmp_path: Path) -> None:
     queue.close()
 
 
+@contextmanager
+def between_lines_of(code: CodeType, work: Callable[[], None]) -> Iterator[None]:
+    """Do the work before each line of a function, as another thread could."""
+    before = sys.gettrace()
+
+    def in_between(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not code:
+            return None
+        if event == "line":
+            sys.settrace(None)
+            work()
+            sys.settrace(in_between)
+        return in_between
+
+    sys.settrace(in_between)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 def test_a_queue_that_moves_on_while_its_end_is_asked_for_is_never_empty(tmp_path: Path) -> None:
     queue = new(tmp_path)
     fill(queue, 9)
@@ -391,20 +414,24 @@ def test_a_queue_that_moves_on_while_its_end_is_asked_for_is_never_empty(tmp_pat
         count += 9
         queue.delete_expired(100 * (count - 1))
 
-    def in_between(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code is not type(queue).max_offset.fget.__code__:  # type: ignore[attr-defined]
-            return None
-        if event == "line":
-            sys.settrace(None)
-            move_on()
-            sys.settrace(in_between)
-        return in_between
-
-    before = sys.gettrace()
-    sys.settrace(in_between)
-    try:
+    with between_lines_of(BatchConsumeQueue.max_offset.fget.__code__, move_on):  # type: ignore[attr-defined]
         found = queue.max_offset
-    finally:
-        sys.settrace(before)
     assert count > 18
     assert 27 <= found <= count * 3
+
+
+def test_retention_of_everything_in_the_middle_of_a_put_leaves_the_end(tmp_path: Path) -> None:
+    queue = new(tmp_path)
+    fill(queue, 8)  # two full files: the next put makes the third
+    seen: list[int] = []
+
+    def retention() -> None:
+        queue.delete_expired(1 << 40)
+        seen.append(queue.max_offset)
+
+    with between_lines_of(BatchConsumeQueue.put.__code__, retention):
+        queue.put(800, 90, 8, 1080, 24, 3)
+    assert (seen, set(seen)) == (sorted(seen), {24, 27})
+    assert (queue.max_offset, queue.file_list[0].start_offset) == (27, FILE)
+    retention()
+    assert (seen[-1], queue.file_list[0].start_offset) == (27, 2 * FILE)
