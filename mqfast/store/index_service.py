@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from mqfast.errors import CorruptFile, StoreClosed, UsageError
+from mqfast.errors import CorruptFile, FlushError, StoreClosed, UsageError
 from mqfast.store._index_file import IndexFile, infer_sizes, key_hash, search
 from mqfast.store._os import Mutex, OsDoor
 
@@ -193,10 +193,18 @@ class IndexService:
     def flush(self) -> None:
         """Make everything put before this call durable. Raises: FlushError."""
         for file in self.files:
-            try:
-                file.flush()
-            except StoreClosed:
-                self.check_open()  # else the file was retired meanwhile
+            self._flush(file)
+
+    def _flush(self, file: IndexFile) -> bool:
+        """Flush one file; False: it was retired meanwhile, and nothing of it is left to make durable."""
+        try:
+            file.flush()
+        except (FlushError, StoreClosed):
+            self.check_open()
+            if file in self.files:
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         """Flush and close every file; also those behind one that cannot be flushed. Safe to call twice.
@@ -273,11 +281,9 @@ class IndexService:
             except MemoryError:
                 file.destroy()  # else it would be found behind the next one
                 raise
-        if full is not None:
-            full.flush()
-            if full.end_timestamp > 0:
-                self._checkpoint.index_msg_timestamp = full.end_timestamp
-                self._checkpoint.flush()
+        if full is not None and self._flush(full) and full.end_timestamp > 0:
+            self._checkpoint.index_msg_timestamp = full.end_timestamp
+            self._checkpoint.flush()
         return file
 
     def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> int:
