@@ -16,11 +16,6 @@ _REASONS = (
         "waiters does not: as many threads of C that do nothing but share their syncs are printed in the row",
     ),
     (
-        r"^sync flush, 1 (threads|waiters)",
-        "one thread cannot be faster than append and fdatasync alone, which the row of one waiter (and the bare "
-        "write + fdatasync among the rivals) is beside",
-    ),
-    (
         r"^get \d+, to arrow",
         "pyarrow takes its time for a batch of 18 columns whatever made them, and the bodies have to be copied: both "
         "are printed in the row, and get itself comes on top",
@@ -41,8 +36,8 @@ _REASONS = (
     ),
     (
         r"^recovery beside RocketMQ",
-        "the bytes have to be read from memory once: what a C loop with nothing but their CRC makes is printed in the "
-        "row, and is below ten times RocketMQ's rate",
+        "the bytes have to be read from memory once: the row prints what a C loop with nothing but their CRC makes; "
+        "ten times RocketMQ's rate is out of reach where that is less",
     ),
 )
 

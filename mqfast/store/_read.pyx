@@ -161,14 +161,14 @@ cdef class GetResult:
         return columns.arrow_array(self, requested_schema)
 
     def __arrow_c_stream__(self, requested_schema=None):
-        from mqfast.store._columns import arrow_stream
-
-        return arrow_stream(self, requested_schema)
+        if columns is None:
+            find_columns()
+        return columns.arrow_stream(self, requested_schema)
 
     def __arrow_c_schema__(self):
-        from mqfast.store._columns import arrow_schema
-
-        return arrow_schema()
+        if columns is None:
+            find_columns()
+        return columns.arrow_schema()
 
     def __repr__(self):
         return f"<GetResult {self.status.name} {self.count} messages, next_offset={self.next_offset}>"

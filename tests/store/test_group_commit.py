@@ -25,10 +25,10 @@ from mqfast.store.results import StoreState
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
+from hooks import Msync, msync_by, until_asleep
 from simulation import KINDS
 
 PIECE = 512 << 10  # what is written ahead at once
-Msync = Callable[[int, int, int], int]
 
 
 @contextmanager
@@ -37,16 +37,19 @@ def store_with(
 ) -> Iterator[MessageStore]:
     """A store whose msync is another one; it gets the real one."""
     door = OsDoor()
-    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
-    real = call(place.value or 0)
-    hook = call(msync(real))
-    with open_store(path, config=config, door=door, _start_services=services) as store:
-        place.value = ctypes.cast(hook, ctypes.c_void_p).value
-        try:
-            yield store
-        finally:
-            place.value = ctypes.cast(real, ctypes.c_void_p).value
+    with open_store(path, config=config, door=door, _start_services=services) as store, msync_by(door, msync):
+        yield store
+
+
+def come_late(store: MessageStore, count: int, heard: list[bool]) -> list[threading.Thread]:
+    """Threads that put a message during a sync and sleep until theirs is over; should one be late, it leads at once."""
+    threads = []
+    for _ in range(count):
+        ticket = store.put_nowait("T", b"late")
+        threads.append(threading.Thread(target=lambda t=ticket: heard.append(t.wait()), daemon=True))
+        threads[-1].start()
+    until_asleep(*threads)
+    return threads
 
 
 def test_who_came_too_late_leads_the_next_sync(tmp_path: Path) -> None:
@@ -57,11 +60,7 @@ def test_who_came_too_late_leads_the_next_sync(tmp_path: Path) -> None:
         def msync(table: int, address: int, length: int) -> int:
             lengths.append(length)
             if len(lengths) == 1:
-                for late in range(3):
-                    tickets = [store.put_nowait("T", b"%d" % late)]
-                    threads.append(threading.Thread(target=lambda t=tickets[0]: heard.append(t.wait()), daemon=True))
-                    threads[-1].start()
-                time.sleep(0.1)  # so that they sleep when the sync ends; should one be late, it leads at once
+                threads.extend(come_late(store, 3, heard))
             return real(table, address, length)
 
         return msync
@@ -227,11 +226,7 @@ def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> No
     def gathering(real: Msync) -> Msync:
         def msync(table: int, address: int, length: int) -> int:
             if not threads:
-                for _ in range(company):  # they come too late for this sync and share the next one
-                    ticket = store.put_nowait("T", b"late")
-                    threads.append(threading.Thread(target=lambda t=ticket: heard.append(t.wait()), daemon=True))
-                    threads[-1].start()
-                time.sleep(0.1)
+                threads.extend(come_late(store, company, heard))  # they share the next one
             return real(table, address, length)
 
         return msync

@@ -13,7 +13,6 @@ import os
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from mqfast.store.message_store import open_store
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from harness import Run, Workload, log_messages
+from hooks import msync_behind, until_asleep
 from simulation import KINDS, SHORT_COUNT, STRICT
 
 SMALL: dict[str, Any] = {"mapped_file_bytes_commit_log": 8192, "mapped_file_bytes_consume_queue": 200}
@@ -122,23 +122,18 @@ def test_the_checkpoint_knows_nothing_of_what_was_not_dispatched(start: Callable
 def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: Path) -> None:
     door = OsDoor()
     door.fix_clock(1_700_000_000_000)
-    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
-    real = call(place.value or 0)
+    puts: list[int] = []
 
-    def between(table: int, address: int, length: int) -> int:
+    def put() -> None:
         if not puts:
             puts.append(1)
             door.fix_clock(1_700_000_060_000)
             store.put("T", b"during the sync")
-        return int(real(table, address, length))
 
-    puts: list[int] = []
-    hook = call(between)
     with open_store(tmp_path / "s", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
         store.put("T", b"before the sync")
-        place.value = ctypes.cast(hook, ctypes.c_void_p).value
-        store._flush.flush_log(thorough=True)
+        with msync_behind(door, put):
+            store._flush.flush_log(thorough=True)
         assert puts
         assert store._checkpoint.physic_msg_timestamp == 1_700_000_000_000
         store._flush.flush_log(thorough=True)
@@ -175,39 +170,20 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
             assert looks == 1
 
 
-def _until_asleep(thread: threading.Thread, seconds: float = 20) -> None:
-    """Until it has waited in one and the same system call for a while, with the GIL free and a processor to be had."""
-    stat, call = (Path(f"/proc/self/task/{thread.native_id}/{name}") for name in ("stat", "syscall"))
-    seen, same, end = "", 0, time.monotonic() + seconds
-    while same < 10:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-        state = stat.read_text().rpartition(")")[2].split()
-        now = f"{state[0]} {state[11]} {state[12]} {call.read_text()}"
-        same = same + 1 if now == seen and state[0] == "S" else 0
-        seen = now
-
-
 def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
     door = OsDoor()
-    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
-    real = call(place.value or 0)
     heard: list[bool] = []
 
-    def slow(table: int, address: int, length: int) -> int:
+    def wait() -> None:
         if not waiter.is_alive():
             waiter.start()
-            _until_asleep(waiter)  # should it be late all the same, it finds itself covered
-        return int(real(table, address, length))
+            until_asleep(waiter)  # should it be late all the same, it finds itself covered
 
-    hook = call(slow)
     with open_store(tmp_path / "s", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
         tickets = [store.put_nowait("T", b"%d" % i) for i in range(2)]
         waiter = threading.Thread(target=lambda: heard.append(tickets[1].wait()), daemon=True)
-        place.value = ctypes.cast(hook, ctypes.c_void_p).value
-        assert tickets[0].wait()
-        place.value = ctypes.cast(real, ctypes.c_void_p).value
+        with msync_behind(door, wait):
+            assert tickets[0].wait()
         waiter.join(20)
         assert heard == [True]
 

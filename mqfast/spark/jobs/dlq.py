@@ -25,7 +25,17 @@ from mqfast.spark.access import Access, ReadSettings, open_access
 from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
 from mqfast.spark.jobs.files import locked
-from mqfast.spark.jobs.letters import ATTEMPTS, DLQ_PREFIX, Queue, Runs, SentLetters, offsets_of, revived, runs_of
+from mqfast.spark.jobs.letters import (
+    ATTEMPTS,
+    DLQ_PREFIX,
+    ORIGINS,
+    Queue,
+    Runs,
+    SentLetters,
+    offsets_of,
+    revived,
+    runs_of,
+)
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.options import Options, nearest_name
@@ -180,7 +190,7 @@ def _letters(spark: SparkSession, settings: Settings, queues: Sequence[QueueRang
     def property_of(name: str) -> Column:
         return f.col("properties")[name]
 
-    origin = f.coalesce(*(f.when(_is_topic(property_of(name)), property_of(name)) for name in _ORIGINS))
+    origin = f.coalesce(*(f.when(_is_topic(property_of(name)), property_of(name)) for name in ORIGINS))
     # What is no number counts as none, as in ``letters.attempts_of``.
     attempts = f.when(property_of(ATTEMPTS).rlike("^[0-9]{1,9}$"), property_of(ATTEMPTS).cast("int")).otherwise(0)
     target = f.lit(settings.topic) if settings.topic is not None else origin
@@ -191,9 +201,6 @@ def _letters(spark: SparkSession, settings: Settings, queues: Sequence[QueueRang
         .otherwise(SEND)
     )
     return letters.select("topic", "queueId", "queueOffset", kind.alias("kind"), target.alias("target"))
-
-
-_ORIGINS: Final = ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC")
 
 
 def _is_topic(value: Column) -> Column:

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["ATTEMPTS", "DLQ_PREFIX", "Runs", "SentLetters", "origin_of", "revived", "runs_of"]
+__all__ = ["ATTEMPTS", "DLQ_PREFIX", "ORIGINS", "Runs", "SentLetters", "origin_of", "revived", "runs_of"]
 
 DLQ_PREFIX: Final = "%DLQ%"
 ATTEMPTS: Final = "DLQ_ATTEMPTS"
 """Property of ours: how often a letter was sent back. A consumer that fails again keeps it on the message."""
+ORIGINS: Final = (_properties.RETRY_TOPIC, _properties.DLQ_ORIGIN_TOPIC)
+"""Properties that name the topic that a letter was first read from, the better one first."""
 # What brokers and clients put on a message on its way to the dead letters; it would send a new one the same way.
 _OF_THE_WAY: Final = frozenset(
     (
@@ -151,7 +153,7 @@ def _by_queue(letters: dict[str, list[list[int]]]) -> dict[Queue, Runs]:
 
 def origin_of(properties: Mapping[str, str]) -> str | None:
     """The topic that a letter was first read from; None where it does not tell."""
-    for name in (_properties.RETRY_TOPIC, _properties.DLQ_ORIGIN_TOPIC):
+    for name in ORIGINS:
         topic = properties.get(name)
         if topic and not topic.startswith(("%RETRY%", DLQ_PREFIX)):
             return topic
