@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
-import mmap
 import os
 import platform
 import shutil
@@ -21,12 +19,12 @@ import pytest
 # Test files are imported by path, so the folder itself must be found for what they share.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import host_memory
 from harness import ROOT, Floor, Row, Table
 
 _TABLE = Table()
-# More than one benchmark writes; advice of Linux that the standard library has no name for.
-_TOUCHED_BYTES = 1 << 30
-_HUGE_PAGES, _POPULATE_WRITE = 14, 23
+# More than one benchmark writes, and more than all of a run.
+_TOUCHED_BYTES, _KEPT_BYTES = 1 << 30, 8 << 30
 
 
 @pytest.fixture(scope="session")
@@ -35,21 +33,16 @@ def table() -> Table:
     return _TABLE
 
 
-def _touch_memory() -> None:
-    """Let the machine have the memory that is going to be used.
-
-    Where a host takes back what its guest does not use, the first touch of a page costs twenty times what the second
-    one does (here 9.4 and 0.4 us for 4 KiB): a cost of every new page of the log that says nothing of the store.
-    """
-    with contextlib.suppress(OSError), mmap.mmap(-1, _TOUCHED_BYTES, flags=mmap.MAP_PRIVATE) as memory:
-        memory.madvise(_HUGE_PAGES)
-        memory.madvise(_POPULATE_WRITE)
+@pytest.fixture(scope="session", autouse=True)
+def _memory() -> Iterator[None]:
+    with host_memory.kept(_KEPT_BYTES):
+        yield
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
     """An empty directory on the disk that is measured."""
-    _touch_memory()
+    host_memory.touch(_TOUCHED_BYTES)
     path = Path(tempfile.mkdtemp(prefix="mqfast-bench-", dir=os.environ.get("MQFAST_BENCH_DIR")))
     yield path
     shutil.rmtree(path, ignore_errors=True)

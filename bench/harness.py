@@ -76,15 +76,18 @@ class Floor:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._copy = library.floor_ns
+        self._sustained = library.sustained_floor_ns
         self._sync = library.sync_floor_ns
         self._pages = library.page_floor_ns
         self._spread = library.spread_floor_ns
         self._gather = library.gather_floor_ns
         self._group = library.group_floor_ns
         self._walk = library.walk_floor_ns
-        for function in (self._walk, self._copy, self._sync, self._pages, self._spread, self._gather, self._group):
+        for function in (self._walk, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
-        self._copy.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+        for function in (self._copy, self._sustained):
+            function.restype = ctypes.c_int64
+            function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         self._spread.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._gather.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 4]
@@ -99,6 +102,11 @@ class Floor:
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
         """ns a record for copy and CRC into a fresh, writable file mapping."""
         return self._copy(os.fsencode(directory / "floor"), b"x" * size, size, header, count) / count
+
+    def sustained_ns(self, directory: Path, size: int, megabytes: int = 512, header: int = 91) -> float:
+        """The same without a rest, into new pages that a second thread makes ahead."""
+        count = (megabytes << 20) // (size + header)
+        return self._sustained(os.fsencode(directory / "floor"), b"x" * size, size, header, count) / count
 
     def page_ns(self, directory: Path, size: int, megabytes: int = 128) -> float:
         """ns that the kernel takes to make as much of a fresh file writable as a record of this size needs."""

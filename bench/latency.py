@@ -34,6 +34,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import host_memory
+
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 KINDS = ("memory", "mmap", "pool")
 LONGEST_NS = 60_000_000_000
@@ -278,21 +282,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings[name] = int(value) if value.isdigit() else value
     place = Path(tempfile.mkdtemp(prefix="mqfast-latency-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
     try:
-        rows = measure(
-            place,
-            arguments.rates,
-            arguments.seconds,
-            arguments.segment,
-            arguments.size,
-            arguments.file_bytes,
-            arguments.most_bytes,
-            arguments.kinds,
-            lambda text: print(text, file=sys.stderr, flush=True),
-            settings,
-        )
+        with host_memory.kept(0 if arguments.seconds < 5 else 1 << 60) as told:
+            rows = measure(
+                place,
+                arguments.rates,
+                arguments.seconds,
+                arguments.segment,
+                arguments.size,
+                arguments.file_bytes,
+                arguments.most_bytes,
+                arguments.kinds,
+                lambda text: print(text, file=sys.stderr, flush=True),
+                settings,
+            )
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    print(f"{machine()}; {arguments.size} B, page cache, flush at its default interval {settings or ''}\n{table(rows)}")
+    print(f"{machine()}; {told}")
+    print(f"{arguments.size} B, page cache, flush at its default interval {settings or ''}\n{table(rows)}")
     for line in verdicts(rows):
         print(line)
     if arguments.json:

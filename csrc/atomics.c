@@ -1,4 +1,4 @@
-/* The sleeping half of atomics.h: futex on Linux, short naps elsewhere. */
+/* The sleeping half of atomics.h: futex on Linux, short naps elsewhere; the name of a thread. */
 #define _GNU_SOURCE
 #include "atomics.h"
 
@@ -9,6 +9,7 @@
 
 #if defined(__linux__)
 #include <linux/futex.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,8 @@ void mq_futex_wake_all(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRI
 
 void mq_futex_wake_one(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
 
+void mq_name_thread(const char *name) { prctl(PR_SET_NAME, (unsigned long)name, 0UL, 0UL, 0UL); }
+
 #else
 
 void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) {
@@ -37,6 +40,7 @@ void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) {
 
 void mq_futex_wake_all(uint32_t *word) { (void)word; }
 void mq_futex_wake_one(uint32_t *word) { (void)word; }
+void mq_name_thread(const char *name) { (void)name; }
 
 #endif
 

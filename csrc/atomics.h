@@ -41,6 +41,9 @@ void mq_futex_wake_one(uint32_t *word);
 /* Let another thread have this processor, if one wants it. */
 void mq_yield(void);
 
+/* Name the calling thread for top, perf and debuggers; the system keeps the first 15 bytes. */
+void mq_name_thread(const char *name);
+
 static inline int mq_lock_try(uint32_t *word) {
     uint32_t free_word = 0;
     return __atomic_compare_exchange_n(word, &free_word, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);

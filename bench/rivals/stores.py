@@ -8,6 +8,7 @@ It must never give a rival slower settings than its documents advise for this du
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -15,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,10 @@ class Rival:
     def putter(self) -> Any:
         """What a thread calls for each put."""
         return self.put
+
+    def meanwhile(self, size: int, rate: int) -> contextlib.AbstractContextManager[None]:
+        """What goes on beside a paced turn."""
+        return contextlib.nullcontext()
 
 
 class Mqfast(Rival):
@@ -275,9 +281,24 @@ class CFloor(Rival):
         self.place = Path(directory)
         self.durable = durable
 
-    def whole(self, size: int) -> float:
+    def whole(self, size: int, threads: int) -> float:
+        """ns a message. Threads that sync share their syncs; more than one that only writes makes no sense."""
+        if not self.durable:
+            return self.floor.copy_ns(self.place, size)
+        if threads == 1:
+            return self.floor.sync_ns(self.place, size, 1000)
+        return 1e9 / self.floor.group(self.place, size, threads, max(20, 6000 // threads))[0]
+
+
+class CFloorNewPages(CFloor):
+    """The same without a rest, into pages that a second thread makes ahead: what a log that grows has to have done."""
+
+    name = "floor in C, new pages"
+    has_durable = False
+
+    def whole(self, size: int, threads: int) -> float:
         """ns a message."""
-        return self.floor.sync_ns(self.place, size, 50) if self.durable else self.floor.copy_ns(self.place, size)
+        return self.floor.sustained_ns(self.place, size)
 
 
 class HotMemory(Rival):
@@ -297,6 +318,28 @@ class HotMemory(Rival):
         self.memory[: len(body)] = body
 
 
+class HotMemoryBesideDisk(HotMemory):
+    """The same while another process appends as many bytes to a file and syncs them every 500 ms: what any paced loop
+    on this machine suffers from that much writing, whoever does it.
+    """
+
+    name = "hot memory beside a plain writer (noise)"
+
+    def open(self, directory: str, durable: bool) -> None:
+        super().open(directory, durable)
+        os.makedirs(directory)
+        self.directory = directory
+
+    @contextlib.contextmanager
+    def meanwhile(self, size: int, rate: int) -> Iterator[None]:
+        script = str(Path(__file__).with_name("plain_writer.py"))
+        command = [sys.executable, script, os.path.join(self.directory, "file"), str((size + 100) * rate)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:  # ends with its input
+            yield
+            assert writer.stdin is not None
+            writer.stdin.close()
+
+
 RIVALS: dict[str, type[Rival]] = {
     rival.name: rival
     for rival in (
@@ -310,6 +353,8 @@ RIVALS: dict[str, type[Rival]] = {
         Diskcache,
         Bare,
         CFloor,
+        CFloorNewPages,
         HotMemory,
+        HotMemoryBesideDisk,
     )
 }

@@ -68,9 +68,7 @@ class Process:
     def single(self, size: str, seconds: str, threads: str) -> dict[str, Any]:
         """Closed loop, no clock around single puts."""
         if isinstance(self.rival, CFloor):
-            if int(threads) > 1:
-                return {"skip": "one writer only"}
-            return {"count": 1, "ns": self.rival.whole(int(size))}
+            return {"count": 1, "ns": self.rival.whole(int(size), int(threads))}
         if isinstance(self.rival, HotMemory):
             return {"skip": "stores nothing"}
         number = int(threads)
@@ -111,7 +109,7 @@ class Process:
     def batch(self, size: str, seconds: str) -> dict[str, Any]:
         """A thousand messages a call or transaction."""
         if isinstance(self.rival, CFloor):
-            return {"count": 1, "ns": self.rival.whole(int(size))}
+            return {"count": 1, "ns": self.rival.whole(int(size), 1)}
         if type(self.rival).put_many is Rival.put_many:
             return {"skip": "has no batch"}
         bodies = [b"x" * int(size)] * BATCH
@@ -149,7 +147,8 @@ class Process:
         gc.collect()
         gc.disable()
         try:
-            paced(put, body, 1_000_000_000 // int(rate), due, call)
+            with self.rival.meanwhile(int(size), int(rate)):
+                paced(put, body, 1_000_000_000 // int(rate), due, call)
         finally:
             gc.enable()
         return {"due": rounded(due), "call": rounded(call)}

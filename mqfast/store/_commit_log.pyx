@@ -723,6 +723,20 @@ cdef class CommitLog:
         bell.seen = mq_load32(&bell.word)
         return mq_load64(&s.dispatched) < readable(s, sync)
 
+    def nap_until_written(self, Bell bell, int64_t end, double seconds) -> None:
+        """Sleep without the GIL until the bell rings, the time is over, or the log was written up to ``end``; looks every 50 ms."""
+        cdef LogState *s = &self.state
+        cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
+        cdef int64_t left
+        cdef uint32_t seen = bell.seen
+        with nogil:
+            while mq_load32(&bell.word) == seen and mq_load64(&s.written) < end:
+                left = until - s.os.monotonic_ns(s.os)
+                if left <= 0:
+                    break
+                futex_wait(&bell.word, seen, min(left, <int64_t> 50000000))
+        bell.seen = mq_load32(&bell.word)
+
     def keep_prefaulted(self, Bell bell) -> None:
         """Keep the window ahead of the written position writable until the bell rings or the log rolls. GIL: released.
 

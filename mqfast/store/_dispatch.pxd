@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport QueueState, QueueTable
 from mqfast.store._index_file cimport IndexState
+from mqfast.store._log_state cimport LogState
 from mqfast.store._mapped_file cimport Lease
 from mqfast.store._os cimport Mutex
 from mqfast.store._record cimport Found, Record
@@ -22,6 +23,9 @@ cdef struct Walk:
     int64_t *delays
     int max_level
     int64_t *published      # dispatched position, moved after each record, or NULL
+    LogState *follow        # the log whose limit is asked for again when it was reached, or NULL
+    bint hide_unflushed     # of that log
+    int64_t last_limit      # how far it may go with that
     # in and out
     int64_t at
     int64_t key_done

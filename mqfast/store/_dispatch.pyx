@@ -47,6 +47,7 @@ cdef enum Stop:
     AT_MISMATCH = 8
     AT_PLACE = 9        # a record that says it stands elsewhere
 
+cdef int64_t MAX_FOLLOW = 256 << 20      # a walk behind a busy log ends some time: others wait for the dispatch lock, or for the thread to stop
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
@@ -102,6 +103,23 @@ cdef int64_t tags_code_of(Walk *w) noexcept nogil:
     return code
 
 
+cdef bint _has_more(Walk *w) noexcept nogil:
+    """The limit was reached: has the log grown meanwhile? Then it is the new limit.
+
+    Coming back to Python for it would need the GIL, for which a thread that computes makes the dispatcher wait 5 ms each time; it would
+    fall behind that thread's puts for ever, and they would leave their units to it for ever.
+    """
+    cdef int64_t limit
+    if w.follow == NULL:
+        return False
+    # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
+    limit = min(readable(w.follow, w.hide_unflushed), w.last_limit)
+    if limit <= w.at or mq_load64(&w.follow.dispatched) != w.at:
+        return False
+    w.limit = limit
+    return True
+
+
 cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     """Go on from w.at until something needs the GIL."""
     cdef const uint8_t *p
@@ -110,7 +128,7 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     cdef Record *r = &w.record
     cdef int outcome
     while True:
-        if w.at >= w.limit:
+        if w.at >= w.limit and not _has_more(w):
             return AT_LIMIT
         p = w.base + (w.at - w.file_start)
         available = min(w.limit, w.file_end) - w.at
@@ -197,7 +215,8 @@ cdef class Dispatcher:
         self.catch_up()
 
     def step(self, int64_t limit=-1) -> int:
-        """Dispatch up to ``limit`` (default: what readers may see); returns the records done. GIL: released while walking.
+        """Dispatch up to ``limit`` (default: what readers may see, and what they may see by then); returns the records done. GIL: released
+        while walking.
 
         Raises: CorruptFile when the log cannot be read on (kept in ``error``), DiskFull, StorageError when a queue or the index needs room;
         the next call goes on where this one stopped.
@@ -206,7 +225,8 @@ cdef class Dispatcher:
         cdef Walk w
         cdef int stop = AT_LIMIT
         cdef int64_t begun
-        if limit < 0:
+        cdef bint follow = limit < 0
+        if follow:
             limit = readable(&log.state, log.hide_unflushed)
         take(self.mutex)
         try:
@@ -221,6 +241,9 @@ cdef class Dispatcher:
             w.dispatch = True
             w.dispatch_from = w.index_from = 0
             w.published = &log.state.dispatched
+            w.follow = &log.state if follow else NULL
+            w.hide_unflushed = log.hide_unflushed
+            w.last_limit = limit + MAX_FOLLOW
             w.records = 0
             w.key_done = self.key_done
             w.last_start = -1
@@ -266,6 +289,7 @@ cdef class Dispatcher:
         w.flushed_time = flushed_time
         w.unflushed_from = -1
         w.published = NULL
+        w.follow = NULL
         w.records = 0
         w.key_done = 0
         w.last_start = -1
@@ -295,14 +319,13 @@ cdef class Dispatcher:
         cdef QueueTable table = self.table
         cdef int stop
         cdef bint indexing = self.index is not None
-        cdef int64_t whole_limit = w.limit
         w.delays = self.delays
         w.max_level = self.max_level
         w.light = self.queues.light
         while True:
             file = log.file_at(w.at)
             if file is None:
-                return AT_LIMIT if w.at >= whole_limit else AT_BLANK
+                return AT_LIMIT if w.at >= w.limit else AT_BLANK
             held = lease(file)
             w.base = held.base
             w.file_start = file.start_offset
@@ -331,7 +354,7 @@ cdef class Dispatcher:
                 progress(w.at)
             if stop != AT_BLANK:
                 return stop
-            if log.file_at(w.file_end) is None or w.file_end > whole_limit:
+            if log.file_at(w.file_end) is None or w.file_end > w.limit:
                 return AT_BLANK
             w.at = w.file_end
             if w.published != NULL:

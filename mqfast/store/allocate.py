@@ -111,6 +111,17 @@ class AllocateMappedFileService:
         """The log goes on in ``file``: think about the ones behind it."""
         self.service.wake()
 
+    def _ahead(self, current: MappedFile) -> tuple[int, int]:
+        """How many files to have behind this one, and the position of the log at which that may change."""
+        most = self._config.preallocate_files
+        if current.file_bytes > _EAGER_BYTES:
+            for number, quarters in enumerate((2, 3)):
+                position = current.start_offset + current.file_bytes * quarters // 4
+                if self._log.written < position:
+                    return min(most, number), position
+            most = min(most, 2)
+        return most, current.start_offset + current.file_bytes
+
     def _next_start(self) -> int | None:
         """Start of the next file to make, or None when there are enough."""
         current = self._log.current_file
@@ -118,10 +129,7 @@ class AllocateMappedFileService:
             return self._urgent if self._urgent not in self._ready else None
         if current is None or time.monotonic() < self._retry_at:
             return None
-        ahead = self._config.preallocate_files
-        if current.file_bytes > _EAGER_BYTES:
-            used = self._log.written - current.start_offset
-            ahead = min(ahead, 0 if used * 2 < current.file_bytes else 1 if used * 4 < current.file_bytes * 3 else 2)
+        ahead, _ = self._ahead(current)
         for number in range(1, ahead + 1):
             start = current.start_offset + number * current.file_bytes
             if start not in self._ready and self._log.find_file(start) is None:
@@ -130,7 +138,11 @@ class AllocateMappedFileService:
 
     def _turn(self, bell: Bell) -> None:
         if not self.step():
-            bell.sleep(0.05)
+            current = self._log.current_file
+            if current is None or time.monotonic() < self._retry_at:
+                bell.sleep(0.05)
+            else:  # without the GIL until there may be something to do: a look would stop a putter
+                self._log.nap_until_written(bell, self._ahead(current)[1], 1.0)
 
     def step(self) -> bool:
         """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""

@@ -7,11 +7,13 @@ logged once and kept in ``error``; it never ends the loop.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 
 from mqfast.store._commit_log import Bell
+from mqfast.store._os import name_thread
 
 __all__ = ["Service"]
 
@@ -63,6 +65,8 @@ class Service:
         return self._stopping
 
     def _run(self) -> None:
+        with contextlib.suppress(MemoryError):
+            name_thread(f"mqfast-{self.name}")
         while not self._stopping:
             try:
                 self._turn(self._bell)

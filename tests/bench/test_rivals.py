@@ -122,7 +122,7 @@ def test_targets_and_document(run: ModuleType) -> None:
     rows = {row[0]: row for row in run.targets(results)}
     what = rows["put 40 B from Python, mqfast"]
     assert what[1:4] == ("0.64x (90 ns, 140 ns)", f"<= 0.6x {run.CHRONICLE}", False)
-    assert rows["sync flush, 16 waiters"][3:] == (True, "durable")
+    assert rows["sync flush, 16 waiters"][3:5] == (True, "durable")
     assert len(rows) == 2
 
     class Named:
@@ -135,6 +135,41 @@ def test_targets_and_document(run: ModuleType) -> None:
     assert "| put 40 B from Python, mqfast | 0.64x (90 ns, 140 ns) |" in text
     assert "- x is left out: why" in text
     assert "- lmdb: durable 1 KiB not measured (it broke)" in text
+
+
+def test_a_miss_is_explained_by_a_floor_of_the_same_run(run: ModuleType) -> None:
+    """Only where what the floor measured shows that nothing could get there; a bad figure alone is no reason."""
+
+    def why(floor_ns: float) -> str:
+        results = run.Results()
+        results.add("durable 1 KiB", "mqfast", {"ns": 200_000.0})
+        results.add("durable 1 KiB", run.ROCKETMQ, {"ns": 280_000.0})
+        results.add("durable 1 KiB", run.FLOOR, {"ns": floor_ns})
+        (row,) = run.targets(results)
+        assert row[3] is False
+        return str(row[5])
+
+    assert "make 6.7 k/s" in why(150_000.0)
+    assert why(120_000.0) == ""
+    assert "sync flush, 1 waiters (>= 2x RocketMQ): not explained" in run.document(
+        [], run.Results(), [], [], [("sync flush, 1 waiters", "1.4x", ">= 2x RocketMQ", False, "durable", "")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "beside", "explained"), [(20_000, 20_000, True), (500, 9_000, True), (500, 600, False)]
+)
+def test_a_tail_is_explained_by_the_noise_of_the_same_run(
+    run: ModuleType, noise: int, beside: int, explained: bool
+) -> None:
+    """A loop that stores nothing missed the target as well: alone, or beside a process that writes as much."""
+    pytest.importorskip("hdrh.histogram")
+    results = run.Results()
+    for name, ns in (("mqfast", 30_000), (run.NOISE, noise), (run.NOISE_BESIDE, beside)):
+        results.add("paced 20,000/s", name, {"due": [[ns, 1000]]})
+    row = next(row for row in run.targets(results) if row[0] == "p99 at 20,000/s, mqfast")
+    assert row[3] is False
+    assert bool(row[5]) is explained
 
 
 def test_the_document_keeps_what_is_around(run: ModuleType, tmp_path: Path) -> None:

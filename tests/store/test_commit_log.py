@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,50 @@ def test_a_nap_ends_with_its_time_or_with_the_bell(tmp_path: Path) -> None:
         assert store.log.nap(bell, 0) is True
 
 
+def test_a_nap_ends_where_the_log_was_written_up_to(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        bell = Bell()
+        end = store.put("T", b"x").size
+        began = time.monotonic()
+        store.log.nap_until_written(bell, end, 60)
+        bell.ring()
+        store.log.nap_until_written(bell, end + 1, 60)
+        assert time.monotonic() - began < 30
+        store.log.nap_until_written(bell, end + 1, 0.001)
+        sleeper = threading.Thread(target=store.log.nap_until_written, args=(bell, end + 1, 60))
+        sleeper.start()
+        store.put("T", b"x")
+        sleeper.join(30)
+        assert not sleeper.is_alive()
+
+
+def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for everything it ends behind what was put while it walked; asked for a part it ends there."""
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        current = store._index.current
+
+        def and_another() -> Any:
+            if store.put_count < 3:
+                store.put("T", b"later", keys="k")
+            return current()
+
+        end = store.put("T", b"first", keys="k").size
+        monkeypatch.setattr(store._index, "current", and_another)
+        assert store._dispatcher.step(end) == 1
+        assert (store.put_count, store.log.dispatched) == (3, end)
+        store.put("T", b"last", keys="k")
+
+        def one_more() -> Any:
+            if store.put_count < 5:
+                store.put("T", b"meanwhile", keys="k")
+            return current()
+
+        monkeypatch.setattr(store._index, "current", one_more)
+        assert store._dispatcher.step() == 4
+        assert (store.put_count, store.log.dispatched) == (5, store.log.written)
+        assert bodies(store) == [b"first", b"later", b"later", b"last", b"meanwhile"]
+
+
 def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
     """Files that went before their records were dispatched: they are not waited for."""
     with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
@@ -248,3 +293,26 @@ def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_pat
         with pytest.raises(StorageError, match="prefault"):
             store.log.keep_prefaulted(Bell())
         store.put("T", b"refused")
+
+
+def test_a_further_queue_file_has_all_its_blocks_at_once(sim: Sim) -> None:
+    """Else the dispatcher would come back for more of them while puts go on; on a full disk it takes what it needs."""
+    settings = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 40_000}
+    config = StoreConfig.tiny(preallocate_files=0, **settings)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    put = store.producer("T", 0).put
+    for _ in range(2001):
+        put(b"x")
+    store._dispatcher.step()
+    first, second = (store._queues.get("T", 0).file_list[number] for number in (0, 1))
+    assert (first.allocated, second.allocated) == (40_000, 40_000)
+    for _ in range(1999):
+        put(b"x")
+    store._dispatcher.step()
+    sim.fault("fallocate", 1, errno.ENOSPC)
+    put(b"x")
+    store._dispatcher.step()
+    assert store._queues.get("T", 0).file_list[2].allocated == 4096
+    assert store.max_offset("T", 0) == 4001
+    store.close()
+    sim.free()

@@ -6,7 +6,9 @@ Room: tests/store.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,23 @@ def test_a_failed_turn_is_told_once_and_the_loop_goes_on(caplog: pytest.LogCaptu
     service.stop()
     service.stop()
     assert (service.is_running, service.is_stopping) == (False, True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of threads are seen in /proc")
+def test_the_system_shows_the_name_of_the_loop() -> None:
+    names: list[str] = []
+    told = threading.Event()
+
+    def turn(bell: Bell) -> None:
+        names.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text())
+        told.set()
+        bell.sleep(60)
+
+    service = Service("prefault", turn)
+    service.start()
+    assert told.wait(30)
+    service.stop()
+    assert names[0] == "mqfast-prefault\n"
 
 
 def test_a_loop_that_cannot_even_tell_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

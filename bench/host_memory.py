@@ -1,0 +1,64 @@
+"""Memory that the machine really has: what a virtual machine's host took back is asked for before anything is measured.
+
+A host with free page reporting takes the pages that its guest does not use; the next touch of each costs twenty times
+what the one after costs (here 9.4 and 0.4 us for 4 KiB), in whatever store happens to touch it. It must never change
+the machine for longer than the run: the one setting that it changes is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_REPORTING_ORDER = Path("/sys/module/page_reporting/parameters/page_reporting_order")
+_NEVER = "11"  # free blocks have orders up to 10
+# Advice of Linux that the standard library has no name for.
+_HUGE_PAGES, _POPULATE_WRITE = 14, 23
+_PIECE_BYTES = 1 << 30
+
+
+def available_bytes() -> int:
+    """What the kernel says could be used without swapping; 0 where it says nothing."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def touch(most_bytes: int) -> int:
+    """Write to so much memory, at most three quarters of what is available, and give it back. Returns: bytes."""
+    wanted = min(most_bytes, available_bytes() // 4 * 3)
+    touched = 0
+    with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+        while touched < wanted:
+            piece = min(_PIECE_BYTES, wanted - touched)
+            memory = held.enter_context(mmap.mmap(-1, piece, flags=mmap.MAP_PRIVATE))
+            memory.madvise(_HUGE_PAGES)
+            memory.madvise(_POPULATE_WRITE)
+            touched += piece
+    return touched
+
+
+@contextlib.contextmanager
+def kept(most_bytes: int = 1 << 60) -> Iterator[str]:
+    """Have so much memory backed by the host while the block runs, where root asks for it. Yields: what was done."""
+    before = ""
+    with contextlib.suppress(OSError):
+        order = _REPORTING_ORDER.read_text()
+        _REPORTING_ORDER.write_text(_NEVER)
+        before = order
+    try:
+        told = f"{touch(most_bytes) / 2**30:.0f} GiB touched before the run"
+        if before:
+            told += ", free page reporting to the host off meanwhile"
+        elif os.path.exists(_REPORTING_ORDER):
+            told += ", the host may take free pages back meanwhile"
+        yield told
+    finally:
+        if before:
+            with contextlib.suppress(OSError):
+                _REPORTING_ORDER.write_text(before)
