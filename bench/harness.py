@@ -66,9 +66,13 @@ class Table:
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
-    def add(self, what: str, figure: str, target: str, met: bool | None, durability: str = "page cache") -> None:
-        """Add a line; met None: nothing to compare with."""
-        self.rows.append(Row(what, figure, target, met, durability, reason(what) if met is False else ""))
+    def add(
+        self, what: str, figure: str, target: str, met: bool | None, durability: str = "page cache", why: str = ""
+    ) -> None:
+        """Add a line; met None: nothing to compare with. why: the reason when it is missed, if the floor of this run
+        gives one; else that of reasons.py.
+        """
+        self.rows.append(Row(what, figure, target, met, durability, (why or reason(what)) if met is False else ""))
 
 
 class Floor:

@@ -68,6 +68,11 @@ def noise_alone(alone: str, beside: str) -> str:
     )
 
 
+def noise_above(figures: str) -> str:
+    """The tail of paced puts beside another store's, which had its turns at other moments."""
+    return f"there a loop that stores nothing was slower than the other store as well: {figures}"
+
+
 def sync_floor(rate: str) -> str:
     """Sync flush beside RocketMQ."""
     return (

@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 import host_memory  # noqa: E402
 import java_side  # noqa: E402
 from latency import LONGEST_NS, PERCENTILES, machine, steal_ms  # noqa: E402
-from reasons import new_pages, noise_alone, sync_floor  # noqa: E402
+from reasons import new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -348,11 +348,14 @@ def targets(results: Results) -> list[Target]:
             for other in (CHRONICLE, ROCKETMQ):
                 theirs = results.percentiles(column, other)
                 if theirs is not None:
-                    better = all(ours[part] <= theirs[part] for part in limits)
+                    worse = [part for part in limits if ours[part] > theirs[part]]
                     text = ", ".join(f"{part} {_time(theirs[part])}" for part in limits)
-                    rows.append(
-                        (f"p99 to max at {rate:,}/s, {name}", f"{other}: {text}", "better at each", better, cached, "")
-                    )
+                    least = {part: max(noise[part], beside[part]) for part in worse}
+                    why = ""
+                    if worse and all(least[part] >= theirs[part] for part in worse):
+                        why = noise_above(", ".join(f"{part} {_time(ns)}" for part, ns in least.items()))
+                    what = f"p99 to max at {rate:,}/s, {name}"
+                    rows.append((what, f"{other}: {text}", "better at each", not worse, cached, why))
     for threads in (1, *THREADS):
         column = "durable 1 KiB" + (f", {threads} threads" if threads > 1 else "")
         ours_ns, theirs_ns = results.median(column, "mqfast"), results.median(column, ROCKETMQ)

@@ -25,7 +25,7 @@ cdef struct Walk:
     int64_t *published      # dispatched position, moved after each record, or NULL
     LogState *follow        # the log whose limit is asked for again when it was reached, or NULL
     bint hide_unflushed     # of that log
-    int64_t last_limit      # how far it may go with that
+    int64_t last_limit      # it asks no more once it is here
     # in and out
     int64_t at
     int64_t key_done
@@ -47,6 +47,7 @@ cdef class Dispatcher:
     cdef object queues              # QueueStore: makes queues, knows batch and light queues
     cdef object index               # IndexService, or None
     cdef Mutex mutex                # the dispatch lock
+    cdef public int64_t follow_bytes    # how far a walk goes behind what readers saw when it began
     cdef public object error        # what stopped the dispatch for good
     cdef int64_t key_done           # keys of the current record that are in the index already
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown

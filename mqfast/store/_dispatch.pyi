@@ -9,6 +9,7 @@ from mqfast.store._consume_queue import QueueTable
 
 class Dispatcher:
     error: BaseException | None
+    follow_bytes: int
     def __init__(
         self, log: CommitLog, table: QueueTable, queues: Any, index: Any, delay_levels_ms: Sequence[int]
     ) -> None: ...

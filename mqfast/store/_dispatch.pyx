@@ -113,8 +113,8 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     if w.follow == NULL:
         return False
     # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
-    limit = min(readable(w.follow, w.hide_unflushed), w.last_limit)
-    if limit <= w.at or mq_load64(&w.follow.dispatched) != w.at:
+    limit = readable(w.follow, w.hide_unflushed)
+    if w.at >= w.last_limit or limit <= w.at or mq_load64(&w.follow.dispatched) != w.at:
         return False
     w.limit = limit
     return True
@@ -196,6 +196,7 @@ cdef class Dispatcher:
         self.queues = queues
         self.index = index
         self.mutex = Mutex()
+        self.follow_bytes = MAX_FOLLOW
         self.max_level = min(63, len(delay_levels_ms))
         for level in range(1, self.max_level + 1):
             self.delays[level] = delay_levels_ms[level - 1]
@@ -243,7 +244,7 @@ cdef class Dispatcher:
             w.published = &log.state.dispatched
             w.follow = &log.state if follow else NULL
             w.hide_unflushed = log.hide_unflushed
-            w.last_limit = limit + MAX_FOLLOW
+            w.last_limit = limit + self.follow_bytes
             w.records = 0
             w.key_done = self.key_done
             w.last_start = -1

@@ -172,6 +172,18 @@ def test_a_tail_is_explained_by_the_noise_of_the_same_run(
     assert bool(row[5]) is explained
 
 
+@pytest.mark.parametrize(("noise", "explained"), [(25_000, True), (15_000, False)])
+def test_a_tail_beside_another_store(run: ModuleType, noise: int, explained: bool) -> None:
+    """Worse than it, but so was a loop that stores nothing; or that one was better."""
+    pytest.importorskip("hdrh.histogram")
+    results = run.Results()
+    for name, ns in (("mqfast", 30_000), (run.CHRONICLE, 20_000), (run.NOISE, noise), (run.NOISE_BESIDE, noise)):
+        results.add("paced 20,000/s", name, {"due": [[ns, 1000]]})
+    row = next(row for row in run.targets(results) if row[0] == "p99 to max at 20,000/s, mqfast")
+    assert row[3] is False
+    assert bool(row[5]) is explained
+
+
 def test_the_document_keeps_what_is_around(run: ModuleType, tmp_path: Path) -> None:
     """Only what stands between the marks is replaced."""
     path = tmp_path / "benchmarks.md"

@@ -202,6 +202,7 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
             return current()
 
         monkeypatch.setattr(store._index, "current", one_more)
+        store._dispatcher.follow_bytes = 1  # the walk asks once more, and goes to the end of a record all the same
         assert store._dispatcher.step() == 4
         assert (store.put_count, store.log.dispatched) == (5, store.log.written)
         assert bodies(store) == [b"first", b"later", b"later", b"last", b"meanwhile"]
