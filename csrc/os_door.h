@@ -71,7 +71,32 @@ struct mq_os {
     int (*sync_filesystem)(mq_os *,
                            int fd); /* all of it; errors since fd was opened. -ENOSYS: not here, or not reliable */
     void *state;                    /* of the table's owner */
+    uint64_t tick_hold;             /* processor ticks for which a reading of clock_ms may be used again; 0: never */
 };
+
+/* The last reading of the wall clock. Whoever holds the lock that guards it calls mq_wall_ms. */
+typedef struct {
+    uint64_t at; /* the processor's counter just before the reading */
+    int64_t ms;
+} mq_tick;
+
+/* Wall clock, ms since the epoch, at most some 20 us late. A reading costs 21 ns, a look at the processor's counter 9: while the counter
+ * says that next to no time went by, the last reading serves. */
+static inline int64_t mq_wall_ms(mq_os *os, mq_tick *tick) {
+#if defined(__x86_64__)
+    if (os->tick_hold != 0) {
+        uint64_t now = __builtin_ia32_rdtsc();
+        /* a counter that went back (another machine, a suspended one) is far ahead as an unsigned number */
+        if (now - tick->at >= os->tick_hold) {
+            tick->at = now;
+            tick->ms = os->clock_ms(os);
+        }
+        return tick->ms;
+    }
+#endif
+    (void)tick;
+    return os->clock_ms(os);
+}
 
 /* The real operating system. */
 mq_os *mq_os_real(void);

@@ -55,6 +55,7 @@ from mqfast.store._os cimport (
     mq_put32,
     mq_put64,
     mq_store64,
+    mq_wall_ms,
     os_error,
     populate,
     take,
@@ -125,7 +126,7 @@ cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const 
     if in_place:
         mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
     if now < 0:
-        now = s.os.clock_ms(s.os)
+        now = mq_wall_ms(s.os, &s.tick)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
     mq_store64(&s.lock_since_ms, now)
@@ -185,7 +186,7 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
     if now < 0:
-        now = s.os.clock_ms(s.os)
+        now = mq_wall_ms(s.os, &s.tick)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
     mq_store64(&s.lock_since_ms, now)

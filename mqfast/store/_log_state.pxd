@@ -1,7 +1,7 @@
 # What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
 # Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._os cimport mq_os
+from mqfast.store._os cimport mq_os, mq_tick
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
@@ -38,6 +38,7 @@ cdef struct LogState:
     int64_t last_store_timestamp
     int64_t dispatched              # physical offset up to which queues and index agree with the log; published
     mq_os *os
+    mq_tick tick                    # the last reading of the wall clock
     int64_t puts
     int64_t lock_since_ms           # when the put lock was taken; 0: free
     bint inline_dispatch

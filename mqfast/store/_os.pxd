@@ -1,5 +1,5 @@
 # The one door to the operating system, and the C of csrc/, which is linked into this extension only: the others reach it by cimport.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from *:
     """
@@ -89,7 +89,11 @@ cdef extern from "os_door.h" nogil:
         int64_t (*monotonic_ns)(mq_os *) noexcept nogil
         int (*sync_filesystem)(mq_os *, int fd) noexcept nogil
         void *state
+        uint64_t tick_hold
+    ctypedef struct mq_tick:
+        pass
     mq_os *mq_os_real()
+    int64_t mq_wall_ms(mq_os *os, mq_tick *tick)
 
 cdef extern from "bus_guard.h" nogil:
     ctypedef struct mq_damage:

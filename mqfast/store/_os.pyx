@@ -249,9 +249,11 @@ cdef class OsDoor:
         """Let the wall clock stand at ``now_ms`` (int, ms), or run again (None)."""
         if now_ms is None:
             self.table.clock_ms = mq_os_real().clock_ms
+            self.table.tick_hold = mq_os_real().tick_hold
             return
         self.table.state = <void *> <size_t> <int64_t> now_ms
         self.table.clock_ms = _fixed_clock_ms
+        self.table.tick_hold = 0
 
     def read_file(self, path, max_bytes=64 << 20) -> bytes:
         """The whole file; refuses one longer than ``max_bytes``."""

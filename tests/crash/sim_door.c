@@ -710,16 +710,35 @@ sim *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks) 
     s->tick_us = 1000;
     s->mono_ns = 1000000000;
     s->real_clocks = real_clocks;
-    *table = (mq_os){sim_open,           sim_close,        sim_fallocate,
-                     sim_ftruncate,      sim_fstat,        sim_stat,
-                     sim_mmap,           sim_munmap,       sim_madvise,
-                     sim_mlock,          sim_munlock,      sim_msync,
-                     sim_seek_data,      sim_pread,        sim_pwrite,
-                     sim_fdatasync,      sim_fsync,        sim_rename,
-                     sim_unlink,         sim_mkdir,        sim_rmdir,
-                     sim_sync_directory, sim_statvfs,      sim_lock_byte,
-                     sim_clock_ms,       sim_monotonic_ns, sim_sync_filesystem,
-                     s};
+    *table = (mq_os){sim_open,
+                     sim_close,
+                     sim_fallocate,
+                     sim_ftruncate,
+                     sim_fstat,
+                     sim_stat,
+                     sim_mmap,
+                     sim_munmap,
+                     sim_madvise,
+                     sim_mlock,
+                     sim_munlock,
+                     sim_msync,
+                     sim_seek_data,
+                     sim_pread,
+                     sim_pwrite,
+                     sim_fdatasync,
+                     sim_fsync,
+                     sim_rename,
+                     sim_unlink,
+                     sim_mkdir,
+                     sim_rmdir,
+                     sim_sync_directory,
+                     sim_statvfs,
+                     sim_lock_byte,
+                     sim_clock_ms,
+                     sim_monotonic_ns,
+                     sim_sync_filesystem,
+                     s,
+                     0};
     return s;
 }
 

@@ -5,6 +5,7 @@ Room: tests/store. Written for a line that could be left out without any test fa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,3 +43,19 @@ def test_a_clock_that_goes_back_does_not_take_store_times_with_it(tmp_path: Path
     door.fix_clock(T0 - 7_200_000)
     with mqfast.open(tmp_path / "store", door=door) as store:
         assert WAYS[way](store).store_timestamp == T0 + 1
+
+
+def test_store_times_are_those_of_the_wall_clock(tmp_path: Path) -> None:
+    """A put may use the clock reading of the one before for some 20 us: never a time to come, nor one of long ago."""
+    late: list[int] = []
+    with mqfast.open(tmp_path / "store") as store:
+        put = store.producer("T").put
+        for number in range(20_000):
+            if number % 1000 == 0:
+                time.sleep(0.002)  # a reading that is too old to serve again
+            before = time.time_ns() // 1_000_000
+            stored = put(b"x").store_timestamp
+            assert stored <= time.time_ns() // 1_000_000
+            late.append(before - stored)
+    assert max(late) <= 1, "the millisecond that ended while the last reading still served"
+    assert sum(1 for ms in late if ms > 0) < len(late) // 10
