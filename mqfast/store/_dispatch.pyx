@@ -47,7 +47,7 @@ cdef enum Stop:
     AT_MISMATCH = 8
     AT_PLACE = 9        # a record that says it stands elsewhere
 
-cdef int64_t MAX_FOLLOW = 256 << 20      # a walk behind a busy log ends some time: others wait for the dispatch lock, or for the thread to stop
+cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends soon: a get may wait for the dispatch lock, a close for the thread
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
