@@ -34,10 +34,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import host_memory
-
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 KINDS = ("memory", "mmap", "pool")
 LONGEST_NS = 60_000_000_000
@@ -271,6 +267,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--path", type=Path, default=None, help="directory on the disk that is measured")
     parser.add_argument("--json", type=Path, help="write the rows to this file as well")
     arguments = parser.parse_args(argv)
+    import host_memory  # beside this file, which tests import without its folder
+
     try:
         import hdrh.histogram  # noqa: F401
     except ImportError:
