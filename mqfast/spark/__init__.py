@@ -6,6 +6,8 @@ Importing this package imports neither. See ``docs/spark.md``.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -47,10 +49,17 @@ def register(spark: SparkSession) -> None:
 def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> SparkSession.Builder:
     """Set what makes the source fast, but for what was set already: ``conf(SparkSession.builder).getOrCreate()``.
 
+    A session that a program makes for itself on this machine runs its workers by the program's own Python
+    (PYSPARK_PYTHON, unless it is set): Spark would take the first ``python3`` of the path, which may lack mqfast.
+
     Args: local_checkpoints: set LOCAL_CHECKPOINTS too. All local files of the session are then without checksums.
     """
     given = dict(getattr(builder, "_options", {}))
     for name, value in {**SETTINGS, **(LOCAL_CHECKPOINTS if local_checkpoints else {})}.items():
         if name not in given:
             builder = builder.config(name, value)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "PYSPARK_SUBMIT_ARGS" in os.environ
+    local = str(given.get("spark.master", "local")).startswith("local")
+    if local and not submitted and "spark.pyspark.python" not in given:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder

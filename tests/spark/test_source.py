@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -351,6 +353,35 @@ def test_the_schemas_of_all_views_are_those_that_spark_expects(spark: SparkSessi
 def test_registering_by_hand_works_as_well(spark: SparkSession, store: Path) -> None:
     register(spark)
     assert load(spark, store, columns="topic").count() == 240
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "python"),
+    [
+        ({}, {}, sys.executable),
+        ({"spark.master": "local[2]"}, {}, sys.executable),
+        ({"spark.master": "local[2]"}, {"PYSPARK_PYTHON": "/mine"}, "/mine"),
+        ({"spark.master": "spark://host:7077"}, {}, None),
+        ({"spark.pyspark.python": "env/bin/python"}, {}, None),
+        ({}, {"PYSPARK_GATEWAY_PORT": "1"}, None),
+        ({}, {"PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell"}, None),
+    ],
+)
+def test_workers_of_a_local_session_run_by_the_python_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], environment: dict[str, str], python: str | None
+) -> None:
+    from pyspark.sql import SparkSession
+
+    for name in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.setenv(name, "to be taken back")
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    builder = SparkSession.Builder()
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    conf(builder)
+    assert os.environ.get("PYSPARK_PYTHON") == python
 
 
 def test_conf_sets_what_matters_and_leaves_what_is_set() -> None:
