@@ -60,8 +60,8 @@ def _run(source: Source, rows: DataFrame, target: str, path: Path | None) -> tup
 
 
 def _stream(source: Source, target: str, path: Path | None, **options: str) -> tuple[float, float]:
-    """The whole store; see _run."""
-    given = {"columns": FULL, "startingOffsets": "earliest", "maxBytesPerTrigger": BATCH_BYTES, **options}
+    """The whole store, by default in one batch; see _run."""
+    given = {"columns": FULL, "startingOffsets": "earliest", **options}
     return _run(source, source.spark.readStream.format("mqfast").options(**given).load(str(source.store)), target, path)
 
 
@@ -72,8 +72,8 @@ def _floor_stream(source: Source) -> tuple[float, float]:
 
 
 def test_a_whole_store_as_a_stream(benchmark: BenchmarkFixture, source: Source, table: Table) -> None:
-    """Four batches, to noop, beside the batch read."""
-    whole: dict[str, list[float]] = {"ours": [], "floor": []}
+    """To noop, beside the batch read: without a limit, which is one batch, and in four batches."""
+    whole: dict[str, list[float]] = {"one": [], "four": [], "floor": []}
 
     def noted(what: str, run: tuple[float, float]) -> float:
         whole[what].append(run[0])
@@ -81,21 +81,24 @@ def test_a_whole_store_as_a_stream(benchmark: BenchmarkFixture, source: Source, 
 
     works = {
         "batch": lambda: _seconds(_read(source, FULL)),
-        "stream": lambda: noted("ours", _stream(source, "noop", None)),
+        "one": lambda: noted("one", _stream(source, "noop", None)),
+        "four": lambda: noted("four", _stream(source, "noop", None, maxBytesPerTrigger=BATCH_BYTES)),
         "floor": lambda: noted("floor", _floor_stream(source)),
     }
-    batch, stream, floor = interleaved(*works.values(), rounds=ROUNDS)
-    benchmark.pedantic(works["stream"], rounds=1)
-    ratio, median = ratio_of(batch, stream), statistics.median(stream)
-    table.add(
-        "Spark: stream, AvailableNow, its batches",
-        f"{source.bytes / median / 1e9:.2f} GB/s, {source.rows / median / 1e6:.2f} M rows/s, {ratio:.2f}x batch, "
-        f"{ratio_of(stream, floor):.2f}x the floor's time",
-        ">= 0.7x batch",
-        None if QUICK else ratio >= 0.7,
-    )
-    ours, least = (statistics.median(whole[what][1 : 1 + ROUNDS]) for what in whole)
-    table.add("Spark: stream, AvailableNow, with start and end", f"{ours:.2f} s, floor {least:.2f} s", "", None)
+    batch, one, four, floor = interleaved(*works.values(), rounds=ROUNDS)
+    benchmark.pedantic(works["one"], rounds=1)
+    for what, seconds, target in (("its batch", one, 0.7), (f"in {BATCHES} batches", four, None)):
+        ratio, median = ratio_of(batch, seconds), statistics.median(seconds)
+        table.add(
+            f"Spark: stream, AvailableNow, {what}",
+            f"{source.bytes / median / 1e9:.2f} GB/s, {source.rows / median / 1e6:.2f} M rows/s, {ratio:.2f}x batch, "
+            f"{ratio_of(seconds, floor):.2f}x the time of the floor in {BATCHES} batches",
+            f">= {target}x batch" if target else "",
+            None if QUICK or target is None else ratio >= target,
+        )
+    begun = {what: statistics.median(whole[what][1 : 1 + ROUNDS]) for what in whole}
+    text = f"{begun['one']:.2f} s, in {BATCHES} batches {begun['four']:.2f} s, floor {begun['floor']:.2f} s"
+    table.add("Spark: stream, AvailableNow, with start and end", text, "", None)
 
 
 def _triggers(query: StreamingQuery, put: Callable[[], None]) -> list[int]:
