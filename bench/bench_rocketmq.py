@@ -163,4 +163,5 @@ def test_reads(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Fl
     figure = (
         f"{mine / java:.1f}x ({mine / 1e9:.2f} GB/s, {java / 1e9:.2f} GB/s; floor: CRC alone {walk / 1e9:.2f} GB/s)"
     )
-    table.add("recovery beside RocketMQ", figure, ">= 10x RocketMQ", mine >= 10 * java)
+    why = "reading the bytes from memory once, for nothing but their CRC, is less than that" if walk < 10 * java else ""
+    table.add("recovery beside RocketMQ", figure, ">= 10x RocketMQ", mine >= 10 * java, why=why)

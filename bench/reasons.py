@@ -34,11 +34,6 @@ _REASONS = (
         "a log that grows without a rest needs new pages as fast as it is written; what the kernel takes to make them "
         "is printed in the row",
     ),
-    (
-        r"^recovery beside RocketMQ",
-        "the bytes have to be read from memory once: the row prints what a C loop with nothing but their CRC makes; "
-        "ten times RocketMQ's rate is out of reach where that is less",
-    ),
 )
 
 
