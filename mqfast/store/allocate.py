@@ -139,10 +139,11 @@ class AllocateMappedFileService:
     def _turn(self, bell: Bell) -> None:
         if not self.step():
             current = self._log.current_file
-            if current is None or time.monotonic() < self._retry_at:
+            end = self._ahead(current)[1] if current is not None else 0
+            if self._log.written >= end or time.monotonic() < self._retry_at:
                 bell.sleep(0.05)
             else:  # without the GIL until there may be something to do: a look would stop a putter
-                self._log.nap_until_written(bell, self._ahead(current)[1], 1.0)
+                self._log.nap_until_written(bell, end, 1.0)
 
     def step(self) -> bool:
         """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""

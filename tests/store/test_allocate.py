@@ -6,13 +6,18 @@ Room: tests/store.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store.small_store import SMALL, bodies
 
 import mqfast
+from mqfast.config import StoreConfig
 from mqfast.errors import PoolExhausted, StoreBusy, StoreClosed
 from mqfast.store import allocate
+from mqfast.store._commit_log import Bell
+from mqfast.store._mapped_file import MappedFile
+from mqfast.store._os import OsDoor
 
 
 def test_a_file_that_is_not_ready_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +60,22 @@ def test_nothing_is_made_for_a_store_that_closes(tmp_path: Path) -> None:
     with pytest.raises(StoreClosed, match="closing"):
         store._allocate.take(4096)
     assert store._allocate.step() is False
+
+
+def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path) -> None:
+    """As after a crash between the end of a file and the first record of the next: there is nothing to wait for."""
+
+    class EndedLog:
+        def __init__(self, file: MappedFile) -> None:
+            self.current_file, self.written, self.path = file, file.start_offset + file.file_bytes, str(tmp_path)
+
+        def nap_until_written(self, bell: Bell, end: int, seconds: float) -> None:
+            """As the log's own: it is there already."""
+            assert end > self.written, "a nap that ends at once"
+
+    door = OsDoor()
+    log: Any = EndedLog(MappedFile.create(door, tmp_path / f"{0:020}", 0, 4096))
+    service = allocate.AllocateMappedFileService(door, log, StoreConfig.tiny(preallocate_files=0))
+    service._turn(Bell())
+    log.written -= 100
+    service._turn(Bell())
