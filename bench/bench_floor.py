@@ -26,21 +26,8 @@ WALK_BYTES = scaled(256 << 20)
 HEADER = 91 + 5 + 10  # fixed fields, topic, tag property
 
 
-def _single(store: mqfast.MessageStore, body: bytes, count: int) -> Callable[[], float]:
-    put = store.producer("Bench", 0, "TagA").put
-
-    def work() -> float:
-        began = time.perf_counter_ns()
-        for _ in repeat(None, count):
-            put(body)
-        return (time.perf_counter_ns() - began) / count
-
-    return work
-
-
-def _empty_call(body: bytes, count: int) -> Callable[[], float]:
-    """The cheapest call that Python can make with one argument, in the same loop."""
-    call = [].count
+def _calls(call: Callable[[bytes], object], body: bytes, count: int) -> Callable[[], float]:
+    """ns of one call."""
 
     def work() -> float:
         began = time.perf_counter_ns()
@@ -87,9 +74,9 @@ def test_single(
     count = scaled(PUTS)
     with mqfast.open(place / "store") as store:
         works = (
-            _single(store, b"x" * size, count),
+            _calls(store.producer("Bench", 0, "TagA").put, b"x" * size, count),
             lambda: floor.copy_ns(place, size, WALK_BYTES // (size + HEADER), HEADER),
-            _empty_call(b"x" * size, count),
+            _calls([].count, b"x" * size, count),  # the cheapest call that Python can make with one argument
         )
         found = benchmark.pedantic(lambda: interleaved(*works), rounds=1)
     _row(table, f"producer.put {size} B beside the floor", found, limit)

@@ -35,7 +35,8 @@ def table() -> Table:
 
 @pytest.fixture(scope="session", autouse=True)
 def _memory() -> Iterator[None]:
-    with host_memory.kept(_KEPT_BYTES):
+    with host_memory.kept(_KEPT_BYTES) as told:
+        _TABLE.notes.append(told)
         yield
 
 
@@ -78,6 +79,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     write = terminalreporter.write_line
     terminalreporter.section("targets")
     write(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {sys.version.split()[0]}")
+    for note in _TABLE.notes:
+        write(note)
     head = Row("what", "measured", "target", None, "durability")
     rows = [head, *_TABLE.rows]
     widths = [max(len(getattr(row, name)) for row in rows) for name in ("what", "figure", "target", "durability")]

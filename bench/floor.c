@@ -21,100 +21,84 @@ static int64_t now_ns(void) {
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+/* A new file of so many bytes, mapped; its name is gone at once. allocated: with blocks, as a log file has them. NULL: failed */
+static uint8_t *map_new(const char *path, int64_t bytes, int allocated) {
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) return NULL;
+    unlink(path);
+    int rc = ftruncate(fd, bytes);
+#if defined(__linux__)
+    if (rc == 0 && allocated) rc = fallocate(fd, 0, 0, bytes);
+#else
+    (void)allocated;
+#endif
+    void *base = rc == 0 ? mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    close(fd);
+    return base == MAP_FAILED ? NULL : base;
+}
+
 /* ns for count records of size bytes each with header_bytes of other fields, into a mapping made writable beforehand; -1: failed */
 int64_t floor_ns(const char *path, const uint8_t *body, int64_t size, int64_t header_bytes, int64_t count) {
-    int64_t record = size + header_bytes, bytes = record * count, took = -1;
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0) return -1;
-    if (ftruncate(fd, bytes) == 0) {
-        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (base != MAP_FAILED) {
-            if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) != 0) memset(base, 0, (size_t)bytes);
-            int64_t start = now_ns();
-            for (int64_t i = 0; i < count; i++) {
-                uint8_t *at = base + i * record;
-                uint32_t crc = mq_crc32_copy(at + header_bytes, body, (size_t)size);
-                memset(at, (int)(crc & 1), (size_t)header_bytes);
-            }
-            took = now_ns() - start;
-            munmap(base, (size_t)bytes);
-        }
+    int64_t record = size + header_bytes, bytes = record * count;
+    uint8_t *base = map_new(path, bytes, 0);
+    if (base == NULL) return -1;
+    if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) != 0) memset(base, 0, (size_t)bytes);
+    int64_t start = now_ns();
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t *at = base + i * record;
+        uint32_t crc = mq_crc32_copy(at + header_bytes, body, (size_t)size);
+        memset(at, (int)(crc & 1), (size_t)header_bytes);
     }
-    close(fd);
-    unlink(path);
+    int64_t took = now_ns() - start;
+    munmap(base, (size_t)bytes);
     return took;
 }
 
 /* ns to read count records of a mapped file once, and to copy their bodies into a buffer of their own for each batch: what columns of all fields
  * cannot do without; -1: failed */
 int64_t gather_floor_ns(const char *path, int64_t size, int64_t header_bytes, int64_t count, int64_t batch) {
-    int64_t record = size + header_bytes, bytes = record * count, took = -1;
+    int64_t record = size + header_bytes, bytes = record * count;
     volatile uint8_t seen = 0;
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0) return -1;
-    if (ftruncate(fd, bytes) == 0) {
-        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (base != MAP_FAILED) {
-            memset(base, 1, (size_t)bytes);
-            int64_t start = now_ns();
-            for (int64_t i = 0; i < count; i += batch) {
-                int64_t n = count - i < batch ? count - i : batch;
-                uint8_t *copy = malloc((size_t)(n * size));
-                if (copy == NULL) break;
-                for (int64_t k = 0; k < n; k++)
-                    memcpy(copy + k * size, base + (i + k) * record + header_bytes, (size_t)size);
-                seen += copy[n * size - 1];
-                free(copy);
-            }
-            took = now_ns() - start;
-            munmap(base, (size_t)bytes);
-        }
+    uint8_t *base = map_new(path, bytes, 0);
+    if (base == NULL) return -1;
+    memset(base, 1, (size_t)bytes);
+    int64_t start = now_ns();
+    for (int64_t i = 0; i < count; i += batch) {
+        int64_t n = count - i < batch ? count - i : batch;
+        uint8_t *copy = malloc((size_t)(n * size));
+        if (copy == NULL) break;
+        for (int64_t k = 0; k < n; k++) memcpy(copy + k * size, base + (i + k) * record + header_bytes, (size_t)size);
+        seen += copy[n * size - 1];
+        free(copy);
     }
-    close(fd);
-    unlink(path);
+    int64_t took = now_ns() - start;
+    munmap(base, (size_t)bytes);
     return took;
 }
 
 /* ns to walk over count records of a mapped file that the page cache holds, and to take the CRC of each body; -1: failed */
 int64_t walk_floor_ns(const char *path, int64_t size, int64_t header_bytes, int64_t count) {
-    int64_t record = size + header_bytes, bytes = record * count, took = -1;
+    int64_t record = size + header_bytes, bytes = record * count;
     volatile uint32_t seen = 0;
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0) return -1;
-    if (ftruncate(fd, bytes) == 0) {
-        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (base != MAP_FAILED) {
-            memset(base, 1, (size_t)bytes);
-            int64_t start = now_ns();
-            for (int64_t i = 0; i < count; i++)
-                seen ^= mq_crc32(0, base + i * record + header_bytes, (size_t)size) ^ base[i * record];
-            took = now_ns() - start;
-            munmap(base, (size_t)bytes);
-        }
-    }
-    close(fd);
-    unlink(path);
+    uint8_t *base = map_new(path, bytes, 0);
+    if (base == NULL) return -1;
+    memset(base, 1, (size_t)bytes);
+    int64_t start = now_ns();
+    for (int64_t i = 0; i < count; i++)
+        seen ^= mq_crc32(0, base + i * record + header_bytes, (size_t)size) ^ base[i * record];
+    int64_t took = now_ns() - start;
+    munmap(base, (size_t)bytes);
     return took;
 }
 
 /* ns to make fresh, allocated pages of a file writable: what the kernel takes for every new byte of the log; -1: failed */
 int64_t page_floor_ns(const char *path, int64_t bytes) {
     int64_t took = -1;
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0) return -1;
-#if defined(__linux__)
-    if (fallocate(fd, 0, 0, bytes) != 0) bytes = -1;
-#endif
-    if (bytes > 0) {
-        uint8_t *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (base != MAP_FAILED) {
-            int64_t start = now_ns();
-            if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) == 0) took = now_ns() - start;
-            munmap(base, (size_t)bytes);
-        }
-    }
-    close(fd);
-    unlink(path);
+    uint8_t *base = map_new(path, bytes, 1);
+    if (base == NULL) return -1;
+    int64_t start = now_ns();
+    if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) == 0) took = now_ns() - start;
+    munmap(base, (size_t)bytes);
     return took;
 }
 
@@ -144,31 +128,24 @@ int64_t sustained_floor_ns(const char *path, const uint8_t *body, int64_t size, 
     int64_t took = -1, record = size + header_bytes;
     page_maker maker = {.bytes = record * count};
     pthread_t id;
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (fd < 0) return -1;
-#if defined(__linux__)
-    if (fallocate(fd, 0, 0, maker.bytes) != 0) maker.bytes = 0;
+    maker.base = map_new(path, maker.bytes, 1);
+    if (maker.base == NULL) return -1;
+#if defined(MADV_HUGEPAGE)
+    madvise(maker.base, (size_t)maker.bytes, MADV_HUGEPAGE);
 #endif
-    maker.base = maker.bytes ? mmap(NULL, (size_t)maker.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    if (maker.base != MAP_FAILED) {
-        madvise(maker.base, (size_t)maker.bytes, MADV_HUGEPAGE);
-        if (pthread_create(&id, NULL, make_pages, &maker) == 0) {
-            int64_t start = now_ns();
-            for (int64_t i = 0; i < count; i++) {
-                uint8_t *p = maker.base + i * record;
-                memset(p, 1, (size_t)header_bytes);
-                uint32_t crc = mq_crc32_copy(p + header_bytes, body, (size_t)size);
-                memcpy(p, &crc, 4);
-                if ((i & 255) == 0) __atomic_store_n(&maker.written, i * record, __ATOMIC_RELEASE);
-            }
-            took = now_ns() - start;
-            __atomic_store_n(&maker.stop, 1, __ATOMIC_RELEASE);
-            pthread_join(id, NULL);
+    if (pthread_create(&id, NULL, make_pages, &maker) == 0) {
+        int64_t start = now_ns();
+        for (int64_t i = 0; i < count; i++) {
+            uint8_t *at = maker.base + i * record;
+            uint32_t crc = mq_crc32_copy(at + header_bytes, body, (size_t)size);
+            memset(at, (int)(crc & 1), (size_t)header_bytes);
+            if ((i & 255) == 0) __atomic_store_n(&maker.written, i * record, __ATOMIC_RELEASE);
         }
-        munmap(maker.base, (size_t)maker.bytes);
+        took = now_ns() - start;
+        __atomic_store_n(&maker.stop, 1, __ATOMIC_RELEASE);
+        pthread_join(id, NULL);
     }
-    close(fd);
-    unlink(path);
+    munmap(maker.base, (size_t)maker.bytes);
     return took;
 }
 

@@ -65,6 +65,7 @@ class Table:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.notes: list[str] = []
 
     def add(
         self, what: str, figure: str, target: str, met: bool | None, durability: str = "page cache", why: str = ""

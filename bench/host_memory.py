@@ -20,13 +20,38 @@ _HUGE_PAGES, _POPULATE_WRITE = 14, 23
 _PIECE_BYTES = 1 << 30
 
 
-def available_bytes() -> int:
-    """What the kernel says could be used without swapping; 0 where it says nothing."""
+def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """What could be used without swapping, and without being killed for it: the least of what the kernel has and of
+    what the control groups of this process may still take. 0 where nothing says so.
+    """
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (proc / "meminfo").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+    least = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+    for limit, used in _groups(proc, cgroups):
+        with contextlib.suppress(OSError, ValueError):  # the root has no limit, and "max" is none
+            least = min(least, max(0, int(limit.read_text()) - int(used.read_text())))
+    return least
+
+
+def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, Path]]:
+    """Files with limit and use of each control group of this process, of version 2 and of version 1."""
+    try:
+        groups = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
+    except OSError:
+        return
+    for number, controllers, path in groups:
+        if number == "0":
+            top, limit, used = cgroups, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            top, limit, used = cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")  # in a container it may be named as the host sees it: then only the top is there
+        for place in (group, *group.parents):
+            if place == top or top in place.parents:
+                yield place / limit, place / used
 
 
 def touch(most_bytes: int) -> int:

@@ -58,8 +58,9 @@ def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> S
     for name, value in {**SETTINGS, **(LOCAL_CHECKPOINTS if local_checkpoints else {})}.items():
         if name not in given:
             builder = builder.config(name, value)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "PYSPARK_SUBMIT_ARGS" in os.environ
-    local = str(given.get("spark.master", "local")).startswith("local")
-    if local and not submitted and "spark.pyspark.python" not in given:
+    # Each of them may name a master that the builder does not know of.
+    elsewhere = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys()
+    local = str(given.get("spark.master", "" if elsewhere else "local")).startswith("local")
+    if local and "spark.pyspark.python" not in given:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder

@@ -7,7 +7,6 @@ logged once and kept in ``error``; it never ends the loop.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -65,8 +64,10 @@ class Service:
         return self._stopping
 
     def _run(self) -> None:
-        with contextlib.suppress(MemoryError):
+        try:
             name_thread(f"mqfast-{self.name}")
+        except MemoryError:
+            pass  # a loop without a name works as well
         while not self._stopping:
             try:
                 self._turn(self._bell)

@@ -364,6 +364,9 @@ def test_registering_by_hand_works_as_well(spark: SparkSession, store: Path) -> 
         ({"spark.master": "spark://host:7077"}, {}, None),
         ({"spark.pyspark.python": "env/bin/python"}, {}, None),
         ({}, {"PYSPARK_GATEWAY_PORT": "1"}, None),
+        ({}, {"SPARK_HOME": "/opt/spark"}, None),
+        ({}, {"SPARK_CONF_DIR": "/etc/spark"}, None),
+        ({"spark.master": "local[2]"}, {"SPARK_HOME": "/opt/spark"}, sys.executable),
         ({}, {"PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell"}, None),
     ],
 )
@@ -372,7 +375,7 @@ def test_workers_of_a_local_session_run_by_the_python_of_the_program(
 ) -> None:
     from pyspark.sql import SparkSession
 
-    for name in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_HOME", "SPARK_CONF_DIR"):
         monkeypatch.setenv(name, "to be taken back")
         monkeypatch.delenv(name)
     for name, value in environment.items():

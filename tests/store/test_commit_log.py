@@ -197,15 +197,21 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
         store.put("T", b"last", keys="k")
 
         def one_more() -> Any:
-            if store.put_count < 5:
+            if store.put_count < wanted:
                 store.put("T", b"meanwhile", keys="k")
             return current()
 
+        wanted = 5
         monkeypatch.setattr(store._index, "current", one_more)
         store._dispatcher.follow_bytes = 1  # the walk asks once more, and goes to the end of a record all the same
         assert store._dispatcher.step() == 4
         assert (store.put_count, store.log.dispatched) == (5, store.log.written)
         assert bodies(store) == [b"first", b"later", b"later", b"last", b"meanwhile"]
+        store.put("T", b"the end", keys="k")
+        wanted = 7
+        store._dispatcher.follow_bytes = 0  # so far and no further, however much is put
+        assert store._dispatcher.step() == 1
+        assert (store.put_count, store.log.dispatched < store.log.written) == (7, True)
 
 
 def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
