@@ -1,31 +1,8 @@
-# The log: append under one put lock, and the files that it stands in.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._consume_queue cimport QueueState
+# The log: its files and positions.
+from libc.stdint cimport int64_t, uint32_t, uint8_t
 from mqfast.store._log_state cimport LogState
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport Mutex, OsDoor, mq_load32
-from mqfast.store._record cimport Draft, Record
-
-cdef struct Appended:
-    int64_t physical_offset
-    int64_t queue_offset
-    int64_t store_timestamp
-    int32_t size
-
-# Lock held by the caller for these.
-cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes,
-                       const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
-                       const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
-                       int64_t now, Appended *out) noexcept nogil
-cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
-                        int64_t now, Appended *out) noexcept nogil
-cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:
-    """May nothing be appended for this queue: the log takes nothing now, or the queue's topic was deleted?"""
-    return mq_load32(&s.flags) != 0 or q.deleted
-# Not held for this.
-cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk) noexcept nogil
-
-
+from mqfast.store._os cimport Mutex, OsDoor
 cdef class Bell:
     cdef uint32_t word
     cdef uint32_t seen

@@ -1,17 +1,14 @@
-"""CommitLog: append under one put lock, roll over, and find a record by its physical offset (RocketMQ: CommitLog, MappedFileQueue). How
-its bytes come to the disk: _group_commit.pyx.
+"""CommitLog: the files of the log, its positions, roll over, and find a record by its physical offset (RocketMQ: CommitLog,
+MappedFileQueue). How bytes come to its end: _append.pyx; how they come to the disk: _group_commit.pyx.
 
-It must never write a byte before every check has passed, and never let the holder of the put lock wait for the GIL, allocate or sync.
-Positions are physical offsets: flushed <= committed <= written. Formats: FORMAT.md.
-
-The order of one append: record bytes, size word (release), queue unit where it can be put at once, `dispatched`, `written` (release). A reader
-that sees `written` therefore sees the record whole; a reader in another process that sees the size word sees the rest of the record.
+It must never let the holder of the put lock wait for the GIL, allocate or sync. Positions are physical offsets: flushed <= committed <=
+written. Formats: FORMAT.md.
 """
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memset
-from mqfast.store._consume_queue cimport PUT_DONE, ConsumeQueue, QueueState, queue_put
+from mqfast.store._append cimport prefault_piece
+from mqfast.store._consume_queue cimport ConsumeQueue
 from mqfast.store._group_commit cimport call_waiters, commit_up_to, flush_up_to, latch, readable
 from mqfast.store._log_state cimport (
     LOG_CLOSED,
@@ -19,9 +16,6 @@ from mqfast.store._log_state cimport (
     LOG_FORKED,
     LOG_REFUSING,
     LOG_SLAVE,
-    APPEND_MOVED,
-    APPEND_NO_ROOM,
-    APPEND_OK,
     BLANK_BYTES,
     RING,
     LogState,
@@ -33,7 +27,6 @@ from mqfast.store._os cimport (
     OsDoor,
     check,
     crc31,
-    crc32_copy,
     futex_wait,
     futex_wake_all,
     give,
@@ -41,21 +34,15 @@ from mqfast.store._os cimport (
     lock,
     lock_wait,
     mq_add32,
-    mq_cas64,
     mq_and32,
-    mq_get32,
     mq_load32,
     mq_load64,
     mq_lock_try,
     mq_or32,
     mq_os,
-    mq_prefetchw,
     mq_publish32,
-    mq_put16,
     mq_put32,
-    mq_put64,
     mq_store64,
-    mq_wall_ms,
     os_error,
     populate,
     take,
@@ -64,13 +51,9 @@ from mqfast.store._os cimport (
 from mqfast.store._record cimport (
     MAGIC_BLANK,
     REC_OK,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
     Record,
     StoredMessage,
     check_crc,
-    finish_record,
     make_message,
     offset_in_queue,
     parse_record,
@@ -95,159 +78,7 @@ from mqfast.store import paths as _paths
 
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
-cdef int64_t POPULATE_STEP = 512 << 10  # one populate call: short enough that a rising rate is seen between two
-cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
-cdef int LOST = 5                        # EIO: a page or a whole file is gone
 cdef int64_t SYNC_WINDOW = 8 << 20       # prefault with sync flush: a quarter of a second at the fastest rate measured, and it does not grow
-
-
-# --- append: the put lock is held ----------------------------------------------------------------------------------------
-
-cdef int append_simple(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *body, int32_t body_bytes,
-                       const uint8_t *topic, int32_t topic_bytes, const uint8_t *key, int32_t key_bytes,
-                       const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
-                       int64_t now, Appended *out) noexcept nogil:
-    """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields.
-
-    topic comes with its length byte. now: its store time, or -1 for the clock's. Copy and CRC are one pass that reads each byte once, so
-    that they agree even when the caller's buffer changes meanwhile; into cold log memory the pass costs no more than the copy alone.
-    """
-    cdef int32_t property_total = properties_bytes + (key_bytes + 6 if key != NULL else 0)
-    cdef int32_t total = 88 + body_bytes + topic_bytes + 2 + property_total
-    cdef int64_t physical = s.written
-    cdef int64_t position = physical - s.file_start
-    cdef bint in_place
-    cdef uint8_t *p
-    cdef uint8_t *at
-    if position + total + BLANK_BYTES > s.file_bytes:
-        return APPEND_NO_ROOM
-    # nothing older waits for the dispatcher, which then leaves the queue's unit to the put: only now may its fields be looked at
-    in_place = s.inline_dispatch and not dispatch_later and mq_load64(&s.dispatched) == physical
-    if in_place:
-        mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
-    if now < 0:
-        now = mq_wall_ms(s.os, &s.tick)
-    if now < s.last_store_timestamp:
-        now = s.last_store_timestamp
-    mq_store64(&s.lock_since_ms, now)
-    p = s.base + position
-    memcpy(p + 4, header + 4, 84)
-    mq_put64(p + 20, q.next_offset)
-    mq_put64(p + 28, physical)
-    mq_put64(p + 40, now)
-    mq_put64(p + 56, now)
-    mq_put32(p + 84, body_bytes)
-    mq_put32(p + 8, <int32_t> (crc32_copy(p + 88, body, body_bytes) & 0x7FFFFFFF))
-    at = p + 88 + body_bytes
-    memcpy(at, topic, topic_bytes)
-    at += topic_bytes
-    mq_put16(at, <short> property_total)
-    at += 2
-    memcpy(at, properties, properties_bytes)
-    if key != NULL:
-        at += properties_bytes      # TAGS come before KEYS in the order of Java's map
-        memcpy(at, "KEYS\x01", 5)
-        memcpy(at + 5, key, key_bytes)
-        at[5 + key_bytes] = 2
-    mq_publish32(p, total)
-    if in_place and queue_put(q, physical, total, tags_code, q.next_offset) == PUT_DONE:
-        q.last_store_timestamp = now
-        mq_store64(&s.dispatched, physical + total)
-    out.physical_offset = physical
-    out.queue_offset = q.next_offset
-    out.store_timestamp = now
-    out.size = total
-    mq_store64(&q.next_offset, q.next_offset + 1)
-    mq_store64(&s.puts, s.puts + 1)
-    mq_store64(&s.written, physical + total)
-    mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
-    mq_store64(&s.lock_since_ms, 0)
-    mq_prefetchw(p + total)
-    mq_prefetchw(p + total + 64)
-    mq_prefetchw(p + total + 128)
-    return APPEND_OK
-
-
-cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
-                        int64_t now, Appended *out) noexcept nogil:
-    """A record that is complete but for offsets, store time and size; always left to dispatch.
-
-    expected: the queue offset that its properties were made for, or -1. advance: queue offsets that it takes (an inner batch: several).
-    now: its store time, or -1 for the clock's.
-    """
-    cdef int64_t physical = s.written
-    cdef int64_t position = physical - s.file_start
-    cdef int64_t queue_offset
-    cdef int32_t transaction = sys_flag & TRANSACTION_MASK
-    cdef bint counted = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
-    cdef uint8_t *p
-    if expected >= 0 and q.next_offset != expected:
-        return APPEND_MOVED
-    if position + total + BLANK_BYTES > s.file_bytes:
-        return APPEND_NO_ROOM
-    if now < 0:
-        now = mq_wall_ms(s.os, &s.tick)
-    if now < s.last_store_timestamp:
-        now = s.last_store_timestamp
-    mq_store64(&s.lock_since_ms, now)
-    queue_offset = q.next_offset if counted else 0
-    p = s.base + position
-    finish_record(record, total, queue_offset, physical, now, sys_flag, s.crc_property)
-    memcpy(p + 4, record + 4, total - 4)
-    mq_publish32(p, total)
-    out.physical_offset = physical
-    out.queue_offset = queue_offset
-    out.store_timestamp = now
-    out.size = total
-    if counted:
-        mq_store64(&q.next_offset, q.next_offset + advance)
-    mq_store64(&s.puts, s.puts + 1)
-    mq_store64(&s.written, physical + total)
-    mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
-    mq_store64(&s.lock_since_ms, 0)
-    return APPEND_OK
-
-
-cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk) noexcept nogil:
-    """Claim the next piece ahead of the written position, up to end, and make its pages writable.
-
-    The prefault thread and batches that outrun it share the work this way. Returns: 1 done, 0 nothing to do, -errno. The put lock is not held.
-    of_file: only while the log is in the file that starts there; -1: in any. to_disk: the zeros go to the disk as well. A block that was
-    allocated and never written has to change its state in the filesystem when it is, and a sync waits for the journal to say so: 290 us in
-    place of 130 for a group of 9 KB on ext4. Here that is paid once for the piece, while nobody waits.
-    """
-    cdef int64_t claimed, start, stop, file_start, file_bytes
-    cdef uint8_t *base
-    cdef int rc
-    lock(&s.lock)
-    base = s.base
-    file_start = s.file_start
-    file_bytes = s.file_bytes
-    start = s.written
-    unlock(&s.lock)
-    claimed = mq_load64(&s.prefaulted)
-    start = max(start, claimed)
-    end = min(end, file_start + file_bytes)
-    if s.pooled or file_bytes == 0 or start < file_start or start >= end or (of_file >= 0 and of_file != file_start):
-        return 0
-    stop = min(end, start + POPULATE_STEP)
-    if not mq_cas64(&s.prefaulted, claimed, stop):
-        return 1
-    start = (start - file_start) & ~(PAGE - 1)
-    rc = populate(s.os, base + start, stop - file_start - start)
-    if rc >= 0 and to_disk:
-        mq_or32(&s.ahead, 1)
-        rc = s.os.msync(s.os, base + start, stop - file_start - start)
-        if rc < 0:
-            latch(s, rc)        # the page that failed may hold records by now, and the kernel does not tell twice
-        mq_and32(&s.ahead, 0)   # a sync that ended meanwhile believes itself only now
-        futex_wake_all(&s.ahead)
-        if rc < 0:
-            return rc
-        rc = populate(s.os, base + start, stop - file_start - start)    # the sync took the right to write away
-    if rc == -NO_PAGE:
-        latch(s, -LOST)
-    return rc if rc < 0 else 1
 
 
 # --- waking service threads ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # ConsumeQueue: 20-byte units, and the table by which dispatch finds a queue from the bytes of a record.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport OsDoor
+from mqfast.store._os cimport OsDoor, mq_put32, mq_put64, mq_store64
 
 cdef enum:
     UNIT_BYTES = 20
@@ -48,7 +48,29 @@ cdef struct Scan:
     bint dirty                  # something stands behind the last unit
 
 
-cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil
+cdef inline int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil:
+    """Put one unit by RocketMQ's rules: what is there already is skipped; a wrong place is counted, and still appended to."""
+    cdef int64_t expected = queue_offset * UNIT_BYTES
+    cdef uint8_t *unit
+    if physical_offset + size <= q.max_physical:
+        return PUT_DONE
+    if q.end + UNIT_BYTES > q.room_end:
+        return PUT_NO_ROOM
+    if expected != q.end:
+        if queue_offset != 0 and expected < q.end:
+            return PUT_DONE
+        if q.misplaced == 0:
+            q.misplaced_at = q.end
+        q.misplaced += 1
+    unit = q.units + (q.end - q.file_start)
+    mq_put64(unit, physical_offset)
+    mq_put32(unit + 8, size)
+    mq_put64(unit + 12, tags_code)
+    mq_store64(&q.max_physical, physical_offset + size)
+    mq_store64(&q.end, q.end + UNIT_BYTES)
+    return PUT_DONE
+
+
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 
 

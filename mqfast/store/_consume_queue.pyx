@@ -37,8 +37,7 @@ from mqfast.store import paths as _paths
 cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
 
-cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles its step from there
-cdef int64_t MAX_ROOM = 1 << 20
+cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
 cdef int SHORT_FILE = 1
 
@@ -46,29 +45,6 @@ cdef enum:
     KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
     FIRST_SCAN_BYTES = 4096
     SCAN_BYTES = 65536
-
-
-cdef int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil:
-    """Put one unit by RocketMQ's rules: what is there already is skipped; a wrong place is counted, and still appended to."""
-    cdef int64_t expected = queue_offset * UNIT_BYTES
-    cdef uint8_t *unit
-    if physical_offset + size <= q.max_physical:
-        return PUT_DONE
-    if q.end + UNIT_BYTES > q.room_end:
-        return PUT_NO_ROOM
-    if expected != q.end:
-        if queue_offset != 0 and expected < q.end:
-            return PUT_DONE
-        if q.misplaced == 0:
-            q.misplaced_at = q.end
-        q.misplaced += 1
-    unit = q.units + (q.end - q.file_start)
-    mq_put64(unit, physical_offset)
-    mq_put32(unit + 8, size)
-    mq_put64(unit + 12, tags_code)
-    mq_store64(&q.max_physical, physical_offset + size)
-    mq_store64(&q.end, q.end + UNIT_BYTES)
-    return PUT_DONE
 
 
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
@@ -508,7 +484,7 @@ cdef class ConsumeQueue:
         """
         cdef QueueState *q = &self.state
         cdef MappedFile file
-        cdef int64_t start, step, at
+        cdef int64_t start, at
         cdef bint fresh = not self.files
         if self.closed:
             raise StoreClosed(f"queue {self.topic}/{self.queue_id} was closed or deleted")
@@ -519,8 +495,7 @@ cdef class ConsumeQueue:
                 if q.room_end >= q.end + UNIT_BYTES:
                     return
         if self.tail is not None and q.end < self.tail.start_offset + self.file_bytes:
-            step = min(max(FIRST_ROOM, self.tail.allocated), MAX_ROOM)
-            self.tail.grow(self.tail.allocated + step)
+            self.tail.grow(self.tail.allocated + max(FIRST_ROOM, self.tail.allocated))
             q.room_end = self.tail.start_offset + self.tail.allocated - self.tail.allocated % UNIT_BYTES
             if q.room_end < q.end + UNIT_BYTES:
                 self.make_room(queue_offset)

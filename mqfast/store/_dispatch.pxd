@@ -22,12 +22,14 @@ cdef struct Walk:
     int64_t index_from      # records below have all their keys in the index
     int64_t *delays
     int max_level
-    int64_t *published      # dispatched position, moved after each record, or NULL
+    int64_t *published      # dispatched position, or NULL
     LogState *follow        # the log whose limit is asked for again when it was reached, or NULL
     bint hide_unflushed     # of that log
     int64_t last_limit      # it asks no more once it is here
     # in and out
     int64_t at
+    int64_t shown           # what `published` was set to last; never below: a put may have moved it on
+    bint holding            # the put lock, for the last few records
     int64_t key_done
     int64_t records
     int64_t last_start      # start of the last good record; -1
@@ -39,6 +41,10 @@ cdef struct Walk:
     Found found
     QueueState *queue
     int64_t tags_code
+    # of the last record that has no more to it than a unit: its topic, properties and queue, which `queue` and `tags_code` belong to
+    const uint8_t *same
+    int64_t same_bytes      # -1: the last record was another one
+    int32_t same_id
 
 
 cdef class Dispatcher:

@@ -48,6 +48,8 @@ cdef enum Stop:
     AT_PLACE = 9        # a record that says it stands elsewhere
 
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends soon: a get may wait for the dispatch lock, a close for the thread
+cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
+cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
@@ -110,26 +112,55 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     fall behind that thread's puts for ever, and they would leave their units to it for ever.
     """
     cdef int64_t limit
-    if w.follow == NULL:
+    if w.follow == NULL or w.holding:
         return False
     # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
     limit = readable(w.follow, w.hide_unflushed)
     if w.at >= w.last_limit or limit <= w.at or mq_load64(&w.follow.dispatched) != w.at:
         return False
+    if limit - w.at <= HAND_OVER and not w.hide_unflushed and not w.follow.pooled:
+        # one record behind a thread that puts without a rest is where it would stay: with the lock it comes to the end, and the puts
+        # from then on find nothing that waits, and put their units themselves
+        lock(&w.follow.lock)
+        limit = mq_load64(&w.follow.written)
+        w.holding = limit - w.at <= 2 * HAND_OVER
+        if not w.holding:
+            unlock(&w.follow.lock)
     w.limit = limit
     return True
 
 
+cdef inline void _show(Walk *w) noexcept nogil:
+    """Move the dispatched position. Only forward: once it is at the end of the log puts move it on."""
+    if w.published != NULL and w.shown < w.at:
+        w.shown = w.at
+        mq_store64(w.published, w.at)
+
+
 cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     """Go on from w.at until something needs the GIL."""
+    cdef int stop
+    w.same_bytes = -1       # it stood in another mapping
+    stop = _records(w, table, x, indexing)
+    _show(w)
+    if w.holding:
+        w.holding = False
+        unlock(&w.follow.lock)
+    return stop
+
+
+cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef const uint8_t *p
-    cdef int64_t available
+    cdef int64_t available, n
     cdef int32_t transaction
     cdef Record *r = &w.record
+    cdef Found *f = &w.found
     cdef int outcome
     while True:
-        if w.at >= w.limit and not _has_more(w):
-            return AT_LIMIT
+        if w.at >= w.limit:
+            _show(w)
+            if not _has_more(w):
+                return AT_LIMIT
         p = w.base + (w.at - w.file_start)
         available = min(w.limit, w.file_end) - w.at
         if available <= 0:
@@ -151,21 +182,30 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
         if w.checked and not check_crc(p, r, w.property_crc):
             return AT_BAD
         if w.dispatch and r.physical_offset >= w.dispatch_from:
-            find_properties(r.properties, r.properties_bytes, &w.found)
+            n = r.properties + r.properties_bytes - r.topic
+            if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:
+                w.same_bytes = -1
+                find_properties(r.properties, r.properties_bytes, f)
             transaction = r.sys_flag & TRANSACTION_MASK
             if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK:
-                w.tags_code = tags_code_of(w)
+                if w.same_bytes < 0:
+                    w.tags_code = tags_code_of(w)
                 if r.queue_id < 0 or not 0 <= r.queue_offset <= MAX_QUEUE_OFFSET:
                     return NO_QUEUE
-                if w.light and w.found.multi_dispatch != NULL:
-                    return BY_HAND
-                w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
-                if w.queue == NULL:
-                    return NO_QUEUE
+                if w.same_bytes < 0:
+                    if w.light and f.multi_dispatch != NULL:
+                        return BY_HAND
+                    w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
+                    if w.queue == NULL:
+                        return NO_QUEUE
                 outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
                 if outcome != PUT_DONE:
                     return NO_ROOM
                 w.queue.last_store_timestamp = r.store_timestamp
+                if w.same_bytes < 0 and f.uniq_key == NULL and f.keys == NULL and f.delay == NULL and f.multi_dispatch == NULL:
+                    w.same = r.topic
+                    w.same_bytes = n
+                    w.same_id = r.queue_id
             if indexing and transaction != TRANSACTION_ROLLBACK and (w.found.uniq_key != NULL or w.found.keys != NULL):
                 if x == NULL:
                     return NO_INDEX
@@ -179,8 +219,8 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
         if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:
             w.unflushed_from = w.at
         w.at += r.total
-        if w.published != NULL:
-            mq_store64(w.published, w.at)
+        if w.at - w.shown >= SHOW_BYTES:
+            _show(w)
 
 
 @cython.no_gc_clear
@@ -235,7 +275,8 @@ cdef class Dispatcher:
                 return 0
             if self.error is not None:
                 raise self.error
-            begun = w.at = mq_load64(&log.state.dispatched)
+            begun = w.at = w.shown = mq_load64(&log.state.dispatched)
+            w.holding = False
             w.limit = limit
             w.checked = False
             w.property_crc = False
@@ -290,6 +331,8 @@ cdef class Dispatcher:
         w.flushed_time = flushed_time
         w.unflushed_from = -1
         w.published = NULL
+        w.shown = start
+        w.holding = False
         w.follow = NULL
         w.records = 0
         w.key_done = 0
@@ -346,7 +389,7 @@ cdef class Dispatcher:
                 elif stop == NO_ROOM:
                     self._make_room(w)
                 elif stop == NO_INDEX:
-                    self.index.roll()
+                    self.index.roll(w.limit - w.at)
                 elif stop == BY_HAND:
                     self._by_hand(w, held, x, indexing)
                 else:
@@ -358,8 +401,7 @@ cdef class Dispatcher:
             if log.file_at(w.file_end) is None or w.file_end > w.limit:
                 return AT_BLANK
             w.at = w.file_end
-            if w.published != NULL:
-                mq_store64(w.published, w.at)
+            _show(w)
 
     cdef int _make_room(self, Walk *w) except -1:
         cdef ConsumeQueue queue
@@ -403,8 +445,7 @@ cdef class Dispatcher:
         if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:
             w.unflushed_from = w.at
         w.at += r.total
-        if w.published != NULL:
-            mq_store64(w.published, w.at)
+        _show(w)
         return 0
 
     def locked(self):

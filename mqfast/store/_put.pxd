@@ -1,6 +1,7 @@
 # The Python edge of a put: the cdef base of MessageStore, the bound producer, the result.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._commit_log cimport Appended, CommitLog
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from mqfast.store._append cimport Appended, Template
+from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._log_state cimport LogState
@@ -49,7 +50,7 @@ cdef class PutPath:
     cdef object last_tags
     cdef int64_t last_queue_id
     cdef Producer last_producer
-    cdef bytes last_text                # topic_text of the producer made last
+    cdef bytes last_tail                # of the producer made last
     cdef int contended(self) except -1
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
@@ -66,12 +67,15 @@ cdef class Producer:
     cdef readonly ConsumeQueue queue
     cdef QueueState *q
     cdef LogState *state
-    cdef bytes topic_text               # with its length byte
-    cdef bytes properties
-    cdef int64_t tags_code
-    cdef bint dispatch_later            # keys or a special topic: not put inline
     cdef bint general                   # records that are not the simple kind
-    cdef uint8_t header[88]
-    cdef int fill_header(self) except -1
+    cdef int64_t most_bytes             # body and key that are certainly not too large
+    cdef bytes tail                     # what the template's points to
+    cdef Template template
+    cdef PutResult last                 # what put returned last: used again once nobody else has it
+    cdef PutResult fresh_result(self)
+    cdef int fill_template(self, bytes topic, bytes properties) except -1
     cdef int rebind(self) except -1
-    cdef int append(self, object body, object key, Appended *out) except -1
+    cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1
+    cdef inline int append(self, object body, object key, Appended *out) except -1
+    cdef int append_any(self, object body, object key, Appended *out) except -1
+    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes, Appended *out) except -1

@@ -9,14 +9,15 @@ cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcpy, memset
 from mqfast.store._bodies cimport Bodies, bodies_of, borrow_body
-from mqfast.store._commit_log cimport Appended, CommitLog, append_encoded, append_simple, prefault_piece, refused
+from mqfast.store._commit_log cimport CommitLog
+from mqfast.store._append cimport Appended, Template, append_encoded, append_many, append_simple, refused
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._group_commit cimport flush_up_to
-from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState
+from mqfast.store._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState
 from mqfast.store._os cimport (
     Mutex,
     crc31,
@@ -28,9 +29,7 @@ from mqfast.store._os cimport (
     mq_lock_try,
     mq_prefetchr,
     mq_prefetchw,
-    mq_put16,
     mq_put32,
-    mq_put64,
     take,
     unlock,
 )
@@ -59,12 +58,12 @@ from mqfast.store.results import PutMessageStatus
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+    Py_ssize_t Py_REFCNT(object of)
 
 cdef tuple STATUS = tuple(PutMessageStatus)
 cdef int OK = PutMessageStatus.PUT_OK
 cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
 cdef int64_t MAX_PROPERTIES = 32767
-cdef int64_t CHUNK_BYTES = 64 << 10     # a batch lets go of the put lock this often, so that a single put beside it does not wait long
 cdef int INNER_BATCH = 0x80
 cdef int64_t MAX_INT = 0x7FFFFFFF
 cdef int64_t MIN_INT = -MAX_INT - 1
@@ -166,7 +165,8 @@ cdef class BatchResult:
         if not 0 <= index < self.count:
             raise IndexError(f"expected an index below {self.count}, found {index}")
         r = PutResult.__new__(PutResult)
-        _fill(r, &self.items[index], self.outcome, self.host)
+        _fill(r, &self.items[index], self.outcome)
+        r.host = self.host
         return r
 
     @property
@@ -188,13 +188,12 @@ cdef class BatchResult:
         return f"<BatchResult {self.status.name} {self.count} messages>"
 
 
-cdef inline void _fill(PutResult r, const Appended *a, int outcome, bytes host):
+cdef inline void _fill(PutResult r, const Appended *a, int outcome) noexcept:
     r.physical_offset = a.physical_offset
     r.queue_offset = a.queue_offset
     r.store_timestamp = a.store_timestamp
     r.size = a.size
     r.outcome = outcome
-    r.host = host
 
 
 class Ticket:
@@ -314,6 +313,7 @@ cdef class PutPath:
     cdef int contended(self) except -1:
         """The put lock is held by somebody: let go of the GIL until it is free."""
         cdef LogState *s = self.state
+        self.log.raise_state()      # in a forked child whoever holds the lock does not exist
         held = self.log.lock_held_ms
         if held > self.busy_timeout_ms:
             raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
@@ -362,12 +362,12 @@ cdef class PutPath:
         return Producer(self, topic, queue_id, tags)
 
     @cython.binding(False)
-    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, *, flag=0, sys_flag=0, born_timestamp=None,
-            born_host=None, store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait_store_ok=True):
+    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options):
         """Store one message.
 
-        Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; born_timestamp:
-        ms, default the store time; hosts: ``address:port``; wait_store_ok: with sync flush, wait for the disk.
+        Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; options:
+        the further fields of Message: flag, sys_flag, born_timestamp (ms, default the store time), born_host and store_host
+        (``address:port``), reconsume_times, prepared_transaction_offset, wait_store_ok (with sync flush, wait for the disk; default True).
         Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
         PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
         Durability: async flush: survives a kill of the process; a power cut loses at most the flush interval. Sync flush: survives a power cut
@@ -378,21 +378,20 @@ cdef class PutPath:
         cdef PutResult r
         cdef Appended out
         cdef int outcome = OK
-        if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None
-                and store_host is None and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
-            p = self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags)
+        if properties is None and not options:      # a default that is not looked at costs as much as one that is: hence no list of them
+            p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
             if not p.general:
                 if keys is not None and type(keys) is not str:
                     keys = joined(keys)
-                r = PutResult.__new__(PutResult)      # before the append: what raises MemoryError has stored nothing
+                r = p.last
+                if Py_REFCNT(r) != 2:
+                    r = p.fresh_result()
                 p.append(body, keys or None, &out)
                 if self.sync_flush:
                     outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
-                _fill(r, &out, outcome, self.store_host)
+                _fill(r, &out, outcome)
                 return r
-        return self.put_general(
-            Message(topic, body, queue_id, tags, keys, properties, flag, sys_flag, born_timestamp, born_host, store_host, reconsume_times,
-                    prepared_transaction_offset, wait_store_ok), True)
+        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), True)
 
     def put_message(self, message: Message) -> PutResult:
         """Store one Message; as put."""
@@ -570,7 +569,8 @@ cdef class PutPath:
             PyBuffer_Release(&view)
         if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
             self.log.raise_state()
-        _fill(r, &out, OK, store)
+        _fill(r, &out, OK)
+        r.host = store
         if wait:
             r.outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
         return r
@@ -739,34 +739,46 @@ cdef class Producer:
         self.tags = tags
         store.log.raise_state()
         text = check_topic(topic)
-        self.properties = _properties.encode({_properties.TAGS: tags}) if tags else b""
-        self.tags_code = _properties.tags_code(tags)
         self.state = store.state
         self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
                         or store.state.crc_property)
-        self.topic_text = bytes([min(len(text), 255)]) + text
-        if self.topic_text == store.last_text:
-            self.topic_text = store.last_text       # one copy in the cache for the many queues of a topic
-        store.last_text = self.topic_text
-        self.dispatch_later = topic == "SCHEDULE_TOPIC_XXXX" or store.queues.is_batch(topic)
         self.queue = store.queues.head(topic, queue_id)
         self.q = &self.queue.state
+        self.fresh_result()
         if not self.general:
-            self.fill_header()
+            self.fill_template(text, _properties.encode({_properties.TAGS: tags}) if tags else b"")
 
     @property
     def queue_id(self) -> int:
         """The queue."""
         return self.queue.queue_id
 
-    cdef int fill_header(self) except -1:
-        cdef uint8_t *h = self.header
-        memset(h, 0, 88)
-        mq_put32(h + 4, MAGIC_V1)
-        mq_put32(h + 12, self.queue.queue_id)
-        memcpy(h + 48, PyBytes_AS_STRING(self.store.born_host), 8)
-        memcpy(h + 64, PyBytes_AS_STRING(self.store.store_host), 8)
+    cdef int fill_template(self, bytes topic, bytes properties) except -1:
+        cdef Template *t = &self.template
+        cdef bytes tail = bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
+        if tail == self.store.last_tail:
+            tail = self.store.last_tail         # one copy in the cache for the many queues of a topic
+        self.store.last_tail = self.tail = tail
+        t.tail = <const uint8_t *> PyBytes_AS_STRING(tail)
+        t.tail_bytes = <int32_t> PyBytes_GET_SIZE(tail)
+        t.topic_bytes = <int32_t> PyBytes_GET_SIZE(topic) + 1
+        t.properties_bytes = <int32_t> PyBytes_GET_SIZE(properties)
+        t.tags_code = _properties.tags_code(self.tags)
+        t.dispatch_later = self.topic == "SCHEDULE_TOPIC_XXXX" or self.store.queues.is_batch(self.topic)
+        memset(t.header, 0, 88)
+        mq_put32(t.header + 4, MAGIC_V1)
+        mq_put32(t.header + 12, self.queue.queue_id)
+        memcpy(t.header + 48, PyBytes_AS_STRING(self.store.born_host), 8)
+        memcpy(t.header + 64, PyBytes_AS_STRING(self.store.store_host), 8)
+        self.most_bytes = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - 88 - t.tail_bytes)
         return 0
+
+    cdef PutResult fresh_result(self):
+        """Before the append: what raises MemoryError has stored nothing."""
+        cdef PutResult r = PutResult.__new__(PutResult)
+        r.host = self.store.store_host
+        self.last = r
+        return r
 
     cdef int rebind(self) except -1:
         """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
@@ -775,20 +787,26 @@ cdef class Producer:
             self.q = &self.queue.state
         return 0
 
-    cdef int append(self, object body, object key, Appended *out) except -1:
-        cdef LogState *s = self.state
+    cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1:
+        """Raise MessageTooLarge when a record of these would not fit; the producer's own limit is the stricter one."""
+        cdef int64_t total = 88 + body_bytes + self.template.tail_bytes + key_bytes
+        if body_bytes > self.store.max_body:
+            raise MessageTooLarge(f"body: expected at most {self.store.max_body} bytes, found {body_bytes}")
+        if total + BLANK_BYTES > self.store.log.file_bytes:
+            raise MessageTooLarge(f"record: expected at most {self.store.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+                                  f" end mark), found {total}")
+        return 0
+
+    cdef inline int append(self, object body, object key, Appended *out) except -1:
+        """Bytes without a key go straight through; whatever else there is takes its time."""
+        if key is None and PyBytes_CheckExact(body):
+            return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), NULL, 0, out)
+        return self.append_any(body, key, out)
+
+    cdef int append_any(self, object body, object key, Appended *out) except -1:
         cdef Py_buffer view
-        cdef const uint8_t *p
         cdef const uint8_t *key_text = NULL
-        cdef Py_ssize_t n, key_bytes = 0
-        cdef bint borrowed = False
-        cdef int rc
-        cdef int64_t total
-        cdef uint8_t *state = <uint8_t *> self.q
-        mq_prefetchw(state)         # one of thousands of producers: its queue's lines are in no cache, and are asked for at once
-        mq_prefetchw(state + 64)
-        mq_prefetchr(<void *> self.properties)
-        mq_prefetchr(<void *> self.topic_text)
+        cdef Py_ssize_t key_bytes = 0
         if key is not None:
             if type(key) is not str:
                 raise MessageIllegal(f"key: expected str, found {type(key).__name__}")
@@ -798,49 +816,48 @@ cdef class Producer:
                 raise MessageIllegal(f"key: expected text that has a UTF-8 form, found {key!r}") from error
             if key_bytes == 0:
                 key_text = NULL
-            elif key_bytes + PyBytes_GET_SIZE(self.properties) + 6 > MAX_PROPERTIES:
-                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {key_bytes + 6 + len(self.properties)}")
+            elif key_bytes + self.template.properties_bytes + 6 > MAX_PROPERTIES:
+                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes,"
+                                        f" found {key_bytes + 6 + self.template.properties_bytes}")
             elif memchr(key_text, 1, key_bytes) != NULL or memchr(key_text, 2, key_bytes) != NULL:
                 raise MessageIllegal(f"key: expected text without U+0001 and U+0002, found {key!r}")
         if PyBytes_CheckExact(body):
-            p = <const uint8_t *> PyBytes_AS_STRING(body)
-            n = PyBytes_GET_SIZE(body)
-        else:
-            try:
-                borrow_body(body, &view)
-            except (TypeError, BufferError, ValueError) as error:
-                raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
-            borrowed = True
-            p = <const uint8_t *> view.buf
-            n = view.len
+            return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), key_text, <int32_t> key_bytes, out)
         try:
-            total = 90 + n + PyBytes_GET_SIZE(self.topic_text) + PyBytes_GET_SIZE(self.properties) + (key_bytes + 6 if key_text != NULL else 0)
-            if n > self.store.max_body:
-                raise MessageTooLarge(f"body: expected at most {self.store.max_body} bytes, found {n}")
-            if total + BLANK_BYTES > self.store.log.file_bytes:
-                raise MessageTooLarge(f"record: expected at most {self.store.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
-                                      f" end mark), found {total}")
-            while True:
-                if not mq_lock_try(&s.lock):
-                    self.store.contended()
-                    continue
-                if refused(s, self.q):
-                    unlock(&s.lock)
-                    self.store.log.raise_state()
-                    self.rebind()
-                    continue
-                rc = append_simple(s, self.q, self.header, p, <int32_t> n,
-                                   <const uint8_t *> PyBytes_AS_STRING(self.topic_text), <int32_t> PyBytes_GET_SIZE(self.topic_text),
-                                   key_text, <int32_t> key_bytes,
-                                   <const uint8_t *> PyBytes_AS_STRING(self.properties), <int32_t> PyBytes_GET_SIZE(self.properties),
-                                   self.tags_code, self.dispatch_later or key_text != NULL, -1, out)
-                unlock(&s.lock)
-                if rc == APPEND_OK:
-                    break
-                self.store.log.roll(total)
+            borrow_body(body, &view)
+        except (TypeError, BufferError, ValueError) as error:
+            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
+        try:
+            return self.append_bytes(<const uint8_t *> view.buf, view.len, key_text, <int32_t> key_bytes, out)
         finally:
-            if borrowed:
-                PyBuffer_Release(&view)
+            PyBuffer_Release(&view)
+
+    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes, Appended *out) except -1:
+        """The hot loop: no Python object is touched but to raise."""
+        cdef LogState *s = self.state
+        cdef QueueState *q = self.q
+        cdef int64_t extra = key_bytes + 6 if key != NULL else 0
+        cdef int rc
+        mq_prefetchw(q)             # one of thousands of producers: its queue's lines are in no cache, and are asked for at once
+        mq_prefetchw(<uint8_t *> q + 64)
+        mq_prefetchr(<void *> self.template.tail)
+        if body_bytes + extra > self.most_bytes:
+            self.check_size(body_bytes, extra)
+        while True:
+            if not mq_lock_try(&s.lock):
+                self.store.contended()
+                continue
+            q = self.q              # with the lock: another thread may have rebound this producer
+            if refused(s, q):
+                unlock(&s.lock)
+                self.store.log.raise_state()
+                self.rebind()
+                continue
+            rc = append_simple(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes, -1, out)
+            unlock(&s.lock)
+            if rc == APPEND_OK:
+                break
+            self.store.log.roll(88 + body_bytes + self.template.tail_bytes + extra)
         if mq_load32(&s.flags) & LOG_FAILED:    # the page that it went to may be gone; the word is in the line of the lock
             self.store.log.raise_state()
         return 0
@@ -853,11 +870,13 @@ cdef class Producer:
         cdef int outcome = OK
         if self.general:
             return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
-        r = PutResult.__new__(PutResult)
+        r = self.last
+        if Py_REFCNT(r) != 2:       # besides this name and the producer somebody else has it: the caller, or another thread in here
+            r = self.fresh_result()
         self.append(body, key, &out)
         if self.store.sync_flush:
             outcome = self.store.settle(out.physical_offset + out.size, self.store.sync_timeout_ns)
-        _fill(r, &out, outcome, self.store.store_host)
+        _fill(r, &out, outcome)
         return r
 
     def put_many(self, bodies) -> BatchResult:
@@ -866,8 +885,6 @@ cdef class Producer:
         cdef Py_ssize_t n = given.count, done = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
         cdef LogState *s = self.state
-        cdef int64_t fixed = 90 + PyBytes_GET_SIZE(self.topic_text) + PyBytes_GET_SIZE(self.properties)
-        cdef int64_t limit = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - fixed)
         result.host = self.store.store_host
         if n == 0:
             return result
@@ -876,18 +893,13 @@ cdef class Producer:
         self.store.log.raise_state()
         cdef QueueState *q = self.q
         cdef bint prefault = self.store.log.prefault_window > 0
-        cdef const uint8_t *topic = <const uint8_t *> PyBytes_AS_STRING(self.topic_text)
-        cdef int32_t topic_bytes = <int32_t> PyBytes_GET_SIZE(self.topic_text)
-        cdef const uint8_t *properties = <const uint8_t *> PyBytes_AS_STRING(self.properties)
-        cdef int32_t properties_bytes = <int32_t> PyBytes_GET_SIZE(self.properties)
-        given.fill(limit)
+        given.fill(self.most_bytes)
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         if result.items == NULL:
             raise MemoryError()
         while done < n:
             with nogil:
-                done = _append_many(s, q, self.header, topic, topic_bytes, properties, properties_bytes, self.tags_code,
-                                    self.dispatch_later, fixed, prefault, given.at, given.sizes, result.items, done, n)
+                done = append_many(s, q, &self.template, prefault, given.at, given.sizes, result.items, done, n)
             if done < n or mq_load32(&s.flags) & LOG_FAILED:
                 self.store.log.raise_state()    # a close behind the last message is no failure of this put
             if done < n:
@@ -895,7 +907,7 @@ cdef class Producer:
                     self.rebind()
                     q = self.q
                 else:
-                    self.store.log.roll(fixed + given.sizes[done])
+                    self.store.log.roll(88 + self.template.tail_bytes + given.sizes[done])
         result.count = n
         if self.store.sync_flush:
             result.outcome = self.store.settle(result.end_offset, self.store.sync_timeout_ns)
@@ -903,35 +915,3 @@ cdef class Producer:
 
     def __repr__(self):
         return f"<Producer {self.topic}/{self.queue.queue_id}>"
-
-
-cdef Py_ssize_t _append_many(LogState *s, QueueState *q, const uint8_t *header, const uint8_t *topic, int32_t topic_bytes,
-                             const uint8_t *properties, int32_t properties_bytes, int64_t tags_code, bint dispatch_later,
-                             int64_t fixed, bint prefault, const uint8_t **at, int32_t *sizes, Appended *out,
-                             Py_ssize_t start, Py_ssize_t n) noexcept nogil:
-    """Append from start on, in chunks; returns where it stopped: n, or earlier when a roll is needed or the log was latched."""
-    cdef Py_ssize_t end, i
-    cdef int64_t bytes_, now
-    cdef int rc
-    while start < n:
-        end = start
-        bytes_ = 0
-        while end < n and bytes_ < CHUNK_BYTES:
-            bytes_ += fixed + sizes[end]
-            end += 1
-        if prefault and mq_load64(&s.written) + bytes_ > mq_load64(&s.prefaulted):
-            prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES, -1, False)     # the prefault thread was outrun: help it
-        lock(&s.lock)
-        if refused(s, q):
-            unlock(&s.lock)
-            return start
-        now = s.os.clock_ms(s.os)       # one reading a chunk: it costs as much as the copy of a small body
-        for i in range(start, end):
-            rc = append_simple(s, q, header, at[i], sizes[i], topic, topic_bytes, NULL, 0, properties,
-                               properties_bytes, tags_code, dispatch_later, now, &out[i])
-            if rc != APPEND_OK:
-                unlock(&s.lock)
-                return i
-        unlock(&s.lock)
-        start = end
-    return n

@@ -14,7 +14,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, strcmp
 from mqfast.store._arrow cimport ArrowArray, ArrowSchema
-from mqfast.store._commit_log cimport Appended, append_encoded, prefault_piece, refused
+from mqfast.store._append cimport Appended, append_encoded, prefault_piece, refused
 from mqfast.store._consume_queue cimport QueueState, QueueTable
 from mqfast.store._log_state cimport APPEND_OK, BLANK_BYTES, LogState
 from mqfast.store._os cimport crc31, lock, mq_get32, mq_load64, mq_put16, mq_put32, unlock

@@ -73,6 +73,7 @@ def places(tree: Path) -> dict[str, str]:
     return found
 
 
+_APPEND: Final = "mqfast/store/_append.pyx"
 _DISPATCH: Final = "mqfast/store/_dispatch.pyx"
 _INDEX: Final = "mqfast/store/_index_file.pyx"
 _LOG: Final = "mqfast/store/_commit_log.pyx"
@@ -82,6 +83,7 @@ _POOL: Final = "mqfast/store/_transient_pool.pyx"
 _PUT: Final = "mqfast/store/_put.pyx"
 _QUERY: Final = "mqfast/store/_query.pyx"
 _QUEUE: Final = "mqfast/store/_consume_queue.pyx"
+_UNIT: Final = "mqfast/store/_consume_queue.pxd"
 _READ: Final = "mqfast/store/_read.pyx"
 _RECORD: Final = "mqfast/store/_record.pyx"
 _CHECKPOINT: Final = "mqfast/store/checkpoint.py"
@@ -152,7 +154,7 @@ MUTANTS: Final = (
     # --- the log
     Mutant(
         "room-one-byte-short",
-        _LOG,
+        _APPEND,
         "    cdef uint8_t *at\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
         "    cdef uint8_t *at\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "a record would leave 7 bytes in its file, too few for the end mark",
@@ -160,7 +162,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "general-room-one-byte-short",
-        _LOG,
+        _APPEND,
         "        return APPEND_MOVED\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
         "        return APPEND_MOVED\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "the same, for a record of any kind",
@@ -179,23 +181,24 @@ MUTANTS: Final = (
     ),
     Mutant(
         "size-word-before-record",
-        _LOG,
-        "    p = s.base + position\n    memcpy(p + 4, header + 4, 84)\n",
-        "    p = s.base + position\n    mq_publish32(p, total)\n    memcpy(p + 4, header + 4, 84)\n",
+        _APPEND,
+        "    p = s.base + position\n    memcpy(p + 4, t.header + 4, 84)\n",
+        "    p = s.base + position\n    mq_publish32(p, total)\n    memcpy(p + 4, t.header + 4, 84)\n",
         "another process that sees the size word must see the record",
         ("test_another_process_that_sees_the_size_sees_the_record",),
     ),
     Mutant(
         "written-before-record",
-        _LOG,
-        "    p = s.base + position\n    memcpy(p + 4, header + 4, 84)\n",
-        "    p = s.base + position\n    mq_store64(&s.written, physical + total)\n    memcpy(p + 4, header + 4, 84)\n",
+        _APPEND,
+        "    p = s.base + position\n    memcpy(p + 4, t.header + 4, 84)\n",
+        "    p = s.base + position\n    mq_store64(&s.written, physical + total)\n"
+        "    memcpy(p + 4, t.header + 4, 84)\n",
         "a reader that sees the written position must see the record",
         ("test_a_reader_that_sees_the_end_sees_the_record",),
     ),
     Mutant(
         "store-time-goes-back",
-        _LOG,
+        _APPEND,
         "    if now < s.last_store_timestamp:\n"
         "        now = s.last_store_timestamp\n"
         "    mq_store64(&s.lock_since_ms, now)\n"
@@ -207,7 +210,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "general-store-time-goes-back",
-        _LOG,
+        _APPEND,
         "    if now < s.last_store_timestamp:\n"
         "        now = s.last_store_timestamp\n"
         "    mq_store64(&s.lock_since_ms, now)\n"
@@ -218,11 +221,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys-before-tags",
-        _LOG,
-        "    memcpy(at, properties, properties_bytes)\n    if key != NULL:\n        at += properties_bytes      #",
-        "    memcpy(at + (key_bytes + 6 if key != NULL else 0), properties, properties_bytes)\n"
-        "    if key != NULL:\n"
-        "        at += 0      #",
+        _APPEND,
+        "        at += t.tail_bytes          # TAGS come before KEYS in the order of Java's map\n",
+        "        memcpy(at + t.topic_bytes + 8 + key_bytes, at + t.topic_bytes + 2, t.properties_bytes)\n"
+        "        at += t.topic_bytes + 2\n",
         "equal messages must give the bytes that Java gives",
         ("test_equal_messages_have_equal_properties",),
     ),
@@ -303,7 +305,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "failure-ahead-ignored",
-        _LOG,
+        _APPEND,
         "            latch(s, rc)        # the page that failed",
         "            pass        # the page that failed",
         "a failed write is told once: it may have been that of a record",
@@ -407,8 +409,8 @@ MUTANTS: Final = (
     Mutant(
         "body-length-unchecked",
         _PUT,
-        "            if n > self.store.max_body:\n",
-        "            if n < 0:\n",
+        "        if body_bytes > self.store.max_body:\n",
+        "        if body_bytes < 0:\n",
         "the limit of the settings is the limit of every way to put",
         ("test_what_is_refused_leaves_no_byte",),
     ),
@@ -432,10 +434,18 @@ MUTANTS: Final = (
     Mutant(
         "key-length-off-by-one",
         _PUT,
-        "elif key_bytes + PyBytes_GET_SIZE(self.properties) + 6 > MAX_PROPERTIES:",
-        "elif key_bytes + PyBytes_GET_SIZE(self.properties) + 5 > MAX_PROPERTIES:",
+        "elif key_bytes + self.template.properties_bytes + 6 > MAX_PROPERTIES:",
+        "elif key_bytes + self.template.properties_bytes + 5 > MAX_PROPERTIES:",
         "the length field has 15 bits",
         ("test_properties_fill_their_length_field_and_no_more",),
+    ),
+    Mutant(
+        "result-used-while-somebody-has-it",
+        _PUT,
+        "        if Py_REFCNT(r) != 2:       #",
+        "        if Py_REFCNT(r) < 2:       #",
+        "results that a caller keeps would change under its hands",
+        ("test_a_result_that_somebody_has_is_not_used_again",),
     ),
     Mutant(
         "crc-of-the-source",
@@ -448,7 +458,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "batch-goes-on-after-the-latch",
-        _PUT,
+        _APPEND,
         "        if refused(s, q):\n            unlock(&s.lock)\n            return start\n",
         "",
         "nothing may be appended to a store that is closed or latched",
@@ -457,7 +467,7 @@ MUTANTS: Final = (
     # --- queues
     Mutant(
         "unit-put-twice",
-        _QUEUE,
+        _UNIT,
         "    if physical_offset + size <= q.max_physical:\n        return PUT_DONE\n",
         "",
         "recovery walks over records whose units are there",
@@ -465,7 +475,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "unit-outside-its-room",
-        _QUEUE,
+        _UNIT,
         "    if q.end + UNIT_BYTES > q.room_end:\n",
         "    if q.end > q.room_end:\n",
         "a unit in a hole of the file is a SIGBUS on a full disk, behind the file worse",
@@ -604,6 +614,31 @@ MUTANTS: Final = (
         "        limit = mq_load64(&self.log.state.written)\n        if",
         "queues and index may not name what readers may not see",
         ("test_nothing_is_dispatched_that_readers_may_not_see",),
+    ),
+    Mutant(
+        "same-record-in-another-queue",
+        _DISPATCH,
+        "if n != w.same_bytes or r.queue_id != w.same_id or memcmp",
+        "if n != w.same_bytes or memcmp",
+        "a unit would go to the queue of the record before",
+        ("test_a_walk_over_many_gives_what_a_walk_over_each_gives",),
+    ),
+    Mutant(
+        "delay-remembered",
+        _DISPATCH,
+        "f.keys == NULL and f.delay == NULL and f.multi_dispatch == NULL:",
+        "f.keys == NULL and f.multi_dispatch == NULL:",
+        "a delayed message would be due when the one before it is",
+        ("test_a_walk_over_many_gives_what_a_walk_over_each_gives",),
+    ),
+    Mutant(
+        "walk-keeps-the-put-lock",
+        _DISPATCH,
+        "        w.holding = False\n        unlock(&w.follow.lock)\n",
+        "        w.holding = False\n",
+        "nothing would ever be put again",
+        ("test_dispatch_follows_what_is_put_meanwhile",),
+        seconds=30,
     ),
     Mutant(
         "prepared-gets-a-unit",

@@ -323,3 +323,57 @@ def test_a_further_queue_file_has_all_its_blocks_at_once(sim: Sim) -> None:
     assert store.max_offset("T", 0) == 4001
     store.close()
     sim.free()
+
+
+def _of_every_kind(store: mqfast.MessageStore, door: OsDoor, after_each: Any) -> None:
+    """Records that differ from the one before in one thing only, which their units depend on."""
+    delayed = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    for number in range(120):
+        door.fix_clock(1_700_000_000_000 + number * 10)
+        body = b"x" * (number % 7)
+        if number % 5 == 0:
+            store.put("SCHEDULE_TOPIC_XXXX", body, properties=delayed)
+            store.put("SCHEDULE_TOPIC_XXXX", body, properties=delayed)
+        store.put("T", body, number % 3 // 2, tags="A")
+        store.put("T" if number % 2 else "U", body, 1, tags="A")
+        store.put("T", body, 1, tags="B" if number % 4 else "C", keys="k" if number % 11 == 0 else None)
+        store.put("T", body, 1, tags="A", sys_flag=4 if number % 13 == 0 else 0)  # 4: prepared, without a unit
+        after_each()
+
+
+def test_a_walk_over_many_gives_what_a_walk_over_each_gives(tmp_path: Path) -> None:
+    """What a walk remembers of the record before must not show in the units and keys of the next one."""
+    found = []
+    for way in ("each", "all"):
+        door, place = OsDoor(), tmp_path / way
+        given = {**SMALL, "mappedFileSizeCommitLog": 64 << 10, "dispatch": "background"}
+        with mqfast.open(place, door=door, _start_services=False, **given) as store:
+            _of_every_kind(store, door, store._dispatcher.step if way == "each" else lambda: None)
+            store._dispatcher.step()
+            assert len(store.query("T", "k")) == 11
+        found.append(
+            {str(path.relative_to(place)): path.read_bytes() for path in (place / "consumequeue").rglob("0" * 16 + "*")}
+        )
+    assert found[0] == found[1]
+    assert {"SCHEDULE_TOPIC_XXXX", "T", "U"} <= {Path(name).parts[1] for name in found[0]}
+
+
+def test_a_walk_shows_how_far_it_is(tmp_path: Path) -> None:
+    """Now and then while it goes on, so that who waits for it is not kept waiting to its end."""
+    with mqfast.open(tmp_path / "store", dispatch="background", _start_services=False) as store:
+        store.put("T", b"x")
+        store._dispatcher.step()  # the queue has its room
+        seen, current = [], store._index.current
+
+        def at_each_stop() -> Any:
+            seen.append(store.log.dispatched)
+            return current()
+
+        first = store.log.written
+        for number in range(100):
+            store.put("T" if number < 99 else "U", b"x" * 10)
+        store._index.current = at_each_stop
+        store._dispatcher.step()
+        # the first unit of U needs room, for which the walk comes back
+        assert seen == [first, store.get("U", 0, 0)[0].physical_offset]
+        assert store.log.dispatched == store.log.written

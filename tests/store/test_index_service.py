@@ -5,7 +5,9 @@ Room: tests. Golden stores are copied before they are opened.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import mmap
 import os
 import shutil
 import threading
@@ -488,3 +490,31 @@ def test_queries_beside_rolling_and_deleting(door: OsDoor, tmp_path: Path) -> No
         thread.join()
     service.close()
     assert wrong == []
+
+
+def test_much_to_index_finds_the_pages_of_the_slots_ready(door: OsDoor, tmp_path: Path) -> None:
+    """A recovery touches them in no order; made one by one they are most of its time."""
+
+    def resident_pages(log_bytes: int) -> int:
+        config = Config(max_hash_slot_num=1_000_000, max_index_num=10_000)
+        service = IndexService(door, str(tmp_path / str(log_bytes)), config, Checkpoint())
+        service.load()
+        file = service.roll(log_bytes)
+        with open(file.path, "r+b") as handle, mmap.mmap(handle.fileno(), 0) as mapped:
+            pages = (ctypes.c_ubyte * (len(mapped) // mmap.PAGESIZE + 1))()
+            address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+            assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), pages) == 0
+        service.put("T", ["k"], 700, 1000)
+        assert service.query("T", "k", 64, *EVER).physical_offsets == [700]
+        service.close()
+        return sum(page & 1 for page in pages)
+
+    assert resident_pages(1 << 20) < 50
+    assert resident_pages(1 << 30) >= 4_000_040 // mmap.PAGESIZE
+
+
+def test_slots_of_a_closed_file_are_not_made(door: OsDoor, tmp_path: Path) -> None:
+    file = IndexFile.create(door, str(tmp_path / "20260101000000000"), 16, 100)
+    file.close()
+    with pytest.raises(StoreClosed):
+        file.populate_slots()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import array
 import asyncio
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +31,7 @@ from mqfast.errors import (
     MessageTooLarge,
     PageCacheBusy,
     PropertiesTooLong,
+    StoreForked,
     TopicTooLong,
 )
 
@@ -640,3 +643,64 @@ def test_a_message_to_light_queues_is_durable_with_sync_flush(tmp_path: Path) ->
             assert placed.status is mqfast.PutMessageStatus.PUT_OK
             assert store.log.flushed >= placed.physical_offset + placed.size
             assert [message.queue_offset for message in store.get("%LMQ%b", 0, number)] == [number]
+
+
+def test_a_result_that_somebody_has_is_not_used_again(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        producer = store.producer("T", 0, "A")
+        ways = (producer.put, lambda body: store.put("T", body, tags="A"), lambda body: store.put("T", body, keys="k"))
+        kept = [put(b"x" * number) for number in range(20) for put in ways]
+        offsets = [result.queue_offset for result in kept]
+        assert offsets == list(range(60))
+        assert [result.physical_offset for result in kept] == sorted({result.physical_offset for result in kept})
+        del kept[::2]  # what nobody has is free, what lies between is not
+        producer.put(b"y")
+        assert [result.queue_offset for result in kept] == offsets[1::2]
+
+
+def test_results_of_one_producer_in_many_threads(tmp_path: Path) -> None:
+    """With sync flush each of them waits inside of its put, while the others come in."""
+    found: list[int] = []
+    with mqfast.open(tmp_path / "store", **SMALL, **SYNC) as store:
+        producer = store.producer("T")
+
+        def work(number: int) -> None:
+            for _ in range(20):
+                result = producer.put(b"%d" % number)
+                assert bytes(store.get("T", 0, result.queue_offset, 1)[0].body) == b"%d" % number
+                found.append(result.queue_offset)
+
+        in_threads(8, work)
+    assert sorted(found) == list(range(160))
+
+
+def test_a_child_of_a_fork_amid_an_append_is_told(tmp_path: Path) -> None:
+    """A batch holds the put lock without the GIL: in the child nobody will ever let go of it."""
+    with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 20) as store:
+        producer, stop = store.producer("T"), threading.Event()
+
+        def batches() -> None:
+            bodies = [b"x" * 60_000] * 100
+            while not stop.is_set():
+                store.put_many("T", bodies)
+
+        thread = threading.Thread(target=batches)
+        thread.start()
+        try:
+            outcomes = []
+            for _ in range(30):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(20)
+                    try:
+                        producer.put(b"x")
+                        os._exit(1)
+                    except StoreForked:
+                        os._exit(0)
+                    except BaseException:
+                        os._exit(2)
+                outcomes.append(os.waitpid(child, 0)[1])
+        finally:
+            stop.set()
+            thread.join()
+    assert outcomes == [0] * 30
