@@ -81,6 +81,7 @@ class Floor:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._copy = library.floor_ns
+        self._record = library.record_floor_ns
         self._sustained = library.sustained_floor_ns
         self._sync = library.sync_floor_ns
         self._pages = library.page_floor_ns
@@ -90,9 +91,9 @@ class Floor:
         self._walk = library.walk_floor_ns
         for function in (self._walk, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
-        for function in (self._copy, self._sustained):
+        for function, numbers in ((self._copy, 4), (self._record, 4), (self._sustained, 3)):
             function.restype = ctypes.c_int64
-            function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+            function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int64] * numbers]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         self._spread.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
         self._gather.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 4]
@@ -104,9 +105,14 @@ class Floor:
         self._walk.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 3]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
-    def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91) -> float:
-        """ns a record for copy and CRC into a fresh, writable file mapping."""
-        return self._copy(os.fsencode(directory / "floor"), b"x" * size, size, header, count) / count
+    def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91, many: int = 1) -> float:
+        """ns a record for copy and CRC into a fresh, writable file mapping; of so many different bodies in a row."""
+        return self._copy(os.fsencode(directory / "floor"), b"x" * (size * many), many, size, header, count) / count
+
+    def record_ns(self, directory: Path, size: int, count: int, header: int, many: int = 1) -> float:
+        """The same with every field of the record, its queue unit and its place: all that a batch has to write."""
+        path = os.fsencode(directory / "floor")
+        return self._record(path, b"x" * (size * many), many, size, header - 88, count) / count
 
     def sustained_ns(self, directory: Path, size: int, megabytes: int = 512, header: int = 91) -> float:
         """The same without a rest, into new pages that a second thread makes ahead."""

@@ -36,6 +36,7 @@ ROOT = HERE.parents[1]
 ROCKETMQ, CHRONICLE = "RocketMQ 5.3.3 (Java)", "Chronicle Queue (Java)"
 NOISE, NOISE_BESIDE = "hot memory (noise)", "hot memory beside a plain writer (noise)"
 FLOOR, FLOOR_NEW_PAGES = "floor in C", "floor in C, new pages"
+KEYWORDS = "store.put 40 B by keyword"
 PACED = (NOISE, NOISE_BESIDE, "mqfast", "mqfast, pool", CHRONICLE, ROCKETMQ)
 THREADS = (16, 64)
 RATES = (20_000, 200_000)
@@ -208,6 +209,7 @@ def run(processes: list[Process], results: Results, arguments: argparse.Namespac
         process.measure("cache", "single", 1024, arguments.warm_up, 1)
     columns: list[tuple[str, str, tuple[object, ...]]] = [
         ("put 40 B", "cache", ("single", 40, seconds, 1)),
+        (KEYWORDS, "cache", ("keywords", 40, seconds)),
         ("put 1 KiB", "cache", ("single", 1024, seconds, 1)),
         ("batch 64 B", "cache", ("batch", 64, seconds)),
         ("batch 1 KiB", "cache", ("batch", 1024, seconds)),
@@ -218,6 +220,8 @@ def run(processes: list[Process], results: Results, arguments: argparse.Namespac
     for column, mode, words in columns:
         for number in range(rounds):
             for process in processes if number % 2 else reversed(processes):
+                if column == KEYWORDS and not process.name.startswith("mqfast"):
+                    continue
                 if (column, process.name) not in results.skipped:
                     results.add(column, process.name, process.measure(mode, *words))
         say(f"{column}: {rounds} rounds")
@@ -303,8 +307,8 @@ def targets(results: Results) -> list[Target]:
     rows: list[Target] = []
     cached = "page cache"
 
-    def ratio(what: str, column: str, other: str, limit: float, our_name: str = "mqfast") -> None:
-        ours, theirs = results.median(column, our_name), results.median(column, other)
+    def ratio(what: str, column: str, other: str, limit: float, our_name: str, our_column: str = "") -> None:
+        ours, theirs = results.median(our_column or column, our_name), results.median(column, other)
         if ours is None or theirs is None:
             return
         text = f"{ours / theirs:.2f}x ({_time(ours)}, {_time(theirs)})"
@@ -318,6 +322,7 @@ def targets(results: Results) -> list[Target]:
 
     for name in ("mqfast", "mqfast, pool"):
         ratio("put 40 B from Python", "put 40 B", CHRONICLE, 0.6, name)
+        ratio(KEYWORDS, "put 40 B", CHRONICLE, 1.0, name, KEYWORDS)
         ours, theirs = (results.percentiles("latency 1 KiB, call", who) for who in (name, ROCKETMQ))
         if ours is not None and theirs is not None:
             text = f"{ours['p50'] / theirs['p50']:.2f}x ({_time(ours['p50'])}, {_time(theirs['p50'])})"
@@ -374,7 +379,7 @@ def document(
 ) -> str:
     """The measured part of docs/benchmarks.md."""
     names = [process.name for process in processes if process.name != "hot memory (noise)"]
-    cached = ("put 40 B", "put 1 KiB", "batch 64 B", "batch 1 KiB")
+    cached = ("put 40 B", KEYWORDS, "put 1 KiB", "batch 64 B", "batch 1 KiB")
     durable = ("durable 1 KiB", *(f"durable 1 KiB, {n} threads" for n in THREADS))
     rows = [
         [

@@ -4,6 +4,7 @@ Words of a command are separated by tabs:
 
     open DIRECTORY cache|durable
     single SIZE SECONDS THREADS     put one after the other: {"count", "ns" of one}
+    keywords SIZE SECONDS           the same, in one thread, by mqfast's put with keywords
     batch SIZE SECONDS              batches of a thousand: the same
     timed SIZE SECONDS              time of each put: {"call": [[ns, count], ...]}
     paced SIZE RATE SECONDS         puts on a schedule: {"due": ..., "call": ...}
@@ -29,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from latency import paced
-from stores import RIVALS, CFloor, HotMemory, Rival
+from stores import RIVALS, CFloor, HotMemory, Mqfast, Rival
 
 CHUNK = 200
 BATCH = 1000
@@ -105,6 +106,18 @@ class Process:
             raise failed[0]
         took = time.perf_counter() - begin
         return {"count": sum(counts), "ns": took * 1e9 / sum(counts)}
+
+    def keywords(self, size: str, seconds: str) -> dict[str, Any]:
+        """As single."""
+        if not isinstance(self.rival, Mqfast):
+            return {"skip": "has one way to put"}
+        body, put, count = b"x" * int(size), self.rival.put_by_keyword(), 0
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < float(seconds):
+            for _ in repeat(None, CHUNK):
+                put("Bench", body, tags="TagA")
+            count += CHUNK
+        return {"count": count, "ns": (time.perf_counter() - begin) * 1e9 / count}
 
     def batch(self, size: str, seconds: str) -> dict[str, Any]:
         """A thousand messages a call or transaction."""

@@ -21,6 +21,7 @@ cdef class GetResult:
     cdef object owner_of(self, const uint8_t *record)
     cdef int check_damage(self) except -1
     cdef object _message(self, Py_ssize_t i)
+    cdef list _all(self)
 
 cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags)
 cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, int64_t max_offset)

@@ -5,7 +5,9 @@ the record is checked against it. The result holds the files that it points into
 """
 
 cimport cython
+from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
 from mqfast.store._commit_log cimport CommitLog
@@ -122,18 +124,23 @@ cdef class GetResult:
             return make_message(first, record, self.hits[i].queue_offset)
         return make_message(self.owner_of(record), record, self.hits[i].queue_offset)
 
-    def __iter__(self):
-        cdef list messages = []
+    cdef list _all(self):
+        cdef list messages = PyList_New(self.count)     # of the right length at once
         cdef Py_ssize_t i
+        cdef object message
         for i in range(self.count):
-            messages.append(self._message(i))
-        return iter(messages)
+            message = self._message(i)
+            Py_INCREF(message)
+            PyList_SET_ITEM(messages, i, message)
+        return messages
+
+    def __iter__(self):
+        return iter(self._all())
 
     @property
     def messages(self) -> list:
         """All messages, as a list."""
-        cdef Py_ssize_t i
-        return [self._message(i) for i in range(self.count)]
+        return self._all()
 
     def bodies(self) -> list:
         """All bodies, copied into bytes objects."""

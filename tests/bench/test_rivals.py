@@ -116,6 +116,7 @@ def test_targets_and_document(run: ModuleType) -> None:
     results.add("put 1 KiB", "floor in C", {"ns": 150.0})
     results.add("put 40 B", "mqfast", {"ns": 90.0})
     results.add("put 40 B", run.CHRONICLE, {"ns": 140.0})
+    results.add(run.KEYWORDS, "mqfast", {"ns": 120.0})
     results.add("durable 1 KiB, 16 threads", "mqfast", {"ns": 40_000.0})
     results.add("durable 1 KiB, 16 threads", run.ROCKETMQ, {"ns": 100_000.0})
     results.add("durable 1 KiB", "lmdb", {"error": "it broke"})
@@ -123,7 +124,8 @@ def test_targets_and_document(run: ModuleType) -> None:
     what = rows["put 40 B from Python, mqfast"]
     assert what[1:4] == ("0.64x (90 ns, 140 ns)", f"<= 0.6x {run.CHRONICLE}", False)
     assert rows["sync flush, 16 waiters"][3:5] == (True, "durable")
-    assert len(rows) == 2
+    assert rows[f"{run.KEYWORDS}, mqfast"][1:4] == ("0.86x (120 ns, 140 ns)", f"<= 1x {run.CHRONICLE}", True)
+    assert len(rows) == 3
 
     class Named:
         def __init__(self, name: str) -> None:
@@ -131,7 +133,7 @@ def test_targets_and_document(run: ModuleType) -> None:
 
     processes = [Named("mqfast"), Named("lmdb"), Named(run.CHRONICLE)]
     text = run.document(processes, results, ["a machine"], ["x is left out: why"], list(rows.values()))
-    assert "| mqfast | 90 ns | 210 ns | - | - | - | 25.0 k/s | - |" in text
+    assert "| mqfast | 90 ns | 120 ns | 210 ns | - | - | - | 25.0 k/s | - |" in text
     assert "| put 40 B from Python, mqfast | 0.64x (90 ns, 140 ns) |" in text
     assert "- x is left out: why" in text
     assert "- lmdb: durable 1 KiB not measured (it broke)" in text
