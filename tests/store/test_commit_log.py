@@ -333,6 +333,7 @@ def _of_every_kind(store: mqfast.MessageStore, door: OsDoor, after_each: Any) ->
         body = b"x" * (number % 7)
         if number % 5 == 0:
             store.put("SCHEDULE_TOPIC_XXXX", body, properties=delayed)
+            door.fix_clock(1_700_000_000_000 + number * 10 + 5)
             store.put("SCHEDULE_TOPIC_XXXX", body, properties=delayed)
         store.put("T", body, number % 3 // 2, tags="A")
         store.put("T" if number % 2 else "U", body, 1, tags="A")
