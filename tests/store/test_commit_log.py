@@ -328,18 +328,21 @@ def test_a_further_queue_file_has_all_its_blocks_at_once(sim: Sim) -> None:
 def _of_every_kind(store: mqfast.MessageStore, door: OsDoor, after_each: Any) -> None:
     """Records that differ from the one before in one thing only, which their units depend on."""
     delayed = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    now = 1_700_000_000_000
     for number in range(120):
-        door.fix_clock(1_700_000_000_000 + number * 10)
         body = b"x" * (number % 7)
-        if number % 5 == 0:
-            store.put("SCHEDULE_TOPIC_XXXX", body, properties=delayed)
-            door.fix_clock(1_700_000_000_000 + number * 10 + 5)
-            store.put("SCHEDULE_TOPIC_XXXX", body, properties=delayed)
-        store.put("T", body, number % 3 // 2, tags="A")
-        store.put("T" if number % 2 else "U", body, 1, tags="A")
-        store.put("T", body, 1, tags="B" if number % 4 else "C", keys="k" if number % 11 == 0 else None)
-        store.put("T", body, 1, tags="A", sys_flag=4 if number % 13 == 0 else 0)  # 4: prepared, without a unit
-        after_each()
+        puts: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+            *[(("SCHEDULE_TOPIC_XXXX", body), {"properties": delayed})] * (2 * (number % 5 == 0)),
+            (("T", body, number % 3 // 2), {"tags": "A"}),
+            (("T" if number % 2 else "U", body, 1), {"tags": "A"}),
+            (("T", body, 1), {"tags": "B" if number % 4 else "C", "keys": "k" if number % 11 == 0 else None}),
+            (("T", body, 1), {"tags": "A", "sys_flag": 4 if number % 13 == 0 else 0}),  # 4: prepared, without a unit
+        ]
+        for given, named in puts:
+            now += 5
+            door.fix_clock(now)
+            store.put(*given, **named)
+            after_each()
 
 
 def test_a_walk_over_many_gives_what_a_walk_over_each_gives(tmp_path: Path) -> None:
