@@ -2,12 +2,12 @@
 of one, and never more mappings than the kernel allows.
 
 From 10,000 queues on the stores are on a RAM disk, if there is one: the names of each new queue are synced, and on a
-disk that takes minutes. 100,000 queues are measured with MQFAST_BENCH_QUEUES=100000 only.
+disk that takes minutes, so that 100,000 queues are measured there only. They are more than the kernel allows mappings:
+what is written to the longest ago is unmapped then, and its next unit left to the dispatcher.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -22,8 +22,8 @@ import mqfast
 
 PUTS = 50_000
 QUEUES_OF_A_TOPIC = 64
-COUNTS = [1, 64, 1024, *([] if QUICK else [10_000])]
-COUNTS += [int(os.environ["MQFAST_BENCH_QUEUES"])] if "MQFAST_BENCH_QUEUES" in os.environ else []
+COUNTS = [1, 64, 1024, *([] if QUICK else [10_000]), *([] if QUICK or in_memory() is None else [100_000])]
+MOST_PLACES = 30_000  # of the floor, which maps each
 
 
 def _private_memory() -> int:
@@ -82,7 +82,7 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
             many, one_queue, spread, near = interleaved(
                 many_work,
                 one_work,
-                lambda: floor.spread_ns(place, count, puts),
+                lambda: floor.spread_ns(place, min(count, MOST_PLACES), puts),
                 lambda: floor.spread_ns(place, 1, puts),
             )
             apart = statistics.median(a - b for a, b in zip(spread, near, strict=True))
@@ -98,8 +98,8 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
                 f"{memory / 2**20:,.1f} MiB of its own, "
                 f"{mapped:,} of {limit:,} mappings, "
                 f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s{where})",
-                ">= 0.8x at 10,000" if count >= 10_000 else "-",
-                (ratio >= 0.8 and mapped < limit) if count >= 10_000 else None,
+                {10_000: ">= 0.8x", 100_000: "mappings < limit"}.get(count, "-"),
+                {10_000: ratio >= 0.8 and mapped < limit, 100_000: mapped < limit}.get(count),
             )
             producers.clear()
 

@@ -85,6 +85,7 @@ cdef class ConsumeQueue:
     cdef list files
     cdef list doomed                # files that destroy has not removed yet
     cdef MappedFile tail            # held for writing
+    cdef dict tails                 # of the store: the queues that have one, the longest ago grown first
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef MappedFile scanned         # the file that `scan` is of, or None
     cdef Scan scan

@@ -145,9 +145,10 @@ cdef class ConsumeQueue:
     ``min_offset`` is the first unit whose record may still exist, ``max_offset`` the next unit to be put.
     """
 
-    def __init__(self, OsDoor door, directory, topic, queue_id, file_bytes, Latch latch=None):
+    def __init__(self, OsDoor door, directory, topic, queue_id, file_bytes, Latch latch=None, dict tails=None):
         self.door = door
         self.latch = latch
+        self.tails = {} if tails is None else tails
         self.topic = topic
         self.queue_id = queue_id
         self.path = _paths.queue_dir(directory, topic, queue_id)
@@ -371,11 +372,13 @@ cdef class ConsumeQueue:
         self.tail.watch(None)
         self.tail.release()
         self.tail = None
+        self.tails.pop(self, None)
 
     cdef _take_tail(self, MappedFile file):
         cdef QueueState *q = &self.state
         if self.tail is not None:
             self._give_up_tail()
+        self.tails[self] = None
         q.units = file.hold()
         file.watch(self.latch)
         self.tail = file
@@ -672,7 +675,7 @@ cdef class ConsumeQueue:
         cdef mq_os *os = self.door.os
         cdef int rc
         cdef int64_t done = 0
-        cdef bint cut = self.cut
+        cdef bint cut = self.cut, mapped
         if sync and self.files:
             if self.fresh:
                 self._sync_names()
@@ -686,7 +689,8 @@ cdef class ConsumeQueue:
                 continue
             from_ = max(self.flushed - file.start_offset, 0) & ~<int64_t> 4095
             to = self.file_bytes if cut else min(end - file.start_offset, self.file_bytes)
-            base = file.hold()
+            mapped = file.base != NULL
+            base = file.hold() if sync or mapped else NULL
             try:
                 if sync:
                     with nogil:
@@ -699,7 +703,10 @@ cdef class ConsumeQueue:
                     raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{self.file_bytes} bytes",
                                       found="no file" if found < 0 else f"{found} bytes")
             finally:
-                file.release()
+                if base != NULL:
+                    file.release()
+                if not mapped:
+                    file.rest()
             done += to - from_
         self.flushed = max(self.flushed, end)
         self.cut = self.fresh = False
@@ -741,6 +748,14 @@ cdef class ConsumeQueue:
         for file in self.files:
             if file is not self.tail:
                 file.rest()
+
+    def rest_tail(self) -> None:
+        """As rest, and the file that takes units as well; the next unit maps it again. Only while no put can write its unit itself."""
+        if self.tail is not None:
+            self.state.room_end = 0
+            self.state.units = NULL
+            self._give_up_tail()
+        self.rest()
 
     def close(self) -> None:
         """Unmap. Views that are still held stay valid."""

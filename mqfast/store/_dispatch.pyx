@@ -409,6 +409,7 @@ cdef class Dispatcher:
         queue = self.table.get(topic, w.queue.queue_id)
         if queue is None:
             raise InternalError(f"queue {topic}/{w.queue.queue_id} vanished during dispatch")
+        self.queues.keep_few_tails()
         queue.make_room(w.record.queue_offset)
         return 0
 
@@ -421,6 +422,7 @@ cdef class Dispatcher:
 
     cdef int _by_hand(self, Walk *w, Lease held, IndexState *x, bint indexing) except -1:
         message = make_message(held, w.base + (w.at - w.file_start), -1)
+        self.queues.keep_few_tails()
         self.queues.put_multi(message, w.tags_code)
         self._finish_by_hand(w)
         return 0

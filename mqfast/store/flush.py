@@ -86,6 +86,7 @@ class FlushService:
         if now >= self._queues_due:
             self._queues_due = now + self._config.flush_interval_ms_consume_queue / 1000
             self.flush_queues()
+        self.keep_few_mapped()
         self._log.reap()
 
     def flush_log(self, *, thorough: bool) -> None:
@@ -111,6 +112,10 @@ class FlushService:
             raise
         self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)
         self._checkpoint.flush()
+        self.keep_few_mapped()
+
+    def keep_few_mapped(self) -> None:
+        """Unmap what nobody reads or writes, where too much is mapped."""
         if mapping_count() > self._config.maps_max:
             self._queues.rest()
             for file in list(self._log.files):

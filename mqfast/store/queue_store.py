@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, MessageIllegal, MqfastError, OffsetError
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store._mapped_file import mapping_count
 from mqfast.store._os import Mutex
 from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
@@ -60,6 +62,7 @@ class QueueStore:
         self._config = config
         self._topics = topics
         self._lock = Mutex()
+        self._tails: dict[ConsumeQueue, None] = {}  # queues whose last file is mapped for writing
         self.table = QueueTable()
         self.batch: dict[tuple[str, int], BatchConsumeQueue] = {}
         self._batch_topics: set[str] = set()
@@ -117,6 +120,7 @@ class QueueStore:
             queue_id,
             self._config.mapped_file_bytes_consume_queue,
             self._latch,
+            self._tails,
         )
 
     def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -147,6 +151,13 @@ class QueueStore:
         """Every queue."""
         yield from self.table.all()
         yield from list(self.batch.values())
+
+    def _one_by_one(self) -> Iterator[AnyQueue]:
+        """Every queue, for what maps files of each: of very many not all stay mapped."""
+        for queue in self.all():
+            yield queue
+            if mapping_count() > self._config.maps_max:
+                queue.rest()
 
     def topics(self) -> list[str]:
         """Topics that have a queue."""
@@ -262,7 +273,7 @@ class QueueStore:
         end would keep out, or put in the wrong place, everything that comes after.
         """
         least = log.min_offset
-        for queue in self.all():
+        for queue in self._one_by_one():
             if isinstance(queue, ConsumeQueue):
                 if log.vouches_for(queue):
                     continue
@@ -304,13 +315,13 @@ class QueueStore:
 
         Args: doubtful: pages of any file may be missing, so that no queue's own idea of its end counts.
         """
-        for queue in self.all():
+        for queue in self._one_by_one():
             if doubtful or queue.max_physical > physical_offset or isinstance(queue, BatchConsumeQueue):
                 queue.truncate(physical_offset)
 
     def settle(self, min_physical: int) -> None:
         """After recovery: next offsets continue the queues, lower bounds follow the log."""
-        for queue in self.all():
+        for queue in self._one_by_one():
             if isinstance(queue, ConsumeQueue):
                 queue.settle(min_physical)
             else:
@@ -388,7 +399,7 @@ class QueueStore:
     def delete_expired(self, min_physical: int) -> int:
         """Drop queue files whose records are all gone; returns how many."""
         with self._lock:  # no topic is deleted meanwhile
-            return sum(queue.delete_expired(min_physical) for queue in self.all())
+            return sum(queue.delete_expired(min_physical) for queue in self._one_by_one())
 
     def locked(self) -> Mutex:
         """Context manager: no queue is made or dropped meanwhile."""
@@ -438,6 +449,16 @@ class QueueStore:
         """Unmap queue files that nobody uses."""
         for queue in self.all():
             queue.rest()
+
+    def keep_few_tails(self) -> None:
+        """Where too many files are mapped, unmap a quarter of those that queues are written to, the longest ago grown
+        first.
+
+        Only by the dispatcher, while it has a record that has no unit yet: then no put writes its unit itself.
+        """
+        if mapping_count() >= self._config.maps_max and self._tails:
+            for queue in list(islice(self._tails, len(self._tails) // 4 + 1)):
+                queue.rest_tail()
 
     def close(self) -> None:
         """Unmap everything that nobody holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import mqfast
@@ -22,3 +23,35 @@ def test_files_that_nobody_uses_are_unmapped(tmp_path: Path) -> None:
         for offset in (0, 9_999, 19_999):  # mapped again when asked for
             assert store.get("T", 0, offset, max_count=1)[0].queue_offset == offset
         assert store.put("T", b"y").queue_offset == 20_000
+
+
+def test_queues_that_are_written_to_are_unmapped_as_well(tmp_path: Path) -> None:
+    """Each kept the file of its next unit mapped: with more queues than the kernel allows mappings every put failed."""
+    settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 16}
+    most = 0
+    with mqfast.open(tmp_path / "store", maxIndexNum=100, maps_max=40, **settings) as store:
+        for turn in range(6):  # more than a file of each
+            for number in range(100):
+                store.put_many(f"T{number}", [b"%d" % number] * 5)
+            assert len(store.topics()) == 100  # all is dispatched
+            most = max(most, store.stats()["mapped_files"])
+            if turn % 2:
+                store.flush()
+                store._flush.flush_queues()
+                most = max(most, store.stats()["mapped_files"])
+        assert most <= 60
+        check(store)
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    (tmp_path / "killed" / "checkpoint").unlink(missing_ok=True)
+    shutil.rmtree(tmp_path / "killed" / "consumequeue")
+    for name in ("store", "killed"):  # closed, and rebuilt from the log
+        with mqfast.open(tmp_path / name, maxIndexNum=100, maps_max=40, **settings) as store:
+            assert store.stats()["mapped_files"] <= 60
+            check(store)
+            assert store.put("T7", b"7").queue_offset == 30
+
+
+def check(store: mqfast.MessageStore) -> None:
+    for number in range(100):
+        found = store.get(f"T{number}", 0, 0, 32)
+        assert [bytes(message.body) for message in found] == [b"%d" % number] * 30
