@@ -54,7 +54,7 @@ MEMORY = ("tests/memory/memory_runs.py", "1", "1", "verify")
 # The engine's paths that the goal names, by module of mqfast/store.
 PATHS = {
     "record": ("_record",),
-    "append and flush": ("_commit_log", "_group_commit", "_mapped_file", "_put", "_transient_pool"),
+    "append and flush": ("_append", "_commit_log", "_group_commit", "_mapped_file", "_put", "_transient_pool"),
     "recovery": ("_dispatch", "_scan"),
     "the door's face": ("_os",),
 }

@@ -46,6 +46,18 @@ def _calls(call: Callable[[bytes], object], body: bytes, count: int) -> Callable
     return work
 
 
+def _kept(bodies: list[bytes]) -> Callable[[], float]:
+    """ns of a reference to each body and of giving it back: another thread may change the list while it is stored."""
+
+    def work() -> float:
+        began = time.perf_counter_ns()
+        for _ in repeat(None, 20):
+            list(bodies)
+        return (time.perf_counter_ns() - began) / (20 * len(bodies))
+
+    return work
+
+
 def _batch(store: mqfast.MessageStore, bodies: Any, count: int) -> Callable[[], float]:
     def work() -> float:
         began = time.perf_counter_ns()
@@ -62,14 +74,15 @@ def _row(
     ours, floor, whole, *calls = (statistics.median(column) for column in found)
     ratio, why = ratio_of(*found[:2]), ""
     least = whole + sum(calls)
-    call = f", an empty call {calls[0]:.0f} ns" if calls else ""
+    name = "references" if "put_many" in what else "an empty call"
+    call = f", {name} {calls[0]:.1f} ns" if calls else ""
     figure = (
         f"{ratio:.2f}x ({ours:.0f} ns, floor {floor:.0f} ns, with unit and fields {whole:.0f} ns{call},"
         f" {1e3 / ours:.1f} M/s)"
     )
     if limit is not None and least > limit * floor:
-        call_too = " and a call that does nothing" if calls else ""
-        why = f"the bytes with all fields of the record and its queue unit{call_too} take {least:.0f} ns in C"
+        too = f" and {name}" if calls else ""
+        why = f"the bytes with all fields of the record and its queue unit{too} take {least:.1f} ns"
     if limit is not None:
         table.add(what, figure, f"<= {limit:g}x the floor", ratio <= limit, why=why)
     elif least_rate is not None:
@@ -119,12 +132,13 @@ def test_batch(
     kind: str,
 ) -> None:
     """A thousand bodies a call beside the floor, which reads as many: one object over and over, or a thousand rows."""
-    count, many = _puts(size), 1 if kind == "bytes" else 1000
+    count, many, bodies = _puts(size), 1 if kind == "bytes" else 1000, _buffers(kind, size, 1000)
     with mqfast.open(place / "store") as store:
         works = (
-            _batch(store, _buffers(kind, size, 1000), count),
+            _batch(store, bodies, count),
             lambda: floor.copy_ns(place, size, WALK_BYTES // (size + HEADER), HEADER - 10, many),
             lambda: floor.record_ns(place, size, WALK_BYTES // (size + HEADER), HEADER - 10, many),
+            *([_kept(bodies)] if kind == "bytes" else []),
         )
         found = benchmark.pedantic(lambda: interleaved(*works, rounds=ROUNDS), rounds=1)
     _row(table, f"put_many {size} B from {kind} beside the floor", found, limit, rate)

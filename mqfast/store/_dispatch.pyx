@@ -118,7 +118,7 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     limit = readable(w.follow, w.hide_unflushed)
     if w.at >= w.last_limit or limit <= w.at or mq_load64(&w.follow.dispatched) != w.at:
         return False
-    if limit - w.at <= HAND_OVER and not w.hide_unflushed and not w.follow.pooled:
+    if limit - w.at <= HAND_OVER and w.same_bytes >= 0 and not w.hide_unflushed and not w.follow.pooled:
         # one record behind a thread that puts without a rest is where it would stay: with the lock it comes to the end, and the puts
         # from then on find nothing that waits, and put their units themselves
         lock(&w.follow.lock)
@@ -128,6 +128,12 @@ cdef bint _has_more(Walk *w) noexcept nogil:
             unlock(&w.follow.lock)
     w.limit = limit
     return True
+
+
+cdef inline void _let_go(Walk *w) noexcept nogil:
+    if w.holding:
+        w.holding = False
+        unlock(&w.follow.lock)
 
 
 cdef inline void _show(Walk *w) noexcept nogil:
@@ -143,9 +149,7 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     w.same_bytes = -1       # it stood in another mapping
     stop = _records(w, table, x, indexing)
     _show(w)
-    if w.holding:
-        w.holding = False
-        unlock(&w.follow.lock)
+    _let_go(w)
     return stop
 
 
@@ -207,6 +211,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                     w.same_bytes = n
                     w.same_id = r.queue_id
             if indexing and transaction != TRANSACTION_ROLLBACK and (w.found.uniq_key != NULL or w.found.keys != NULL):
+                _let_go(w)      # a page of the index may have to be made first
                 if x == NULL:
                     return NO_INDEX
                 if (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:

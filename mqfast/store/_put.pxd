@@ -51,6 +51,8 @@ cdef class PutPath:
     cdef int64_t last_queue_id
     cdef Producer last_producer
     cdef bytes last_tail                # of the producer made last
+    cdef PutResult last                 # what a put returned last: used again once nobody else has it
+    cdef PutResult fresh_result(self)
     cdef int contended(self) except -1
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
@@ -71,8 +73,6 @@ cdef class Producer:
     cdef int64_t most_bytes             # body and key that are certainly not too large
     cdef bytes tail                     # what the template's points to
     cdef Template template
-    cdef PutResult last                 # what put returned last: used again once nobody else has it
-    cdef PutResult fresh_result(self)
     cdef int fill_template(self, bytes topic, bytes properties) except -1
     cdef int rebind(self) except -1
     cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1

@@ -285,6 +285,14 @@ cdef class PutPath:
         self.special_lock = Mutex()
         self.producers = {}
         self.last_queue_id = -1
+        self.fresh_result()
+
+    cdef PutResult fresh_result(self):
+        """Before the append: what raises MemoryError has stored nothing."""
+        cdef PutResult r = PutResult.__new__(PutResult)
+        r.host = self.store_host
+        self.last = r
+        return r
 
     def watch_ticket(self, ticket) -> None:
         """Let the flush service finish this ticket."""
@@ -383,9 +391,9 @@ cdef class PutPath:
             if not p.general:
                 if keys is not None and type(keys) is not str:
                     keys = joined(keys)
-                r = p.last
+                r = self.last
                 if Py_REFCNT(r) != 2:
-                    r = p.fresh_result()
+                    r = self.fresh_result()
                 p.append(body, keys or None, &out)
                 if self.sync_flush:
                     outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
@@ -744,7 +752,6 @@ cdef class Producer:
                         or store.state.crc_property)
         self.queue = store.queues.head(topic, queue_id)
         self.q = &self.queue.state
-        self.fresh_result()
         if not self.general:
             self.fill_template(text, _properties.encode({_properties.TAGS: tags}) if tags else b"")
 
@@ -772,13 +779,6 @@ cdef class Producer:
         memcpy(t.header + 64, PyBytes_AS_STRING(self.store.store_host), 8)
         self.most_bytes = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - 88 - t.tail_bytes)
         return 0
-
-    cdef PutResult fresh_result(self):
-        """Before the append: what raises MemoryError has stored nothing."""
-        cdef PutResult r = PutResult.__new__(PutResult)
-        r.host = self.store.store_host
-        self.last = r
-        return r
 
     cdef int rebind(self) except -1:
         """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
@@ -838,9 +838,11 @@ cdef class Producer:
         cdef QueueState *q = self.q
         cdef int64_t extra = key_bytes + 6 if key != NULL else 0
         cdef int rc
-        mq_prefetchw(q)             # one of thousands of producers: its queue's lines are in no cache, and are asked for at once
+        # one of thousands of producers: its lines and its queue's are in no cache, and are asked for before the lock, which loads wait for
+        mq_prefetchw(q)
         mq_prefetchw(<uint8_t *> q + 64)
-        mq_prefetchr(<void *> self.template.tail)
+        mq_prefetchr(&self.template)
+        mq_prefetchr(<uint8_t *> &self.template + 64)
         if body_bytes + extra > self.most_bytes:
             self.check_size(body_bytes, extra)
         while True:
@@ -870,9 +872,9 @@ cdef class Producer:
         cdef int outcome = OK
         if self.general:
             return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
-        r = self.last
-        if Py_REFCNT(r) != 2:       # besides this name and the producer somebody else has it: the caller, or another thread in here
-            r = self.fresh_result()
+        r = self.store.last
+        if Py_REFCNT(r) != 2:       # besides this name and the store somebody else has it: a caller, or another thread in here
+            r = self.store.fresh_result()
         self.append(body, key, &out)
         if self.store.sync_flush:
             outcome = self.store.settle(out.physical_offset + out.size, self.store.sync_timeout_ns)

@@ -86,7 +86,8 @@ class FlushService:
         if now >= self._queues_due:
             self._queues_due = now + self._config.flush_interval_ms_consume_queue / 1000
             self.flush_queues()
-        self.keep_few_mapped()
+        else:
+            self.keep_few_mapped()
         self._log.reap()
 
     def flush_log(self, *, thorough: bool) -> None:

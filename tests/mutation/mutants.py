@@ -637,7 +637,7 @@ MUTANTS: Final = (
         "        w.holding = False\n        unlock(&w.follow.lock)\n",
         "        w.holding = False\n",
         "nothing would ever be put again",
-        ("test_dispatch_follows_what_is_put_meanwhile",),
+        ("test_the_end_of_a_busy_log_is_reached_with_the_put_lock",),
         seconds=30,
     ),
     Mutant(

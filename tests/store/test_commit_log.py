@@ -325,6 +325,32 @@ def test_a_further_queue_file_has_all_its_blocks_at_once(sim: Sim) -> None:
     sim.free()
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_the_end_of_a_busy_log_is_reached_with_the_put_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """For plain records: from then on puts write their units themselves. The lock is let go of, also before a key."""
+    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+        store.put("T", b"first", keys="k")
+        store.put("T", b"second")
+        current = store._index.current
+
+        def meanwhile() -> Any:
+            if store.put_count == 2:
+                store.put("T", b"third")
+                store.put("T", b"fourth", keys=key)
+            return current()
+
+        monkeypatch.setattr(store._index, "current", meanwhile)
+        assert store._dispatcher.step() == 4
+        assert store.log.dispatched == store.log.written
+        store.put("T", b"fifth")
+        assert store.log.dispatched == store.log.written  # by the put
+        assert store._dispatcher.records == 4
+        assert bodies(store) == [b"first", b"second", b"third", b"fourth", b"fifth"]
+        assert len(store.query("T", "k")) == 1 + (key is not None)
+
+
 def _of_every_kind(store: mqfast.MessageStore, door: OsDoor, after_each: Any) -> None:
     """Records that differ from the one before in one thing only, which their units depend on."""
     delayed = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
