@@ -54,12 +54,12 @@ def on_files_that_are_there(
         with self._lock:
             for _ in range(_TRIES):
                 self._check_open()
-                listed = self._listing()
+                changes = self._files.changes
                 try:
                     return method(self, *args, **kwargs)
                 except (CorruptFile, StoreNotFound):
                     self.refresh()
-                    if self._listing() == listed:
+                    if self._files.changes == changes:
                         raise
             return method(self, *args, **kwargs)
 
@@ -129,9 +129,6 @@ class ReaderBounds:
             for queue in self._queues.values():
                 queue.refresh()
 
-    def _listing(self) -> tuple[list[int], dict[tuple[str, int], list[int]]]:
-        return self._log.starts, {key: queue.stream.starts for key, queue in self._queues.items()}
-
     def _list_queues(self) -> None:
         paths = self.paths
         found: dict[tuple[str, int], UnitQueue] = {}
@@ -154,6 +151,8 @@ class ReaderBounds:
                         batch,
                         self._files,
                     )
+        if found.keys() != self._queues.keys():
+            self._files.changes += 1
         self._queues = found
         self._largest = None
 
@@ -307,8 +306,20 @@ class ReaderBounds:
             return self._bounds(queue, *self._span(queue))[1] if queue is not None else 0
 
     def _span(self, queue: UnitQueue) -> tuple[int, int]:
-        end = self._end(queue)
-        return self._begin(queue, end), end
+        """Positions of the first unit whose record is there and behind the last one.
+
+        However often retention is faster than this thread: each new look begins with a later file.
+        """
+        while True:
+            first = queue.stream.files[:1]
+            try:
+                end = self._end(queue)
+                return self._begin(queue, end), end
+            except (CorruptFile, StoreNotFound):
+                self._log.refresh()
+                queue.refresh()
+                if queue.stream.files[:1] in ([], first):
+                    raise
 
     def _end(self, queue: UnitQueue) -> int:
         """Position behind the last unit whose record is there."""

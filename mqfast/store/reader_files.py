@@ -56,6 +56,8 @@ class OpenFiles:
     def __init__(self, door: OsDoor) -> None:
         self._door = door
         self._files: OrderedDict[str, PreadFile] = OrderedDict()
+        self.changes = 0
+        """So often a directory was found to hold other files than it did when it was listed before."""
 
     def get(self, file: OffsetFile) -> PreadFile:
         found = self._files.get(file.path)
@@ -101,8 +103,11 @@ class FileStream:
         if self._unit_bytes > 1 and (size := self._length(files)):
             rest = size % self._unit_bytes
             files = [OffsetFile(start - start // size * rest, path) for start, path in files]
+        if files == self.files:
+            return
         for file in set(self.files).difference(files):
             self._open.forget(file.path)
+        self._open.changes += 1
         self.files = files
         self.starts = [file.start_offset for file in files]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mqfast
-from mqfast.errors import StoreClosed
+from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store._os import OsDoor
 from mqfast.store.batch_queue import BatchConsumeQueue
 
@@ -112,3 +112,47 @@ def test_a_reader_whose_listing_is_older_than_retention(tmp_path: Path) -> None:
         assert queue.delete_expired(store.log.min_offset) > 0
         assert reader.min_offset("T", 0) == queue.min_offset
         assert reader.get("T", 0, 0).status is mqfast.GetMessageStatus.OFFSET_TOO_SMALL
+
+
+def test_a_reader_that_is_slower_than_retention(tmp_path: Path) -> None:
+    # Each file that it had just listed was gone before it opened it; it gave up the sixth time.
+    class Door(OsDoor):
+        armed = False
+        looks = 0
+
+        def listdir(self, path: Any) -> list[str]:
+            names = super().listdir(path)
+            if self.armed and str(path).endswith("consumequeue/T/0") and self.looks < 20:
+                self.looks += 1
+                for _ in range(80):
+                    store.put("T", b"x" * 1000)
+                store.flush()
+                store.max_offset("T", 0)
+                store.log.reap()
+                while store.log.first_is_flushed():
+                    store.log.remove_first()
+                assert queue.delete_expired(store.log.min_offset) >= 3
+            return names
+
+    door = Door()
+    with filled(tmp_path) as store:
+        queue: Any = store._queues.get("T", 0)
+        with mqfast.StoreReader(tmp_path / "store", door=door) as reader:
+            door.armed = True
+            reader.refresh()
+            (row,) = reader.queues()
+            assert door.looks == 20
+            assert (row.min_offset, row.max_offset) == (queue.min_offset, 200 + 20 * 80)
+            door.looks = 10
+            reader.refresh()
+            with pytest.raises(OffsetError, match=r"from \d+ to 2599, found 0"):
+                reader.unit_at("T", 0, 0)
+            assert door.looks == 20
+
+
+def test_a_damaged_queue_is_an_error_however_often_it_is_looked_at(tmp_path: Path) -> None:
+    with filled(tmp_path):
+        pass
+    (tmp_path / "store/consumequeue/T/0" / f"{QUEUE_BYTES * 5:020}").unlink()
+    with mqfast.StoreReader(tmp_path / "store") as reader, pytest.raises(CorruptFile):
+        reader.queues()
