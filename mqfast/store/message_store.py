@@ -69,7 +69,8 @@ _CLOSED: Final = 1
 _FAILED: Final = 2
 _FORKED: Final = 4
 _SLAVE: Final = 16
-_open_stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
+# The closed ones too: a thread that is about to leave a close has its lock when another one forks.
+_stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
 
 class MessageStore(PutPath):
@@ -103,7 +104,7 @@ class MessageStore(PutPath):
         self._close_failure: Exception | None = None
         try:
             self._open(config, progress)
-            _open_stores.add(self)
+            _stores.add(self)
             if _start_services:
                 self._start()
         except BaseException:
@@ -544,7 +545,6 @@ class MessageStore(PutPath):
             self._carry_out(self._letting_go)
 
     def _forget(self) -> None:
-        _open_stores.discard(self)
         self.forget_producers()  # they and the store hold each other, which the garbage collector cannot end
 
     def _close_index(self) -> None:
@@ -667,17 +667,16 @@ def open_store(
 
 
 def _close_all() -> None:
-    for store in list(_open_stores):
+    for store in list(_stores):
         with contextlib.suppress(Exception):
             store.close()
 
 
 def _forked() -> None:
-    for store in list(_open_stores):
+    for store in list(_stores):
         store._is_closed = True
         store._close_lock = Mutex()  # a thread that is not here may have held it
         store.log.set_flag(_FORKED)
-    _open_stores.clear()
 
 
 atexit.register(_close_all)

@@ -7,24 +7,28 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
 import mqfast
 from mqfast.errors import StoreForked
 
 WAIT_S = 30
 
 
-def test_a_child_of_a_store_that_is_being_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["first", "last"])
+def test_a_child_of_a_store_that_is_being_closed(tmp_path: Path, step: str) -> None:
     store = mqfast.open(tmp_path / "store", mapped_file_bytes_commit_log=64 << 10)
     store.put("T", b"x")
     inside, go_on = threading.Event(), threading.Event()
-    stop_retention = store.retention.close
+    of, name = (store.retention, "close") if step == "first" else (store, "forget_producers")
+    carry_out = getattr(of, name)
 
     def slowly() -> None:
         inside.set()
         assert go_on.wait(WAIT_S)
-        stop_retention()
+        carry_out()
 
-    store.retention.close = slowly  # type: ignore[method-assign]  # a step of the close
+    setattr(of, name, slowly)
     closer = threading.Thread(target=store.close)
     closer.start()
     try:
