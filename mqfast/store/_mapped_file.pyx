@@ -230,8 +230,8 @@ cdef class MappedFile:
     cdef void release(self) noexcept:
         self.references -= 1
         if self.references == 0:
-            self.unmap()
             self.close_fd()
+            self.unmap()
 
     cdef int check_damage(self) except -1:
         """Raises: CorruptFile when a page of the mapping was lost since it was mapped: what was read from it may be zeros."""
@@ -288,8 +288,8 @@ cdef class MappedFile:
     def rest(self) -> None:
         """Unmap if nobody holds it; the next use maps it again."""
         if self.references == 1 and self.owned:
+            self.close_fd()         # first: during the unmapping another thread may map and open it again
             self.unmap()
-            self.close_fd()
 
     def destroy(self) -> None:
         """Remove the file's name; readers that hold it keep the bytes. Safe when it is gone already."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,4 +97,49 @@ def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
         file.lock_memory(1 << 40)
     table[8], table[9] = kept
     assert file.preheat() == 9 << 20
+    file.drop()
+
+
+def test_a_file_that_is_used_again_while_it_is_unmapped(tmp_path: Path) -> None:
+    """Who unmapped it closed the descriptor that the other one had opened meanwhile, and was about to give to fallocate."""
+    door = OsDoor()
+    file = MappedFile.create(door, tmp_path / "file", 0, 4 << 20, False)
+    file.grow(4096)
+    file.rest()
+    file.grow(8192)
+    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    at_work, rested = threading.Event(), threading.Event()
+    took: list[object] = []
+
+    def grow() -> None:
+        try:
+            file.grow(16384)
+            took.append(16384)
+        except StorageError as error:
+            took.append(error)
+
+    other = threading.Thread(target=grow)
+    munmap_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    fallocate_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    real_munmap, real_fallocate = munmap_type(table[7]), fallocate_type(table[2])
+
+    def munmap(os_: int, address: int, length: int) -> int:
+        table[7] = kept[1]
+        other.start()
+        at_work.wait()
+        return int(real_munmap(os_, address, length))
+
+    def fallocate(os_: int, fd: int, offset: int, length: int) -> int:
+        at_work.set()
+        rested.wait()
+        return int(real_fallocate(os_, fd, offset, length))
+
+    hooks = munmap_type(munmap), fallocate_type(fallocate)
+    kept = table[2], table[7]
+    table[2], table[7] = (ctypes.cast(hook, ctypes.c_void_p).value for hook in reversed(hooks))
+    file.rest()
+    rested.set()
+    other.join()
+    table[2] = kept[0]
+    assert took == [16384]
     file.drop()
