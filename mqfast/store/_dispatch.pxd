@@ -25,6 +25,7 @@ cdef struct Walk:
     int64_t *published      # dispatched position, or NULL
     LogState *follow        # the log whose limit is asked for again when it was reached, or NULL
     bint hide_unflushed     # of that log
+    const uint32_t *waiting # threads that want the dispatch lock: the walk follows no further then
     int64_t last_limit      # it asks no more once it is here
     # in and out
     int64_t at

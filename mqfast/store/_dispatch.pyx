@@ -16,7 +16,7 @@ from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, Que
 from mqfast.store._group_commit cimport readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, give, lock, mq_cas64, mq_load64, mq_prefetchr, mq_store64, take, unlock
+from mqfast.store._os cimport Mutex, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -47,7 +47,7 @@ cdef enum Stop:
     AT_MISMATCH = 8
     AT_PLACE = 9        # a record that says it stands elsewhere
 
-cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends soon: a get may wait for the dispatch lock, a close for the thread
+cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
 cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
@@ -112,7 +112,7 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     fall behind that thread's puts for ever, and they would leave their units to it for ever.
     """
     cdef int64_t limit
-    if w.follow == NULL or w.holding:
+    if w.follow == NULL or w.holding or mq_load32(w.waiting):
         return False
     # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
     limit = readable(w.follow, w.hide_unflushed)
@@ -290,6 +290,7 @@ cdef class Dispatcher:
             w.published = &log.state.dispatched
             w.follow = &log.state if follow else NULL
             w.hide_unflushed = log.hide_unflushed
+            w.waiting = &self.mutex.waiting
             w.last_limit = limit + self.follow_bytes
             w.records = 0
             w.key_done = self.key_done
@@ -312,7 +313,10 @@ cdef class Dispatcher:
                 mq_cas64(&log.state.dispatched, begun, w.at)
             return w.records
         finally:
-            give(self.mutex)
+            if follow:
+                pass_on(self.mutex)        # the thread that follows is here again at once
+            else:
+                give(self.mutex)
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
                 bint keys=True, int64_t flushed_time=0, progress=None) -> tuple:

@@ -147,9 +147,11 @@ cdef int check(int64_t rc, str what, object path) except -1
 
 cdef class Mutex:
     cdef uint32_t word
+    cdef uint32_t waiting       # threads
     cdef unsigned long owner
     cdef int depth
 
 
 cdef void take(Mutex mutex) noexcept
 cdef void give(Mutex mutex) noexcept
+cdef void pass_on(Mutex mutex) noexcept

@@ -371,7 +371,7 @@ class MessageStore(PutPath):
         with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
             self._check_open()
             with self._dispatcher.locked(), self._queues.locked():
-                self._dispatcher.step()
+                self._dispatcher.step_if_needed()
                 leaving = self._queues.of_topic(topic)
                 try:
                     self.mark_deleted(leaving)

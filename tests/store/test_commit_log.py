@@ -214,6 +214,36 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
         assert (store.put_count, store.log.dispatched < store.log.written) == (7, True)
 
 
+def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a log that grew faster than queues were made, a walk kept the lock for a minute: a deletion and a close waited."""
+    with mqfast.open(tmp_path / "store", _start_services=False) as store:
+        keep_few_tails = store._queues.keep_few_tails
+        seen: list[int] = []
+
+        def wait() -> None:
+            with store._dispatcher.locked():
+                seen.append(store.put_count)
+
+        waiter = threading.Thread(target=wait)
+
+        def faster() -> None:
+            if store.put_count == 1:
+                waiter.start()
+            if not seen:
+                time.sleep(0.001)
+                store.put("T", b"x" * 16000, queue_id=store.put_count)  # a queue that has to be made as well
+            keep_few_tails()
+
+        monkeypatch.setattr(store._queues, "keep_few_tails", faster)
+        store.put("T", b"first")
+        for _ in range(1000):
+            store._dispatcher.step()  # once more at once, as the thread does whose work it is
+            if seen:
+                break
+        waiter.join()
+        assert seen[0] < 500  # of the thousand that a walk follows
+
+
 def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
     """Files that went before their records were dispatched: they are not waited for."""
     with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
