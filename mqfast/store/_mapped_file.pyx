@@ -117,7 +117,8 @@ cdef class MappedFile:
                     rc = allocate(os, file.fd, 0, file_bytes)
             if rc >= 0:
                 what = "truncate"
-                rc = os.ftruncate(os, file.fd, file_bytes)
+                with nogil:
+                    rc = os.ftruncate(os, file.fd, file_bytes)
             if rc >= 0 and durable:
                 what = "fsync"
                 with nogil:
@@ -292,8 +293,12 @@ cdef class MappedFile:
             self.unmap()
 
     def destroy(self) -> None:
-        """Remove the file's name; readers that hold it keep the bytes. Safe when it is gone already."""
-        cdef int rc = self.os.unlink(self.os, <const char *> self.native_path)     # first, and without memory: no name stays
+        """Remove the file's name; readers that hold it keep the bytes. Safe when it is gone already. GIL: released."""
+        cdef const char *name = <const char *> self.native_path
+        cdef mq_os *os = self.os
+        cdef int rc
+        with nogil:
+            rc = os.unlink(os, name)        # first, and without memory: no name stays
         self.drop()
         if rc != -NO_FILE:
             check(rc, "unlink", self.path)

@@ -117,6 +117,7 @@ cdef class OsDoor:
     cdef mq_os table            # a private copy that a test may change; `os` points here
     cpdef int64_t now_ms(self) noexcept
     cpdef int64_t monotonic_ns(self) noexcept
+    cdef int _stat(self, object path, mq_stat *st) except 1
 
 # The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil

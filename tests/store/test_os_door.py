@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
+from mqfast.errors import DiskFull, MapFailed, MqfastError, StorageError, StoreLocked, StoreNotFound
+from mqfast.store._mapped_file import MappedFile
 from mqfast.store._os import REAL, Mutex, OsDoor, body_crc, crc32_variant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -335,3 +339,51 @@ def test_who_holds_a_lock_may_take_it_again() -> None:
         assert not entered.wait(0.05)
     thread.join()
     assert entered.is_set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the order of the table is known, the signal only here")
+@pytest.mark.parametrize(
+    ("slot", "work"),
+    [
+        (5, lambda door, path: door.exists(path)),
+        (5, lambda door, path: door.file_size(path)),
+        (17, lambda door, path: door.rename(path, f"{path}2")),
+        (18, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096).destroy()),
+        (19, lambda door, path: door.makedirs(path)),
+        (20, lambda door, path: door.rmdir(path)),
+    ],
+)
+def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slot: int, work: Any) -> None:
+    """A rename that waited for the journal kept the GIL: here it waits for a signal, at most 8 seconds."""
+    door = OsDoor()
+    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    real = table[slot]
+    inside = threading.Event()
+
+    def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        inside.set()
+        with contextlib.suppress(OSError, MqfastError):
+            work(door, str(tmp_path / "name"))
+
+    old = signal.signal(signal.SIGALRM, lambda *_: None)
+    table[slot] = ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p).value
+    thread = threading.Thread(target=wait)
+    began = time.monotonic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # it is for the other thread
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 8, 0.2)
+        thread.start()
+        inside.wait()
+        for _ in range(50):
+            time.sleep(0.001)  # each time somebody else may take the GIL, and must give it back
+        took = time.monotonic() - began
+    finally:
+        table[slot] = real
+        while thread.is_alive():
+            signal.pthread_kill(thread.ident, signal.SIGALRM)
+            thread.join(0.05)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        signal.signal(signal.SIGALRM, old)
+    assert took < 6
