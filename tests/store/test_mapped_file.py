@@ -101,7 +101,7 @@ def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_used_again_while_it_is_unmapped(tmp_path: Path) -> None:
-    """Who unmapped it closed the descriptor that the other one had opened meanwhile, and was about to give to fallocate."""
+    """Who unmapped it closed the descriptor that the other one had opened meanwhile, and was giving to fallocate."""
     door = OsDoor()
     file = MappedFile.create(door, tmp_path / "file", 0, 4 << 20, False)
     file.grow(4096)
