@@ -215,7 +215,7 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
 
 
 def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk behind a log that grew faster than queues were made kept the lock: a deletion and a close waited a minute."""
+    """A walk behind a log that grew faster than queues were made kept the lock: a deletion and a close waited."""
     with mqfast.open(tmp_path / "store", _start_services=False) as store:
         keep_few_tails = store._queues.keep_few_tails
         seen: list[int] = []
