@@ -101,7 +101,6 @@ cdef class ConsumeQueue:
     cdef void _begin_scan(self) noexcept
     cdef int _scan_file(self, MappedFile file) except -1
     cdef _take_tail(self, MappedFile file)
-    cdef int _grow_whole(self, MappedFile file) except -1
     cdef void _give_up_tail(self) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
     cdef int64_t _flush(self, int64_t end, bint sync) except -1

@@ -31,7 +31,7 @@ from mqfast.store._os cimport (
 import posixpath as _posixpath
 from errno import ENOENT as _ENOENT
 
-from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
+from mqfast.errors import CorruptFile, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 
 cdef extern from "Python.h":
@@ -514,13 +514,12 @@ cdef class ConsumeQueue:
             if self.fresh:
                 self._sync_first_file()
         # the first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it
-        file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh)
+        # Blocks for all units of a further file: a queue that filled one fills the next. Of a full disk it takes the least.
+        file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
+                                 0 if fresh else self.file_bytes)
         self.fresh = self.fresh or fresh
         try:
-            if fresh:
-                file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM)
-            else:
-                self._grow_whole(file)
+            file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)
             self.files.append(file)
         except BaseException:
             file.destroy()
@@ -535,14 +534,6 @@ cdef class ConsumeQueue:
             q.min_logic = at
             mq_store64(&q.end, at)
         self._take_tail(file)
-
-    cdef int _grow_whole(self, MappedFile file) except -1:
-        """Blocks for all units of a further file: a queue that filled one fills the next. Of a full disk it takes the least."""
-        try:
-            file.grow(self.file_bytes)
-        except DiskFull:
-            file.grow(FIRST_ROOM)
-        return 0
 
     def put(self, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) -> None:
         """Put one unit, making room where needed."""

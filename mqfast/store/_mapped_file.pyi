@@ -18,6 +18,7 @@ class MappedFile:
         file_bytes: int,
         whole: bool = True,
         durable: bool = True,
+        room: int = 0,
     ) -> MappedFile: ...
     @staticmethod
     def load(

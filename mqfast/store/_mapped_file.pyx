@@ -64,6 +64,9 @@ cdef class Latch:
     """The flag word that a lost page sets (see csrc/bus_guard.c). Whoever owns the words fills it in, and cuts it before they go."""
 
 
+_STAGES = ("open", "allocate", "truncate", "fsync", "fsync of directory")
+
+
 cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
     cdef uint64_t seen = 0, word
     cdef int64_t i = 0
@@ -92,45 +95,55 @@ cdef class MappedFile:
         self.owned = True
 
     @staticmethod
-    def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True, bint durable=True) -> MappedFile:
+    def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True, bint durable=True,
+               int64_t room=0) -> MappedFile:
         """Make a new zero-filled file of full length and map it for writing.
 
-        Args: whole: allocate blocks for all of it now (the log, index files); otherwise it stays sparse and ``grow`` allocates (queues).
+        Args: whole: allocate blocks for all of it now (the log, index files); otherwise it stays sparse and ``grow`` allocates (queues);
+        room: as if ``grow`` had been called up to there, but none where the disk has not so much.
         Raises: DiskFull, StorageError; no half file is left behind.
         Durability: the file and its directory entry are synced before this returns; not without ``durable``: the caller does that later.
+        GIL: released, once for the file and once for its pages: a thread that computes lets it wait 5 ms each time that it wants it back.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
-        cdef bytes encoded = _os.fsencode(path)
-        cdef const char *c = encoded
+        cdef bytes encoded = _os.fsencode(path), parent = _os.path.dirname(encoded)
+        cdef const char *name = encoded
+        cdef const char *directory = parent
         cdef mq_os *os = door.os
-        cdef int rc = 0
-        cdef str what = "open"
+        cdef int rc, fd, stage = 0
+        cdef int64_t taken = file_bytes if whole else 0
         file._init(door, path, start_offset, file_bytes, True)
+        room = min(room, file_bytes) if not whole else 0
         with nogil:
-            file.fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE)
-        if file.fd < 0:
-            raise os_error(file.fd, what, path)
-        try:
-            if whole:
-                what = "allocate"
-                with nogil:
-                    rc = allocate(os, file.fd, 0, file_bytes)
+            fd = rc = os.open(os, name, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE)
             if rc >= 0:
-                what = "truncate"
-                with nogil:
-                    rc = os.ftruncate(os, file.fd, file_bytes)
-            if rc >= 0 and durable:
-                what = "fsync"
-                with nogil:
-                    rc = os.fsync(os, file.fd)
-            check(rc, what, path)
-            if durable:
-                door.fsync_dir(_os.path.dirname(file.path))
-            file.allocated = file_bytes if whole else 0
+                stage = 1
+                rc = allocate(os, fd, 0, file_bytes) if whole else 0
+            if stage == 1 and rc >= 0:
+                stage = 2
+                rc = os.ftruncate(os, fd, file_bytes)
+            if stage == 2 and rc >= 0 and durable:
+                stage = 3
+                rc = os.fsync(os, fd)
+                if rc >= 0:
+                    stage = 4
+                    rc = os.sync_directory(os, directory)
+            if stage >= 2 and rc >= 0 and room > 0 and allocate(os, fd, 0, room) >= 0:
+                taken = room
+        if stage == 0:
+            raise os_error(rc, _STAGES[stage], path)
+        file.fd = fd
+        try:
+            check(rc, _STAGES[stage], path if stage < 4 else _os.fsdecode(parent))
+            file.allocated = taken
             file.map()
+            if not whole and taken:
+                with nogil:
+                    populate(os, file.base, taken)
+                file.check_damage()
         except BaseException:
             file.close_fd()
-            os.unlink(os, c)
+            os.unlink(os, name)
             raise
         return file
 

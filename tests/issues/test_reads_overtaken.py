@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +71,23 @@ def test_a_closed_queue_makes_no_room(tmp_path: Path) -> None:
 
 def test_a_batch_queue_that_grows_while_retention_takes_its_first_file(tmp_path: Path) -> None:
     # The file that went came back into the list, and every look at it failed.
-    class Door(OsDoor):
-        armed = False
+    door = OsDoor()
+    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    kept, kind = table[21], ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)  # in csrc/os_door.h
+    removed: list[int] = []
 
-        def fsync_dir(self, path: Any) -> None:
-            super().fsync_dir(path)
-            if self.armed:
-                self.armed = False
-                assert queue.delete_expired(400) == 1
+    def sync_directory(os_: int, path: bytes) -> int:
+        table[21] = kept
+        removed.append(queue.delete_expired(400))
+        return int(kind(kept)(os_, path))
 
-    door = Door()
     queue = BatchConsumeQueue(door, str(tmp_path), "T", 0, 46 * 4)
     for i in range(8):
         queue.put(100 * i, 90, 0, 1000, i, 1)
-    door.armed = True
+    hook = kind(sync_directory)
+    table[21] = ctypes.cast(hook, ctypes.c_void_p).value
     queue.put(800, 90, 0, 1000, 8, 1)
-    assert not door.armed
+    assert removed == [1]
     assert queue.min_offset == 4
     assert [unit.physical_offset for unit in queue.iterate(4)] == [400, 500, 600, 700, 800]
     assert queue.flush() > 0
