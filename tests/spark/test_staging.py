@@ -397,7 +397,9 @@ def test_the_log_is_durable_before_the_marker_says_so(tmp_path: Path) -> None:
     def look(name: str) -> None:
         nonlocal flushed
         if name == "mark":
-            [opened] = [s for s in mqfast.store.message_store._stores if s.path == store and s.state == mqfast.StoreState.OPEN]
+            [opened] = [
+                s for s in mqfast.store.message_store._stores if s.path == store and s.state == mqfast.StoreState.OPEN
+            ]
             flushed = opened.log.flushed
             assert flushed == opened.log.written
 
