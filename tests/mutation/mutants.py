@@ -641,6 +641,23 @@ MUTANTS: Final = (
         seconds=30,
     ),
     Mutant(
+        "walk-that-nobody-ends",
+        _DISPATCH,
+        "    if w.follow == NULL or w.holding or mq_load32(w.waiting):\n",
+        "    if w.follow == NULL or w.holding:\n",
+        "a deletion and a close would wait for as long as others put",
+        ("test_who_waits_for_the_dispatch_has_it_next",),
+    ),
+    Mutant(
+        "dispatch-lock-taken-again-at-once",
+        _DISPATCH,
+        "                pass_on(self.mutex) ",
+        "                give(self.mutex) ",
+        "the thread that follows the log would have it before the one that was woken, time after time",
+        ("test_who_waits_for_the_dispatch_has_it_next",),
+        seconds=60,
+    ),
+    Mutant(
         "prepared-gets-a-unit",
         _DISPATCH,
         "            if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != "
@@ -734,6 +751,15 @@ MUTANTS: Final = (
         ("test_mlock_stays_within_the_budget",),
     ),
     Mutant(
+        "descriptor-closed-behind-the-unmapping",
+        _MAPPED,
+        "            self.close_fd()         # first: during the unmapping another thread may map and open it again\n"
+        "            self.unmap()\n",
+        "            self.unmap()\n            self.close_fd()\n",
+        "blocks would be allocated in whatever file has the number by then",
+        ("test_a_file_that_is_used_again_while_it_is_unmapped",),
+    ),
+    Mutant(
         "held-file-unmapped",
         _MAPPED,
         "            self.owned = False\n            self.release()\n",
@@ -744,8 +770,8 @@ MUTANTS: Final = (
     Mutant(
         "name-of-a-new-file-not-synced",
         _MAPPED,
-        "door.fsync_dir(_os.path.dirname(file.path))",
-        "pass",
+        "rc = os.sync_directory(os, directory)",
+        "rc = 0",
         "a synced message in a file without a name is lost",
         ("test_a_log_file_is_on_the_disk_with_its_name_before_it_is_used",),
     ),
