@@ -513,8 +513,8 @@ cdef class ConsumeQueue:
             start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
             if self.fresh:
                 self._sync_first_file()
-        # the first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it
-        # Blocks for all units of a further file: a queue that filled one fills the next. Of a full disk it takes the least.
+        # The first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it, and
+        # has blocks for all its units: a queue that filled one fills the next. Of a full disk it takes the least.
         file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
                                  0 if fresh else self.file_bytes)
         self.fresh = self.fresh or fresh

@@ -64,7 +64,38 @@ cdef class Latch:
     """The flag word that a lost page sets (see csrc/bus_guard.c). Whoever owns the words fills it in, and cuts it before they go."""
 
 
-_STAGES = ("open", "allocate", "truncate", "fsync", "fsync of directory")
+cdef enum Step:             # of making a file
+    OPEN
+    ALLOCATE
+    TRUNCATE
+    SYNC
+    SYNC_NAME
+
+_STEPS = ("open", "allocate", "truncate", "fsync", "fsync of directory")
+
+
+cdef int _make(mq_os *os, const char *name, const char *directory, int64_t file_bytes, bint whole, bint durable, int *fd,
+               Step *step) noexcept nogil:
+    """A new file of so many zeros. 0, or -errno of the last step; it is open then, unless that was the first one."""
+    cdef int rc
+    fd[0] = os.open(os, name, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE)
+    if fd[0] < 0:
+        return fd[0]
+    if whole:
+        step[0] = ALLOCATE
+        rc = allocate(os, fd[0], 0, file_bytes)
+        if rc < 0:
+            return rc
+    step[0] = TRUNCATE
+    rc = os.ftruncate(os, fd[0], file_bytes)
+    if rc < 0 or not durable:
+        return rc
+    step[0] = SYNC
+    rc = os.fsync(os, fd[0])
+    if rc < 0:
+        return rc
+    step[0] = SYNC_NAME
+    return os.sync_directory(os, directory)
 
 
 cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
@@ -110,36 +141,27 @@ cdef class MappedFile:
         cdef const char *name = encoded
         cdef const char *directory = parent
         cdef mq_os *os = door.os
-        cdef int rc, fd, stage = 0
-        cdef int64_t taken = file_bytes if whole else 0
+        cdef int fd = -1, rc
+        cdef Step step = OPEN
+        cdef int64_t allocated = file_bytes
         file._init(door, path, start_offset, file_bytes, True)
-        room = min(room, file_bytes) if not whole else 0
         with nogil:
-            fd = rc = os.open(os, name, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE)
-            if rc >= 0:
-                stage = 1
-                rc = allocate(os, fd, 0, file_bytes) if whole else 0
-            if stage == 1 and rc >= 0:
-                stage = 2
-                rc = os.ftruncate(os, fd, file_bytes)
-            if stage == 2 and rc >= 0 and durable:
-                stage = 3
-                rc = os.fsync(os, fd)
-                if rc >= 0:
-                    stage = 4
-                    rc = os.sync_directory(os, directory)
-            if stage >= 2 and rc >= 0 and room > 0 and allocate(os, fd, 0, room) >= 0:
-                taken = room
-        if stage == 0:
-            raise os_error(rc, _STAGES[stage], path)
+            rc = _make(os, name, directory, file_bytes, whole, durable, &fd, &step)
+            if rc >= 0 and not whole:
+                allocated = min(room, file_bytes)
+                if allocated > 0 and allocate(os, fd, 0, allocated) < 0:
+                    allocated = 0
+        if fd < 0:
+            raise os_error(rc, _STEPS[step], path)
         file.fd = fd
         try:
-            check(rc, _STAGES[stage], path if stage < 4 else _os.fsdecode(parent))
-            file.allocated = taken
+            if rc < 0:
+                raise os_error(rc, _STEPS[step], path if step != SYNC_NAME else _os.fsdecode(parent))
+            file.allocated = allocated
             file.map()
-            if not whole and taken:
+            if not whole and allocated:
                 with nogil:
-                    populate(os, file.base, taken)
+                    populate(os, file.base, allocated)
                 file.check_damage()
         except BaseException:
             file.close_fd()

@@ -112,11 +112,14 @@ cdef extern from "bus_guard.h" nogil:
     void mq_touch(const void *p)
 
 
+ctypedef int (*PathCall)(mq_os *, const char *) noexcept nogil
+
 cdef class OsDoor:
     cdef mq_os *os
     cdef mq_os table            # a private copy that a test may change; `os` points here
     cpdef int64_t now_ms(self) noexcept
     cpdef int64_t monotonic_ns(self) noexcept
+    cdef int _call(self, PathCall call, object path) except 1
     cdef int _stat(self, object path, mq_stat *st) except 1
 
 # The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.

@@ -395,12 +395,7 @@ cdef class OsDoor:
 
     def unlink(self, path, missing_ok=False) -> None:
         """Remove a file."""
-        cdef bytes p = _os.fsencode(path)
-        cdef const char *c = p
-        cdef mq_os *os = self.os
-        cdef int rc
-        with nogil:
-            rc = os.unlink(os, c)
+        cdef int rc = self._call(self.os.unlink, path)
         if missing_ok and rc == -_errno.ENOENT:
             return
         check(rc, "unlink", path)
@@ -408,7 +403,7 @@ cdef class OsDoor:
     def makedirs(self, path, bint durable=True) -> None:
         """Create the directory and its missing parents; each new entry is made durable, unless the caller does that later."""
         cdef bytes encoded = _os.fsencode(path)
-        cdef const char *name
+        cdef const char *name = encoded
         cdef mq_os *os = self.os
         cdef int rc
         path = _os.fspath(path)
@@ -417,9 +412,7 @@ cdef class OsDoor:
         parent = _os.path.dirname(path) or "."
         if parent != path and not self.exists(parent):
             self.makedirs(parent, durable)
-        name = encoded
-        with nogil:
-            rc = os.mkdir(os, name)
+        rc = self._call(self.os.mkdir, path)
         if rc != -_errno.EEXIST:
             check(rc, "mkdir", path)
         if not durable:
@@ -427,7 +420,7 @@ cdef class OsDoor:
         try:
             self.fsync_dir(parent)
         except BaseException:
-            # else the next attempt would find it there and take it for durable
+            # else the next attempt would find it there and take it for durable; without memory, which may be what failed
             with nogil:
                 os.rmdir(os, name)
             raise
@@ -438,13 +431,7 @@ cdef class OsDoor:
 
     def rmdir(self, path) -> None:
         """Remove an empty directory."""
-        cdef bytes encoded = _os.fsencode(path)
-        cdef const char *name = encoded
-        cdef mq_os *os = self.os
-        cdef int rc
-        with nogil:
-            rc = os.rmdir(os, name)
-        check(rc, "rmdir", path)
+        check(self._call(self.os.rmdir, path), "rmdir", path)
 
     def listdir(self, path) -> list:
         """Names in a directory, sorted; an empty list when there is no such directory."""
@@ -470,8 +457,18 @@ cdef class OsDoor:
         names.sort()
         return names
 
+    cdef int _call(self, PathCall call, object path) except 1:
+        """One call on a name, without the GIL: 0, or -errno."""
+        cdef bytes encoded = _os.fsencode(path)
+        cdef const char *name = encoded
+        cdef mq_os *os = self.os
+        cdef int rc
+        with nogil:
+            rc = call(os, name)
+        return min(rc, 0)
+
     cdef int _stat(self, object path, mq_stat *st) except 1:
-        """0, or -errno."""
+        """The same for stat."""
         cdef bytes encoded = _os.fsencode(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
@@ -514,13 +511,7 @@ cdef class OsDoor:
 
     def fsync_dir(self, path) -> None:
         """Make the entries of a directory durable."""
-        cdef bytes p = _os.fsencode(path)
-        cdef const char *c = p
-        cdef mq_os *os = self.os
-        cdef int rc
-        with nogil:
-            rc = os.sync_directory(os, c)
-        check(rc, "fsync of directory", path)
+        check(self._call(self.os.sync_directory, path), "fsync of directory", path)
 
     def statvfs(self, path) -> tuple:
         """(total, available) bytes of the filesystem that holds ``path``, as df reckons them."""

@@ -770,8 +770,8 @@ MUTANTS: Final = (
     Mutant(
         "name-of-a-new-file-not-synced",
         _MAPPED,
-        "rc = os.sync_directory(os, directory)",
-        "rc = 0",
+        "    return os.sync_directory(os, directory)\n",
+        "    return 0\n",
         "a synced message in a file without a name is lost",
         ("test_a_log_file_is_on_the_disk_with_its_name_before_it_is_used",),
     ),

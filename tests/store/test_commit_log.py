@@ -219,8 +219,10 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
     with mqfast.open(tmp_path / "store", _start_services=False) as store:
         keep_few_tails = store._queues.keep_few_tails
         seen: list[int] = []
+        asks = threading.Event()
 
         def wait() -> None:
+            asks.set()
             with store._dispatcher.locked():
                 seen.append(store.put_count)
 
@@ -229,8 +231,9 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
         def faster() -> None:
             if store.put_count == 1:
                 waiter.start()
+                asks.wait()
             if not seen:
-                time.sleep(0.001)
+                time.sleep(0.001)  # the other one needs the GIL to wait for the lock
                 store.put("T", b"x" * 16000, queue_id=store.put_count)  # a queue that has to be made as well
             keep_few_tails()
 

@@ -345,12 +345,14 @@ def test_who_holds_a_lock_may_take_it_again() -> None:
 @pytest.mark.parametrize(
     ("slot", "work"),
     [
+        (3, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096)),
         (5, lambda door, path: door.exists(path)),
         (5, lambda door, path: door.file_size(path)),
         (17, lambda door, path: door.rename(path, f"{path}2")),
         (18, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096).destroy()),
         (19, lambda door, path: door.makedirs(path)),
         (20, lambda door, path: door.rmdir(path)),
+        (21, lambda door, path: door.fsync_dir(path)),
     ],
 )
 def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slot: int, work: Any) -> None:
