@@ -654,8 +654,7 @@ MUTANTS: Final = (
         "                pass_on(self.mutex) ",
         "                give(self.mutex) ",
         "the thread that follows the log would have it before the one that was woken, time after time",
-        ("test_who_waits_for_the_dispatch_has_it_next",),
-        seconds=60,
+        ("test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits",),
     ),
     Mutant(
         "prepared-gets-a-unit",

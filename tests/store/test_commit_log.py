@@ -247,6 +247,32 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
         assert seen[0] < 500  # of the thousand that a walk follows
 
 
+def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits(tmp_path: Path) -> None:
+    """It is awake, the other one is not yet: it had the lock up to 2,000 times in between."""
+    with mqfast.open(tmp_path / "store", _start_services=False) as store:
+        dispatcher, steps = store._dispatcher, 0
+
+        def wait() -> None:
+            asks.set()
+            with dispatcher.locked():
+                had.set()
+
+        for _ in range(30):
+            asks, had = threading.Event(), threading.Event()
+            waiter = threading.Thread(target=wait)
+            with dispatcher.locked():
+                waiter.start()
+                asks.wait()
+                time.sleep(0.005)  # the other one needs the GIL to wait for the lock
+                store.put("T", b"x")
+            while not had.is_set() and steps < 10_000:
+                store.put("T", b"x" * 2000)
+                dispatcher.step()
+                steps += 1
+            waiter.join()
+        assert steps < 1000
+
+
 def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
     """Files that went before their records were dispatched: they are not waited for."""
     with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
