@@ -56,6 +56,7 @@ cdef class PutPath:
     cdef int contended(self) except -1
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
+    cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
     cdef PutResult put_general(self, object message, bint wait)
     cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1
     cdef PutResult put_special(self, object message, bytes properties, bint wait)

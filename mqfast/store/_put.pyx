@@ -382,24 +382,28 @@ cdef class PutPath:
         when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
         Source: DefaultMessageStore.putMessage.
         """
-        cdef Producer p
+        if properties is None and not options:
+            return self.put_plain(topic, body, queue_id, tags, keys)
+        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), True)
+
+    cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys):
+        """put without properties and options, as most calls are."""
         cdef PutResult r
         cdef Appended out
         cdef int outcome = OK
-        if properties is None and not options:      # a default that is not looked at costs as much as one that is: hence no list of them
-            p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
-            if not p.general:
-                if keys is not None and type(keys) is not str:
-                    keys = joined(keys)
-                r = self.last
-                if Py_REFCNT(r) != 2:
-                    r = self.fresh_result()
-                p.append(body, keys or None, &out)
-                if self.sync_flush:
-                    outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
-                _fill(r, &out, outcome)
-                return r
-        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), True)
+        cdef Producer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
+        if p.general:
+            return self.put_general(Message(topic, body, queue_id, tags, keys), True)
+        if keys is not None and type(keys) is not str:
+            keys = joined(keys)
+        r = self.last
+        if Py_REFCNT(r) != 2:
+            r = self.fresh_result()
+        p.append(body, keys or None, &out)
+        if self.sync_flush:
+            outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+        _fill(r, &out, outcome)
+        return r
 
     def put_message(self, message: Message) -> PutResult:
         """Store one Message; as put."""

@@ -38,6 +38,7 @@ from mqfast.store._dispatch import Dispatcher
 from mqfast.store._mapped_file import locked_byte_count, mapping_count
 from mqfast.store._os import Mutex, OsDoor
 from mqfast.store._put import PutPath
+from mqfast.store._put_call import PUT
 from mqfast.store._query import query
 from mqfast.store._read import GetResult, read
 from mqfast.store.allocate import AllocateMappedFileService
@@ -78,6 +79,9 @@ class MessageStore(PutPath):
 
     Thread: every method may be called from any thread; one process writes a store at a time.
     """
+
+    if not TYPE_CHECKING:
+        put = PUT  # PutPath.put, called without a dict for the names of its arguments
 
     def __init__(
         self,
