@@ -14,6 +14,7 @@ Environment switches, each kept in its own build directory so that changing betw
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,20 @@ def compile_flags() -> list[str]:
     return flags
 
 
+# gcc clears up to 8 KiB by "rep stos" on any x86-64, which takes longer to begin than to clear the 200 bytes of a
+# message: 6 of 79 ns of a get. Other compilers do not know the option, and do not need it.
+SHORT_CLEARS = "-mmemset-strategy=unrolled_loop:256:noalign,libcall:-1:noalign"
+
+
+def is_known(compiler: list[str], flag: str) -> bool:
+    """Does this compiler take the option?"""
+    command = [*compiler, flag, "-x", "c", "-c", os.devnull, "-o", os.devnull]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 def link_flags() -> list[str]:
     """Return the linker options of the current mode."""
     flags: list[str] = []
@@ -143,6 +158,9 @@ class BuildExt(build_ext):
         generated = {module.name: list(module.sources) for module in translated}
         for ext in self.extensions:
             ext.sources = generated[ext.name] + [s for s in ext.sources if not s.endswith(".pyx")]
+        if is_known(getattr(self.compiler, "compiler_so", []), SHORT_CLEARS):
+            for ext in self.extensions:
+                ext.extra_compile_args.append(SHORT_CLEARS)
         super().build_extensions()
 
     def copy_extensions_to_source(self) -> None:

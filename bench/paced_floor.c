@@ -53,7 +53,8 @@ static void *make_ready(void *given) {
             continue;
         }
         int64_t n = end - at < STEP ? end - at : STEP;
-        if (madvise(log->base + at, (size_t)n, MADV_POPULATE_WRITE) != 0) __atomic_store_n(&log->failed, 1, __ATOMIC_RELEASE);
+        if (madvise(log->base + at, (size_t)n, MADV_POPULATE_WRITE) != 0)
+            __atomic_store_n(&log->failed, 1, __ATOMIC_RELEASE);
         at += n;
     }
     return NULL;
@@ -67,7 +68,8 @@ static void *sync_often(void *given) {
         nap(NAP_NS);
         if (now_ns() - last < FLUSH_NS) continue;
         int64_t to = shown(log), start = from & ~(int64_t)(PAGE - 1);
-        if (msync(log->base + start, (size_t)(to - start), MS_SYNC) != 0) __atomic_store_n(&log->failed, 1, __ATOMIC_RELEASE);
+        if (msync(log->base + start, (size_t)(to - start), MS_SYNC) != 0)
+            __atomic_store_n(&log->failed, 1, __ATOMIC_RELEASE);
         int64_t again = to & ~(int64_t)(PAGE - 1);
         if (again + PAGE <= log->bytes) madvise(log->base + again, PAGE, MADV_POPULATE_WRITE);
         from = to;
@@ -77,15 +79,17 @@ static void *sync_often(void *given) {
 }
 
 /* count records, one every period_ns; due and call get the ns of each from when it was due and from when it began. -1: failed */
-int64_t paced_floor(const char *path, const uint8_t *body, int64_t size, int64_t header_bytes, int64_t period_ns, int64_t count,
-                    int64_t *due, int64_t *call) {
+int64_t paced_floor(const char *path, const uint8_t *body, int64_t size, int64_t header_bytes, int64_t period_ns,
+                    int64_t count, int64_t *due, int64_t *call) {
     int64_t record = size + header_bytes;
     paced_log log = {.bytes = (record * count + PAGE - 1) & ~(int64_t)(PAGE - 1)};
     pthread_t ready, sync;
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644), threads = 0;
     if (fd < 0) return -1;
     unlink(path);
-    void *base = fallocate(fd, 0, 0, log.bytes) == 0 ? mmap(NULL, (size_t)log.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    void *base = fallocate(fd, 0, 0, log.bytes) == 0
+                     ? mmap(NULL, (size_t)log.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                     : MAP_FAILED;
     close(fd);
     if (base == MAP_FAILED) return -1;
     log.base = base;

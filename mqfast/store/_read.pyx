@@ -135,7 +135,9 @@ cdef class GetResult:
         return messages
 
     def __iter__(self):
-        return iter(self._all())
+        cdef Each each = Each.__new__(Each)
+        each.result = self
+        return each
 
     @property
     def messages(self) -> list:
@@ -179,6 +181,28 @@ cdef class GetResult:
 
     def __repr__(self):
         return f"<GetResult {self.status.name} {self.count} messages, next_offset={self.next_offset}>"
+
+
+@cython.no_gc
+@cython.freelist(4)
+@cython.final
+cdef class Each:
+    """The messages of a result one by one, each made when it is asked for: a loop that lets go of them has one in the cache, not all."""
+    cdef GetResult result
+    cdef Py_ssize_t at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Py_ssize_t i = self.at
+        if i >= self.result.count:
+            raise StopIteration
+        self.at = i + 1
+        return self.result._message(i)
+
+    def __length_hint__(self):
+        return self.result.count - self.at
 
 
 cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, int64_t max_offset):

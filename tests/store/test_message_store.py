@@ -7,6 +7,7 @@ Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import shutil
 import subprocess
@@ -140,6 +141,21 @@ def test_views_outlive_the_store_and_the_file(tmp_path: Path) -> None:
     assert [bytes(view) for view in views] == given
     shutil.rmtree(path)
     assert [bytes(view) for view in views] == given
+
+
+def test_a_result_is_walked_as_often_as_one_likes(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store") as store:
+        for number in range(5):
+            store.put("T", b"%d" % number)
+        found = store.get("T", 0, 0, 32)
+        one, other = iter(found), iter(found)
+        assert [bytes(next(one)), bytes(next(one)), bytes(next(other))] == [b"0", b"1", b"0"]
+        assert (operator.length_hint(one), operator.length_hint(other), len(found)) == (3, 4, 5)
+        del found  # what walks it keeps it
+        rest = list(one)
+    assert [bytes(message) for message in rest] == [b"2", b"3", b"4"]  # also after the close
+    assert list(one) == []
+    assert [message.queue_offset for message in other] == [1, 2, 3, 4]
 
 
 def test_a_forked_child_may_not_use_the_store(tmp_path: Path) -> None:
