@@ -42,6 +42,12 @@ cdef struct Walk:
     Found found
     QueueState *queue
     int64_t tags_code
+    int32_t topic_hash
+    bint hashed             # topic_hash is that of the known topic
+    # of the last record that was looked at closely: its topic and queue number, which `queue` (unless NULL) and `topic_hash` belong to
+    const uint8_t *known
+    int32_t known_bytes     # -1: none
+    int32_t known_id
     # of the last record that has no more to it than a unit: its topic, properties and queue, which `queue` and `tags_code` belong to
     const uint8_t *same
     int64_t same_bytes      # -1: the last record was another one

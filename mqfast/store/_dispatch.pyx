@@ -68,7 +68,10 @@ cdef int _index(Walk *w, IndexState *x) noexcept nogil:
     cdef int32_t topic_hash
     if f.uniq_key == NULL and f.keys == NULL:
         return 1
-    topic_hash = jhash(r.topic, r.topic_bytes, 0)
+    if not w.hashed:
+        w.topic_hash = jhash(r.topic, r.topic_bytes, 0)
+        w.hashed = True
+    topic_hash = w.topic_hash
     if f.uniq_key != NULL:
         if number >= w.key_done:
             if not _index_key(x, topic_hash, f.uniq_key, f.uniq_key_bytes, r):
@@ -146,7 +149,7 @@ cdef inline void _show(Walk *w) noexcept nogil:
 cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     """Go on from w.at until something needs the GIL."""
     cdef int stop
-    w.same_bytes = -1       # it stood in another mapping
+    w.same_bytes = w.known_bytes = -1       # they stood in another mapping
     stop = _records(w, table, x, indexing)
     _show(w)
     _let_go(w)
@@ -190,6 +193,12 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:
                 w.same_bytes = -1
                 find_properties(r.properties, r.properties_bytes, f)
+                if r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp(r.topic, w.known, r.topic_bytes) != 0:
+                    w.known = r.topic
+                    w.known_bytes = r.topic_bytes
+                    w.known_id = r.queue_id
+                    w.queue = NULL
+                    w.hashed = False
             transaction = r.sys_flag & TRANSACTION_MASK
             if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK:
                 if w.same_bytes < 0:
@@ -199,7 +208,8 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                 if w.same_bytes < 0:
                     if w.light and f.multi_dispatch != NULL:
                         return BY_HAND
-                    w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
+                    if w.queue == NULL:
+                        w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
                     if w.queue == NULL:
                         return NO_QUEUE
                 outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)

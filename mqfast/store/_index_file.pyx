@@ -25,7 +25,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16
 from libc.string cimport memcpy
 
 from mqfast.store._os cimport (
-    MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
+    MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
     OsDoor, allocate, check, guard_add, guard_remove, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, populate, read_all,
 )
@@ -351,13 +351,15 @@ cdef class IndexFile:
             self.release()
 
     def populate_slots(self) -> None:
-        """Make the pages of all slots writable at once; a page that cannot be made now is made, or reported, when a put needs it.
+        """Make the pages of all slots writable at once, and all pages large ones where the filesystem has them; a page that cannot be made
+        now is made, or reported, when a put needs it.
 
         Raises: StoreClosed. GIL: released.
         """
         self.enter()
         try:
             with nogil:
+                self.os.madvise(self.os, self.state.base, self.bytes, MQ_ADVISE_HUGE)
                 populate(self.os, self.state.base, HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots)
         finally:
             self.release()

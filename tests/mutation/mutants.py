@@ -657,6 +657,38 @@ MUTANTS: Final = (
         ("test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits",),
     ),
     Mutant(
+        "hash-of-another-topic",
+        _DISPATCH,
+        "                    w.queue = NULL\n                    w.hashed = False\n",
+        "                    w.queue = NULL\n",
+        "the keys of a topic would be found under the topic of the record before",
+        ("test_keys_and_queues_of_records_whose_topics_take_turns",),
+    ),
+    Mutant(
+        "queue-of-another-topic",
+        _DISPATCH,
+        "                    w.known_id = r.queue_id\n                    w.queue = NULL\n",
+        "                    w.known_id = r.queue_id\n",
+        "units would go to the queue of the record before",
+        ("test_keys_and_queues_of_records_whose_topics_take_turns",),
+    ),
+    Mutant(
+        "known-topic-without-its-queue-number",
+        _DISPATCH,
+        "r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp",
+        "r.topic_bytes != w.known_bytes or memcmp",
+        "units would go to the queue of the record before, of the same topic",
+        ("test_keys_and_queues_of_records_whose_topics_take_turns",),
+    ),
+    Mutant(
+        "put-by-name-in-the-wrong-place",
+        "mqfast/store/_put_call.pyx",
+        "        elif name == <PyObject *> KEYS and given < 5:",
+        "        elif name == <PyObject *> KEYS:",
+        "an argument given twice would be taken from one of both, without a word",
+        ("test_what_is_wrong_is_said",),
+    ),
+    Mutant(
         "prepared-gets-a-unit",
         _DISPATCH,
         "            if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != "

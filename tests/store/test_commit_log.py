@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_checks import read_queue
 from store.small_store import SMALL, bodies
 
 import mqfast
@@ -271,6 +273,53 @@ def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_tha
                 steps += 1
             waiter.join()
         assert steps < 1000
+
+
+@pytest.mark.parametrize("index_entries", [7, 200])
+def test_keys_and_queues_of_records_whose_topics_take_turns(tmp_path: Path, index_entries: int) -> None:
+    """What the walk keeps of a topic from one record to the next is that topic's, whatever came in between: another
+    queue, a half message, a record with more than one unit, the end of the index file in the middle of its keys."""
+    settings = {**SMALL, "maxIndexNum": index_entries, "enableLmq": True, "enableMultiDispatch": True}
+    kinds: list[dict[str, Any]] = [
+        {"topic": "A"},
+        {"topic": "A", "queue_id": 1},
+        {"topic": "B"},
+        {"topic": "H", "sys_flag": 4},  # a half message: keys, no unit
+        {"topic": "B"},
+        {"topic": "A", "properties": {"INNER_MULTI_DISPATCH": "%LMQ%x"}},
+        {"topic": "AA"},
+        {"topic": "A"},
+    ]
+    path = tmp_path / "store"
+    wanted: dict[str, list[int]] = {}
+    queues: dict[tuple[str, int], list[int]] = {}
+    with mqfast.open(path, _start_services=False, **settings) as store:
+        for number in range(60):
+            kind = kinds[number % len(kinds)]
+            message = mqfast.Message(body=b"x", keys=[f"k{number}", "all", f"l{number}"], **kind)
+            at = store.put_message(message).physical_offset
+            wanted.setdefault(message.topic, []).append(at)
+            if "sys_flag" not in kind:
+                queues.setdefault((message.topic, message.queue_id), []).append(at)
+
+    def check() -> None:
+        for (topic, queue_id), places in queues.items():
+            assert [one.physical_offset for one in read_queue(store, topic, queue_id, 0)] == places
+        for topic, places in wanted.items():
+            assert sorted(one.physical_offset for one in store.query(topic, "all", 1000)) == places
+            for at in places:
+                for key in store.log.message(at).keys:
+                    if key != "all":
+                        assert [one.physical_offset for one in store.query(topic, key, 1000)] == [at]
+
+    with mqfast.open(path, _start_services=False, **settings) as store:
+        check()
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(path / name)
+    (path / "checkpoint").unlink()
+    with mqfast.open(path, _start_services=False, **settings) as store:
+        assert store.recovery.records == 60
+        check()
 
 
 def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
