@@ -26,6 +26,7 @@ from mqfast.store._os cimport (
     mq_load32,
     mq_os,
     mq_pause,
+    mq_prefetchr,
 )
 from mqfast.store._record cimport (
     REC_BLANK,
@@ -273,10 +274,17 @@ cdef class LogTail:
         cdef Record r
         cdef int64_t end = self.file.start_offset + self.file.file_bytes
         cdef int outcome = REC_OK, stepped = 0
+        cdef int32_t total
         while len(found) < max_count and end - self.position >= 8:
-            if mq_get32(p) == 0:
+            total = mq_get32(p)
+            if total == 0:
                 break
             mq_fence()
+            if 64 < total <= end - self.position:
+                # all of these lines are still the writer's: ask for them together, not for each when the one before has come
+                mq_prefetchr(p + 64)
+                mq_prefetchr(p + total - 64)
+                mq_prefetchr(p + total - 1)
             outcome = parse_record(p, end - self.position, &r)
             if outcome == REC_OK and (r.physical_offset != self.position or (self.checked and not check_crc(p, &r, False))):
                 outcome = 0
