@@ -89,6 +89,7 @@ cdef class ConsumeQueue:
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef MappedFile scanned         # the file that `scan` is of, or None
     cdef Scan scan
+    cdef int64_t looked_at          # start of the only file, which `scan` was read from before it was taken; -1: none was
     cdef int64_t seen_first         # queue offsets of the two units that `scan` has, -1 when it does not count any more
     cdef int64_t seen_last
     cdef bint closed

@@ -8,6 +8,7 @@ dispatch); any thread may read.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcmp, memcpy, memset
 from mqfast.store._mapped_file cimport Latch, MappedFile
@@ -45,6 +46,7 @@ cdef enum:
     KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
     FIRST_SCAN_BYTES = 4096
     SCAN_BYTES = 65536
+    PATH_BYTES = 4096
 
 
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
@@ -138,6 +140,55 @@ cdef int _scan(mq_os *os, const char *path, int64_t file_bytes, Scan *scan) noex
     return rc
 
 
+cdef struct Look:
+    mq_os *os
+    const char *path            # of the directory
+    int64_t file_bytes
+    Scan *scan
+    int64_t *looked_at
+
+
+cdef void _look(Look *look) noexcept nogil:
+    """Read the units of a queue that has one file, as most have; whatever is not as it should be is left to ``load``, which says what it is."""
+    cdef int64_t starts[2]
+    cdef char path[PATH_BYTES]
+    cdef int n
+    if list_starts(look.path, starts, 2) != 1 or starts[0] % look.file_bytes != 0:
+        return
+    n = snprintf(path, PATH_BYTES, "%s/%020lld", look.path, <long long> starts[0])
+    if 0 < n < PATH_BYTES and _scan(look.os, path, look.file_bytes, look.scan) == 0 and look.scan.file_bytes == look.file_bytes:
+        look.looked_at[0] = starts[0]
+
+
+def look_ahead(list queues) -> None:
+    """Read what the ``load`` of each of these queues would read, all without the GIL: several threads may do so, each for queues of its own.
+
+    Raises nothing: what cannot be read now is read by ``load``.
+    """
+    cdef Py_ssize_t i, n = len(queues)
+    cdef Look *looks = <Look *> calloc(n or 1, sizeof(Look))
+    cdef ConsumeQueue queue
+    cdef list names = []
+    if looks == NULL:
+        return
+    try:
+        for queue in queues:
+            names.append(PyUnicode_EncodeFSDefault(queue.path))
+        for i in range(n):
+            queue = <ConsumeQueue> queues[i]
+            queue._begin_scan()
+            looks[i].os = queue.door.os
+            looks[i].path = PyBytes_AS_STRING(names[i])
+            looks[i].file_bytes = queue.file_bytes
+            looks[i].scan = &queue.scan
+            looks[i].looked_at = &queue.looked_at
+        with nogil:
+            for i in range(n):
+                _look(&looks[i])
+    finally:
+        free(looks)
+
+
 @cython.no_gc_clear
 cdef class ConsumeQueue:
     """One queue: its files, its bounds, its units.
@@ -160,7 +211,7 @@ cdef class ConsumeQueue:
         self.state.queue_id = queue_id
         self.state.hash = topic_hash(self.state.topic, self.state.topic_bytes, queue_id)
         self.state.max_physical = -1
-        self.seen_first = self.seen_last = -1
+        self.seen_first = self.seen_last = self.looked_at = -1
 
     # --- bounds ---
 
@@ -231,13 +282,16 @@ cdef class ConsumeQueue:
 
     def load(self) -> None:
         """Take the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
-        cdef OsDoor door = self.door
-        cdef mq_os *os = door.os
-        cdef bytes native = PyUnicode_EncodeFSDefault(self.path)
-        cdef const char *path = native
+        cdef bytes native
+        cdef const char *path
         cdef int64_t starts[KNOWN_STARTS]
         cdef int64_t *all_starts = starts
         cdef int64_t count
+        if self.looked_at >= 0:
+            self._take_files(&self.looked_at, 1)
+            return
+        native = PyUnicode_EncodeFSDefault(self.path)
+        path = native
         with nogil:
             count = list_starts(path, starts, KNOWN_STARTS)
             if count > KNOWN_STARTS:
@@ -267,8 +321,12 @@ cdef class ConsumeQueue:
             file._init(self.door, path, start, self.file_bytes, True)
             if i == count - 1 and not self.files and start % self.file_bytes == 0:
                 # Most queues have one file: its units are read here, by the descriptor that tells its length.
-                self._begin_scan()
-                self._scan_file(file)
+                if start == self.looked_at:
+                    self.scanned = file
+                    self.looked_at = -1
+                else:
+                    self._begin_scan()
+                    self._scan_file(file)
                 found = self.scan.file_bytes
             else:
                 check(os.stat(os, <const char *> file.native_path, &st), "stat", path)

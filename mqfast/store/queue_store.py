@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, MessageIllegal, MqfastError, OffsetError
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
-from mqfast.store._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store._consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store._mapped_file import mapping_count
 from mqfast.store._os import Mutex
 from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
@@ -40,6 +41,21 @@ AnyQueue = ConsumeQueue | BatchConsumeQueue
 _FILLER_SIZE: Final = 0x7FFFFFFF
 # Its byte in a queue of 20-byte units still fits 63 bits.
 _MAX_QUEUE_OFFSET: Final = 2**62 // 20
+# From so many queues on a second thread helps to read them when a store is opened: some 10 us of system calls each.
+_MANY_QUEUES: Final = 512
+
+
+def _look_ahead(queues: list[ConsumeQueue]) -> None:
+    half = len(queues) // 2
+    helper = threading.Thread(target=look_ahead, args=(queues[half:],), name="mqfast-look-ahead", daemon=True)
+    try:
+        helper.start()
+    except RuntimeError:  # no more threads: each queue is read when it is loaded
+        return
+    try:
+        look_ahead(queues[:half])
+    finally:
+        helper.join()
 
 
 class QueueStore:
@@ -147,10 +163,9 @@ class QueueStore:
         """The queue, or None."""
         return self.table.get(topic, queue_id) or self.batch.get((topic, queue_id))
 
-    def all(self) -> Iterator[AnyQueue]:
+    def all(self) -> list[AnyQueue]:
         """Every queue."""
-        yield from self.table.all()
-        yield from list(self.batch.values())
+        return [*self.table.all(), *self.batch.values()]
 
     def _one_by_one(self) -> Iterator[AnyQueue]:
         """Every queue, for what maps files of each: of very many not all stay mapped."""
@@ -241,11 +256,13 @@ class QueueStore:
         """Take the queues of the directories. Raises: CorruptFile for a file of another length, with its name."""
         base = self._paths.consume_queue
         self._directory = self._door.open_directory(base if self._door.exists(base) else self._paths.root)
-        for topic, ids in _paths.list_queues(self._door, self._paths.consume_queue).items():
-            for queue_id in ids:
-                queue = self._make(topic, queue_id)
-                queue.load()
-                self.table.insert(queue)
+        listed = _paths.list_queues(self._door, self._paths.consume_queue)
+        queues = [self._make(topic, queue_id) for topic, ids in listed.items() for queue_id in ids]
+        if len(queues) >= _MANY_QUEUES:
+            _look_ahead(queues)
+        for queue in queues:
+            queue.load()
+            self.table.insert(queue)
         for topic, ids in _paths.list_queues(self._door, self._paths.batch_consume_queue).items():
             for queue_id in ids:
                 self._batch_queue(topic, queue_id).load()

@@ -657,6 +657,14 @@ MUTANTS: Final = (
         ("test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits",),
     ),
     Mutant(
+        "look-ahead-takes-the-first-file-for-all",
+        "mqfast/store/_consume_queue.pyx",
+        "list_starts(look.path, starts, 2) != 1 or",
+        "list_starts(look.path, starts, 2) < 1 or",
+        "of a queue with several files one would be there",
+        ("test_many_queues_are_opened_as_few_are",),
+    ),
+    Mutant(
         "hash-of-another-topic",
         _DISPATCH,
         "                    w.queue = NULL\n                    w.hashed = False\n",

@@ -6,7 +6,9 @@ Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
+import shutil
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from store.small_store import SMALL, bodies
 
 import mqfast
 from mqfast import Message
-from mqfast.errors import StoreClosed
+from mqfast.errors import CorruptFile, StoreClosed
+from mqfast.store import queue_store
 from mqfast.store.results import BoundaryType
 
 BATCH = {"queue.type": "BatchCQ"}
@@ -156,3 +159,71 @@ def test_a_unit_that_cannot_be_flushed_is_an_error_unless_its_topic_went(tmp_pat
             store._queues.flush()
         store.mark_deleted([queue])
         assert store._queues.flush() == 0
+
+
+def _a_store_of_every_kind_of_queue(path: Path) -> None:
+    with mqfast.open(path, **SMALL) as store:
+        for queue_id, units in enumerate((1, 7, 20, 21, 65, 3, 4, 5, 6)):
+            for _ in range(units):
+                store.put("T", b"x", queue_id)
+    base = path / "consumequeue" / "T"
+    (base / "9").mkdir()  # no file
+    (base / "10").mkdir()
+    (base / "10" / f"{0:020d}").write_bytes(b"")  # made, but never given its length
+    (base / "11").mkdir()
+    (base / "11" / f"{400:020d}").write_bytes(b"\0" * 400)  # no unit, and not the first file
+    (base / "12").mkdir()
+    (base / "12" / f"{0:020d}").mkdir()
+    (base / "13").mkdir()
+    (base / "13" / "notes.txt").write_bytes(b"not ours")
+    with open(base / "5" / f"{0:020d}", "r+b") as file:  # something behind the last unit
+        file.seek(300)
+        file.write(b"\x01")
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "name", "content"),
+    [
+        (None, "", b""),
+        (6, f"{0:020d}", b"\0" * 380),  # shorter than the others
+        (7, f"{20:020d}", b"\0" * 400),  # where no file begins
+        (8, f"{800:020d}", b"\0" * 400),  # a gap
+        (3, f"{2**63 - 1:020d}", b"\0" * 400),
+    ],
+)
+@pytest.mark.parametrize("threads", [True, False])
+def test_many_queues_are_opened_as_few_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: bool, queue_id: int | None, name: str, content: bytes
+) -> None:
+    """Read ahead by two threads, or by none because no thread can be had: the same queues, or the same error."""
+    _a_store_of_every_kind_of_queue(tmp_path / "made")
+    if queue_id is not None:
+        (tmp_path / "made" / "consumequeue" / "T" / str(queue_id) / name).write_bytes(content)
+
+    def opened(many: int) -> list[str]:
+        shutil.copytree(tmp_path / "made", tmp_path / "store")
+        monkeypatch.setattr(queue_store, "_MANY_QUEUES", many)
+        try:
+            with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+                return [
+                    *(
+                        f"{queue.topic}/{queue.queue_id} {queue.min_offset} {queue.max_offset} {queue.max_physical}"
+                        f" {queue.next_offset} {[one.path for one in queue.file_list]}"
+                        for queue in store._queues.table.all()
+                    ),
+                    *store._queues.warnings,
+                ]
+        except CorruptFile as error:
+            return [str(error)]
+        finally:
+            shutil.rmtree(tmp_path / "store")
+
+    one_by_one = opened(10**9)
+    assert len(one_by_one) > 1 or queue_id is not None
+    if not threads:
+
+        def refuse(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert opened(1) == one_by_one
