@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import host_memory
-from harness import ROOT, Floor, Row, Table
+from harness import Floor, Row, Table, compiled
 
 _TABLE = Table()
 # More than one benchmark writes, and more than all of a run.
@@ -52,22 +50,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def floor(tmp_path_factory: pytest.TempPathFactory) -> Floor:
     """The floor, compiled for this machine."""
-    out = tmp_path_factory.mktemp("floor") / "floor.so"
-    sources = [str(ROOT / "bench" / "floor.c"), *map(str, sorted((ROOT / "csrc").glob("crc32*.c")))]
-    command = [
-        "cc",
-        "-O3",
-        "-std=c11",
-        "-D_GNU_SOURCE",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        "-I",
-        str(ROOT / "csrc"),
-        *sources,
-    ]
-    subprocess.run([*command, "-o", str(out)], check=True)
-    return Floor(ctypes.CDLL(str(out)))
+    return Floor(compiled("floor.c", tmp_path_factory.mktemp("floor")))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import statistics
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,15 @@ ROOT = Path(__file__).resolve().parent.parent
 # A short look that shows whether everything works; its figures are no figures.
 QUICK = os.environ.get("MQFAST_BENCH_QUICK", "") not in ("", "0")
 ROUNDS = 3 if QUICK else 9
+
+
+def compiled(source: str, directory: Path) -> ctypes.CDLL:
+    """A C file of this folder, built with the CRC of the engine for this machine."""
+    out = directory / f"{source}.so"
+    sources = [str(ROOT / "bench" / source), *map(str, sorted((ROOT / "csrc").glob("crc32*.c")))]
+    flags = ["-O3", "-std=c11", "-shared", "-fPIC", "-pthread", "-I", str(ROOT / "csrc")]
+    subprocess.run(["cc", *flags, *sources, "-o", str(out)], check=True)
+    return ctypes.CDLL(str(out))
 
 
 def in_memory() -> str | None:

@@ -2,7 +2,7 @@
  * makes the pages ahead of it ready, a third syncs what was written every 500 ms. No queue, no lock, no interpreter, no call.
  *
  * It is the floor under every paced latency: what it has for a tail, this machine does to a log of that rate. It must never write more than the
- * records, and never sleep in the loop that is measured. Built by bench/paced_floor.py with csrc/crc32*.c. */
+ * records, and never sleep in the loop that is measured. Built by harness.py with csrc/crc32*.c. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -55,17 +55,21 @@ def new_pages(ready: str, new: str, pool: str) -> str:
     )
 
 
-def noise_alone(alone: str, beside: str) -> str:
+def noise_alone(alone: str, beside: str, bare: str) -> str:
     """The tail of paced puts."""
     return (
-        f"no loop gets there in this run: one that only copies into hot memory had {alone}, and {beside} beside a "
-        "process that appends as many bytes and syncs them every 500 ms"
+        f"no log gets there in this run: a loop that only copies into hot memory had {alone}, and {beside} beside a "
+        "process that appends as many bytes and syncs them every 500 ms; a log in C that only copies records into "
+        f"ready pages of a mapped file, which two threads make ready and sync, {bare}"
     )
 
 
 def noise_above(figures: str) -> str:
     """The tail of paced puts beside another store's, which had its turns at other moments."""
-    return f"there a loop that stores nothing was slower than the other store as well: {figures}"
+    return (
+        "there a loop that stores nothing, or a log in C that only copies records and syncs, was slower than the other "
+        f"store as well: {figures}"
+    )
 
 
 def sync_floor(rate: str) -> str:

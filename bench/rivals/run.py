@@ -35,9 +35,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ROCKETMQ, CHRONICLE = "RocketMQ 5.3.3 (Java)", "Chronicle Queue (Java)"
 NOISE, NOISE_BESIDE = "hot memory (noise)", "hot memory beside a plain writer (noise)"
-FLOOR, FLOOR_NEW_PAGES = "floor in C", "floor in C, new pages"
+FLOOR, FLOOR_NEW_PAGES, FLOOR_PACED = "floor in C", "floor in C, new pages", "log in C (floor)"
 KEYWORDS = "store.put 40 B by keyword"
-PACED = (NOISE, NOISE_BESIDE, "mqfast", "mqfast, pool", CHRONICLE, ROCKETMQ)
+PACED = (NOISE, NOISE_BESIDE, FLOOR_PACED, "mqfast", "mqfast, pool", CHRONICLE, ROCKETMQ)
 THREADS = (16, 64)
 RATES = (20_000, 200_000)
 BEGIN, END = "<!-- measured: written by make bench-rivals -->", "<!-- end of measured -->"
@@ -342,20 +342,24 @@ def targets(results: Results) -> list[Target]:
             if ours is None or noise is None:
                 continue
             beside = results.percentiles(column, NOISE_BESIDE) or noise
+            bare = results.percentiles(column, FLOOR_PACED) or noise
             limits = {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * noise["p99.99"]), "max": 2_000_000}
             for part, limit in limits.items():
                 what = f"{part} at {rate:,}/s, {name}"
-                text = f"{_time(ours[part])} (noise {_time(noise[part])}, beside a writer {_time(beside[part])})"
+                text = (
+                    f"{_time(ours[part])} (noise {_time(noise[part])}, beside a writer {_time(beside[part])}, "
+                    f"a log in C {_time(bare[part])})"
+                )
                 why = ""
-                if max(noise[part], beside[part]) > limit:
-                    why = noise_alone(_time(noise[part]), _time(beside[part]))
+                if max(noise[part], beside[part], bare[part]) > limit:
+                    why = noise_alone(_time(noise[part]), _time(beside[part]), _time(bare[part]))
                 rows.append((what, text, f"<= {_time(limit)}", ours[part] <= limit, cached, why))
             for other in (CHRONICLE, ROCKETMQ):
                 theirs = results.percentiles(column, other)
                 if theirs is not None:
                     worse = [part for part in limits if ours[part] > theirs[part]]
                     text = ", ".join(f"{part} {_time(theirs[part])}" for part in limits)
-                    least = {part: max(noise[part], beside[part]) for part in worse}
+                    least = {part: max(noise[part], beside[part], bare[part]) for part in worse}
                     why = ""
                     if worse and all(least[part] >= theirs[part] for part in worse):
                         why = noise_above(", ".join(f"{part} {_time(ns)}" for part, ns in least.items()))
@@ -378,7 +382,7 @@ def document(
     processes: list[Process], results: Results, told: list[str], notes: list[str], judged: Sequence[Target]
 ) -> str:
     """The measured part of docs/benchmarks.md."""
-    names = [process.name for process in processes if process.name != "hot memory (noise)"]
+    names = [process.name for process in processes if process.name not in (NOISE, NOISE_BESIDE, FLOOR_PACED)]
     cached = ("put 40 B", KEYWORDS, "put 1 KiB", "batch 64 B", "batch 1 KiB")
     durable = ("durable 1 KiB", *(f"durable 1 KiB, {n} threads" for n in THREADS))
     rows = [
@@ -431,6 +435,7 @@ def document(
             "has no durable put",
             "measured whole",
             "stores nothing",
+            "at a pace only",
             "not measured",
         )
         and name in (*PACED, *names)
@@ -454,7 +459,7 @@ def picture(processes: list[Process], results: Results, path: Path) -> None:
         for process in processes:
             values = results.percentiles(f"paced {rate:,}/s, due", process.name)
             if values is not None:
-                style = "--" if process.name == "hot memory (noise)" else "-"
+                style = "--" if process.name in (NOISE, NOISE_BESIDE, FLOOR_PACED) else "-"
                 axis.plot(
                     labels, [values[name] / 1e3 for name in labels], style, marker="o", markersize=3, label=process.name
                 )

@@ -16,12 +16,18 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from array import array
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import harness  # noqa: E402
+
+RECORD_BYTES = 106  # of a record beside its body, as the producer of this comparison makes them
 
 
 class Rival:
@@ -271,14 +277,7 @@ class CFloor(Rival):
     name = "floor in C"
 
     def __init__(self) -> None:
-        out = os.path.join(tempfile.mkdtemp(prefix="mqfast-floor-"), "floor.so")
-        sources = [str(ROOT / "bench" / "floor.c"), *map(str, sorted((ROOT / "csrc").glob("crc32*.c")))]
-        command = ["cc", "-O3", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-I", str(ROOT / "csrc"), *sources]
-        subprocess.run([*command, "-o", out], check=True)
-        sys.path.insert(0, str(ROOT / "bench"))
-        from harness import Floor
-
-        self.floor = Floor(ctypes.CDLL(out))
+        self.floor = harness.Floor(harness.compiled("floor.c", Path(tempfile.mkdtemp(prefix="mqfast-floor-"))))
 
     def open(self, directory: str, durable: bool) -> None:
         os.makedirs(directory)
@@ -303,6 +302,31 @@ class CFloorNewPages(CFloor):
     def whole(self, size: int, threads: int) -> float:
         """ns a message."""
         return self.floor.sustained_ns(self.place, size)
+
+
+class CLog(Rival):
+    """A log in C at a pace: records copied into a mapped file whose pages one thread makes ready and another syncs
+    every 500 ms. No queue, no lock, no interpreter: its tail is what the machine does to any log of that rate.
+    """
+
+    name = "log in C (floor)"
+    has_durable = False
+
+    def __init__(self) -> None:
+        self.run = harness.compiled("paced_floor.c", Path(tempfile.mkdtemp(prefix="mqfast-floor-"))).paced_floor
+        self.run.restype = ctypes.c_int64
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self.run.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[number] * 4, pointer, pointer]
+
+    def open(self, directory: str, durable: bool) -> None:
+        os.makedirs(directory)
+        self.path = os.fsencode(os.path.join(directory, "log"))
+
+    def paced(self, size: int, rate: int, due: array[int], call: array[int]) -> None:
+        """One record for every place of the arrays, which get ns from when it was due and from when it began."""
+        places = (due.buffer_info()[0], call.buffer_info()[0])
+        if self.run(self.path, b"x" * size, size, RECORD_BYTES, 1_000_000_000 // rate, len(due), *places) < 0:
+            raise OSError("the log in C could not be made, or its pages could not")
 
 
 class HotMemory(Rival):
@@ -358,6 +382,7 @@ RIVALS: dict[str, type[Rival]] = {
         Bare,
         CFloor,
         CFloorNewPages,
+        CLog,
         HotMemory,
         HotMemoryBesideDisk,
     )

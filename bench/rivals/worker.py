@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from latency import paced
-from stores import RIVALS, CFloor, HotMemory, Mqfast, Rival
+from stores import RIVALS, CFloor, CLog, HotMemory, Mqfast, Rival
 
 CHUNK = 200
 BATCH = 1000
@@ -72,6 +72,8 @@ class Process:
             return {"count": 1, "ns": self.rival.whole(int(size), int(threads))}
         if isinstance(self.rival, HotMemory):
             return {"skip": "stores nothing"}
+        if isinstance(self.rival, CLog):
+            return {"skip": "at a pace only"}
         number = int(threads)
         if number > 1 and not self.rival.has_threads:
             return {"skip": "one writer only"}
@@ -135,7 +137,7 @@ class Process:
 
     def timed(self, size: str, seconds: str) -> dict[str, Any]:
         """Closed loop, each put timed."""
-        if isinstance(self.rival, (CFloor, HotMemory)):
+        if isinstance(self.rival, (CFloor, CLog, HotMemory)):
             return {"skip": "measured whole"}
         body, put, clock = b"x" * int(size), self.rival.putter(), time.perf_counter_ns
         values = array("Q")
@@ -152,9 +154,12 @@ class Process:
         """On a schedule: from when due, and from the call."""
         if isinstance(self.rival, CFloor):
             return {"skip": "measured whole"}
-        body, put = b"x" * int(size), self.rival.putter()
         count = max(1, int(int(rate) * float(seconds)))
         due, call = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
+        if isinstance(self.rival, CLog):
+            self.rival.paced(int(size), int(rate), due, call)
+            return {"due": rounded(due), "call": rounded(call)}
+        body, put = b"x" * int(size), self.rival.putter()
         for _ in range(min(2000, count)):
             put(body)
         gc.collect()

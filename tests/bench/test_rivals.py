@@ -87,6 +87,24 @@ def test_a_rival_in_its_process(name: str, tmp_path: Path) -> None:
         assert worker.end() == 0
 
 
+def test_the_log_in_c(tmp_path: Path) -> None:
+    """At a pace it answers as the others do, for all of its records; without its folder it says so."""
+    worker = Worker("log in C (floor)")
+    try:
+        assert worker.ask("open", tmp_path / "store", "cache") == {}
+        paced = worker.ask("paced", 1024, 10_000, 0.7)  # longer than its time between two syncs
+        assert sum(count for _, count in paced["due"]) == sum(count for _, count in paced["call"]) == 7000
+        assert min(value for value, _ in paced["call"]) > 10
+        assert "skip" in worker.ask("single", 1024, 0.05, 1)
+        assert "skip" in worker.ask("timed", 1024, 0.05)
+        assert list((tmp_path / "store").iterdir()) == []  # its file has no name
+        (tmp_path / "store").rmdir()
+        assert "OSError" in worker.ask("paced", 1024, 10_000, 0.01)["error"]
+        assert worker.ask("close") == {}
+    finally:
+        assert worker.end() == 0
+
+
 def test_the_bytes_are_there(tmp_path: Path) -> None:
     """What the bare rival was told to write is in its file: nothing is measured that was not done."""
     worker = Worker("write + fdatasync")
@@ -159,15 +177,23 @@ def test_a_miss_is_explained_by_a_floor_of_the_same_run(run: ModuleType) -> None
 
 
 @pytest.mark.parametrize(
-    ("noise", "beside", "explained"), [(20_000, 20_000, True), (500, 9_000, True), (500, 600, False)]
+    ("noise", "beside", "bare", "explained"),
+    [(20_000, 20_000, 500, True), (500, 9_000, 500, True), (500, 600, 9_000, True), (500, 600, 700, False)],
 )
 def test_a_tail_is_explained_by_the_noise_of_the_same_run(
-    run: ModuleType, noise: int, beside: int, explained: bool
+    run: ModuleType, noise: int, beside: int, bare: int, explained: bool
 ) -> None:
-    """A loop that stores nothing missed the target as well: alone, or beside a process that writes as much."""
+    """A loop that stores nothing missed the target as well, alone or beside a process that writes as much; or a log in
+    C that does nothing but copy, make pages and sync them.
+    """
     pytest.importorskip("hdrh.histogram")
     results = run.Results()
-    for name, ns in (("mqfast", 30_000), (run.NOISE, noise), (run.NOISE_BESIDE, beside)):
+    for name, ns in (
+        ("mqfast", 30_000),
+        (run.NOISE, noise),
+        (run.NOISE_BESIDE, beside),
+        (run.FLOOR_PACED, bare),
+    ):
         results.add("paced 20,000/s", name, {"due": [[ns, 1000]]})
     row = next(row for row in run.targets(results) if row[0] == "p99 at 20,000/s, mqfast")
     assert row[3] is False
