@@ -58,8 +58,17 @@ def _kept(bodies: list[bytes]) -> Callable[[], float]:
     return work
 
 
+def _read(bodies: Any) -> None:
+    """Have the bodies in the cache, as the floor has those that were just made for it."""
+    if isinstance(bodies, list):
+        b"".join(bodies)
+    else:
+        (bodies.tobytes if hasattr(bodies, "tobytes") else bodies.to_pylist)()
+
+
 def _batch(store: mqfast.MessageStore, bodies: Any, count: int) -> Callable[[], float]:
     def work() -> float:
+        _read(bodies)
         began = time.perf_counter_ns()
         for _ in repeat(None, max(1, count // len(bodies))):
             store.put_many("Bench", bodies)
