@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcpy, memset
 from mqfast.store._bodies cimport Bodies, bodies_of, borrow_body
 from mqfast.store._commit_log cimport CommitLog
-from mqfast.store._append cimport Appended, Template, append_encoded, append_many, append_simple, refused
+from mqfast.store._append cimport Appended, Template, append_encoded, append_many, append_one, refused
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._group_commit cimport flush_up_to
@@ -859,7 +859,7 @@ cdef class Producer:
                 self.store.log.raise_state()
                 self.rebind()
                 continue
-            rc = append_simple(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes, -1, out)
+            rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes, -1, out)
             unlock(&s.lock)
             if rc == APPEND_OK:
                 break

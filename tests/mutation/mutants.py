@@ -74,6 +74,7 @@ def places(tree: Path) -> dict[str, str]:
 
 
 _APPEND: Final = "mqfast/store/_append.pyx"
+_APPEND_ONE: Final = "mqfast/store/_append.pxd"
 _DISPATCH: Final = "mqfast/store/_dispatch.pyx"
 _INDEX: Final = "mqfast/store/_index_file.pyx"
 _LOG: Final = "mqfast/store/_commit_log.pyx"
@@ -154,7 +155,7 @@ MUTANTS: Final = (
     # --- the log
     Mutant(
         "room-one-byte-short",
-        _APPEND,
+        _APPEND_ONE,
         "    cdef uint8_t *at\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
         "    cdef uint8_t *at\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "a record would leave 7 bytes in its file, too few for the end mark",
@@ -181,7 +182,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "size-word-before-record",
-        _APPEND,
+        _APPEND_ONE,
         "    p = s.base + position\n    memcpy(p + 4, t.header + 4, 84)\n",
         "    p = s.base + position\n    mq_publish32(p, total)\n    memcpy(p + 4, t.header + 4, 84)\n",
         "another process that sees the size word must see the record",
@@ -189,7 +190,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "written-before-record",
-        _APPEND,
+        _APPEND_ONE,
         "    p = s.base + position\n    memcpy(p + 4, t.header + 4, 84)\n",
         "    p = s.base + position\n    mq_store64(&s.written, physical + total)\n"
         "    memcpy(p + 4, t.header + 4, 84)\n",
@@ -198,7 +199,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "store-time-goes-back",
-        _APPEND,
+        _APPEND_ONE,
         "    if now < s.last_store_timestamp:\n"
         "        now = s.last_store_timestamp\n"
         "    mq_store64(&s.lock_since_ms, now)\n"
@@ -221,7 +222,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "keys-before-tags",
-        _APPEND,
+        _APPEND_ONE,
         "        at += t.tail_bytes          # TAGS come before KEYS in the order of Java's map\n",
         "        memcpy(at + t.topic_bytes + 8 + key_bytes, at + t.topic_bytes + 2, t.properties_bytes)\n"
         "        at += t.topic_bytes + 2\n",
