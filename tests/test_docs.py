@@ -82,7 +82,7 @@ def test_files_in_code_marks_exist(document: Path) -> None:
     """``name.pyx`` names a file of the project; a file that was renamed is noticed."""
     known = {
         path.name for kind in (".ci", "mqfast", "csrc", "tests", "docs", "bench") for path in (ROOT / kind).rglob("*.*")
-    }
+    } | {path.name for path in ROOT.iterdir()}
     for name in re.findall(r"`(?:[\w./]*/)?(\w+\.(?:pyx|pxd|py|c))`", text_of(document)):
         assert name in known, f"{document.name}: {name}"
 
