@@ -1,6 +1,6 @@
 """PUT: what the interpreter calls for ``store.put``. It finds the arguments by place and by the names' identity.
 
-Cython makes a dict for each call of a function that takes ``**options``, looks the names up, and lets go of all of it again: 290 instructions of a put
+Cython makes a dict for each call of a function that takes ``**options``, looks the names up, and lets go of all of it again: 250 instructions of a put
 by keyword. Names in a call are interned, so that a pointer tells which one it is. A call with anything but topic, body, queue, tags and keys, or with
 a name that is not interned, goes to PutPath.put, which checks everything and says what is wrong.
 
@@ -8,7 +8,6 @@ It must never keep an argument: the caller's references are the only ones.
 """
 
 from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_AsUTF8
 from mqfast.store._put cimport PutPath
 
 from mqfast.store import _put

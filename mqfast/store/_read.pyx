@@ -196,13 +196,13 @@ cdef class Each:
 
     def __next__(self):
         cdef Py_ssize_t i = self.at
-        if i >= self.result.count:
+        if self.result is None or i >= self.result.count:       # None: made by hand
             raise StopIteration
         self.at = i + 1
         return self.result._message(i)
 
     def __length_hint__(self):
-        return self.result.count - self.at
+        return 0 if self.result is None else self.result.count - self.at
 
 
 cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, int64_t max_offset):

@@ -156,6 +156,7 @@ def test_a_result_is_walked_as_often_as_one_likes(tmp_path: Path) -> None:
     assert [bytes(message) for message in rest] == [b"2", b"3", b"4"]  # also after the close
     assert list(one) == []
     assert [message.queue_offset for message in other] == [1, 2, 3, 4]
+    assert list(type(one)()) == []  # type: ignore[call-arg]
 
 
 def test_a_forked_child_may_not_use_the_store(tmp_path: Path) -> None:
