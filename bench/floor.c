@@ -134,6 +134,34 @@ int64_t gather_floor_ns(const char *path, int64_t size, int64_t header_bytes, in
     return took;
 }
 
+/* ns to follow the units of a queue to count records and look at the lines that tell whether each is whole and of this queue: its head and its
+ * end, with those of a later record asked for ahead; -1: failed */
+int64_t touch_floor_ns(const char *path, int64_t size, int64_t header_bytes, int64_t count) {
+    enum { UNIT = 20, AHEAD = 6 };
+    int64_t record = size + header_bytes, took = -1;
+    volatile uint8_t seen = 0;
+    uint8_t *log = map_new(path, record * count, 0), *units = map_new(path, UNIT * count, 0);
+    if (log != NULL && units != NULL) {
+        memset(log, 1, (size_t)(record * count));
+        for (int64_t i = 0; i < count; i++) put64(units + UNIT * i, (uint64_t)(i * record));
+        int64_t start = now_ns();
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t at, soon;
+            memcpy(&at, units + UNIT * i, sizeof at);
+            memcpy(&soon, units + UNIT * (i + AHEAD < count ? i + AHEAD : i), sizeof soon);
+            const uint8_t *p = log + __builtin_bswap64(at), *later = log + __builtin_bswap64(soon);
+            __builtin_prefetch(later);
+            __builtin_prefetch(later + 64);
+            __builtin_prefetch(later + record - 1);
+            seen += p[0] + p[64] + p[record - 1];
+        }
+        took = now_ns() - start;
+    }
+    if (log != NULL) munmap(log, (size_t)(record * count));
+    if (units != NULL) munmap(units, (size_t)(UNIT * count));
+    return took;
+}
+
 /* ns to walk over count records of a mapped file that the page cache holds, and to take the CRC of each body; -1: failed */
 int64_t walk_floor_ns(const char *path, int64_t size, int64_t header_bytes, int64_t count) {
     int64_t record = size + header_bytes, bytes = record * count;

@@ -99,7 +99,8 @@ class Floor:
         self._gather = library.gather_floor_ns
         self._group = library.group_floor_ns
         self._walk = library.walk_floor_ns
-        for function in (self._walk, self._sync, self._pages, self._spread, self._gather, self._group):
+        self._touch = library.touch_floor_ns
+        for function in (self._walk, self._touch, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
         for function, numbers in ((self._copy, 4), (self._record, 4), (self._sustained, 3)):
             function.restype = ctypes.c_int64
@@ -112,7 +113,7 @@ class Floor:
             *[ctypes.c_int64] * 3,
             ctypes.POINTER(ctypes.c_int64),
         ]
-        self._walk.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 3]
+        self._walk.argtypes = self._touch.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 3]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
     def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91, many: int = 1) -> float:
@@ -141,6 +142,10 @@ class Floor:
     def gather_ns(self, directory: Path, size: int, batch: int, count: int = 100_000, header: int = 97) -> float:
         """ns a record to read it once from a mapped file and copy its body into a buffer made for the batch."""
         return self._gather(os.fsencode(directory / "floor"), size, header, count, batch) / count
+
+    def touch_ns(self, directory: Path, size: int, count: int = 100_000, header: int = 97) -> float:
+        """ns a record to follow its unit to it and look at its head and its end."""
+        return self._touch(os.fsencode(directory / "floor"), size, header, count) / count
 
     def walk_rate(self, directory: Path, size: int, count: int = 200_000, header: int = 130) -> float:
         """Bytes a second of a walk over records in the page cache that does nothing but the CRC of each body."""
