@@ -151,7 +151,7 @@ cdef int check(int64_t rc, str what, object path) except -1
 
 cdef class Mutex:
     cdef uint32_t word
-    cdef uint32_t waiting       # threads
+    cdef readonly uint32_t waiting      # threads
     cdef unsigned long owner
     cdef int depth
 

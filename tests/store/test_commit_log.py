@@ -221,11 +221,10 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
     with mqfast.open(tmp_path / "store", _start_services=False) as store:
         keep_few_tails = store._queues.keep_few_tails
         seen: list[int] = []
-        asks = threading.Event()
+        mutex = store._dispatcher.locked()
 
         def wait() -> None:
-            asks.set()
-            with store._dispatcher.locked():
+            with mutex:
                 seen.append(store.put_count)
 
         waiter = threading.Thread(target=wait)
@@ -233,9 +232,9 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
         def faster() -> None:
             if store.put_count == 1:
                 waiter.start()
-                asks.wait()
+            while not seen and not mutex.waiting:
+                time.sleep(0)
             if not seen:
-                time.sleep(0.001)  # the other one needs the GIL to wait for the lock
                 store.put("T", b"x" * 16000, queue_id=store.put_count)  # a queue that has to be made as well
             keep_few_tails()
 
@@ -252,20 +251,19 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
 def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits(tmp_path: Path) -> None:
     """It is awake, the other one is not yet: it had the lock up to 2,000 times in between."""
     with mqfast.open(tmp_path / "store", _start_services=False) as store:
-        dispatcher, steps = store._dispatcher, 0
+        dispatcher, mutex, steps = store._dispatcher, store._dispatcher.locked(), 0
 
         def wait() -> None:
-            asks.set()
-            with dispatcher.locked():
+            with mutex:
                 had.set()
 
         for _ in range(30):
-            asks, had = threading.Event(), threading.Event()
+            had = threading.Event()
             waiter = threading.Thread(target=wait)
-            with dispatcher.locked():
+            with mutex:
                 waiter.start()
-                asks.wait()
-                time.sleep(0.005)  # the other one needs the GIL to wait for the lock
+                while not mutex.waiting:
+                    time.sleep(0)
                 store.put("T", b"x")
             while not had.is_set() and steps < 10_000:
                 store.put("T", b"x" * 2000)
