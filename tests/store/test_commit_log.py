@@ -271,7 +271,8 @@ def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_tha
             with mutex:
                 waiter.start()
                 while not (mutex.waiting and is_asleep(waiter)):
-                    time.sleep(0.005)  # so long that its processor rests, too: to wake it then takes longest
+                    time.sleep(0)
+                time.sleep(0.005)  # its processor rests by then: to wake it takes longer
                 store.put("T", b"x")
             while not had.is_set() and steps < 10_000:
                 store.put("T", b"x" * 2000)
