@@ -27,6 +27,7 @@ from mqfast.store._record cimport (
     Record,
     StoredMessage,
     find_properties,
+    is_plain_record,
     make_message,
     offset_in_queue,
     parse_record,
@@ -286,6 +287,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
     cdef int64_t soon
     cdef int32_t hashes[64]
     cdef int tag_count = 0, k, wanted
+    cdef QueueState *q = &queue.state
     cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, first, last)
     cdef MappedFile segment, file = None
     cdef Lease segment_lease = None, held = None
@@ -361,25 +363,26 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
                 g.leases.append(held)
             p = held.base + (physical - file.start_offset)
             available = min(limit, file.start_offset + file.file_bytes) - physical
-            if parse_record(p, available, &r) != REC_OK or r.total != size or r.physical_offset != physical:
-                if g.count:
-                    last = 0
-                    break
-                file.check_damage()
-                segment.check_damage()
-                raise misplaced(queue, at, file.path, physical, size, f"size {r.total}" if available >= 8 else "none")
-            claimed = r.queue_offset
-            if (claimed != at // UNIT_BYTES or r.queue_id != queue.state.queue_id or r.topic_bytes != queue.state.topic_bytes
-                    or memcmp(r.topic, queue.state.topic, r.topic_bytes) != 0):
-                claimed = offset_in_queue(&r, queue.state.topic, queue.state.topic_bytes, queue.state.queue_id)
-                if claimed == NOT_IN_QUEUE or not may_stand(log, queue, at // UNIT_BYTES, claimed, physical):
+            if tag_count or size > available or not is_plain_record(p, size, physical, at // UNIT_BYTES, q.queue_id, q.topic, q.topic_bytes):
+                if parse_record(p, available, &r) != REC_OK or r.total != size or r.physical_offset != physical:
                     if g.count:
                         last = 0
                         break
                     file.check_damage()
                     segment.check_damage()
-                    raise misplaced(queue, at, file.path, physical, size, "one of another place: "
-                                    + ("of another queue" if claimed == NOT_IN_QUEUE else f"queue offset {claimed}"))
+                    raise misplaced(queue, at, file.path, physical, size, f"size {r.total}" if available >= 8 else "none")
+                claimed = r.queue_offset
+                if (claimed != at // UNIT_BYTES or r.queue_id != q.queue_id or r.topic_bytes != q.topic_bytes
+                        or memcmp(r.topic, q.topic, r.topic_bytes) != 0):
+                    claimed = offset_in_queue(&r, q.topic, q.topic_bytes, q.queue_id)
+                    if claimed == NOT_IN_QUEUE or not may_stand(log, queue, at // UNIT_BYTES, claimed, physical):
+                        if g.count:
+                            last = 0
+                            break
+                        file.check_damage()
+                        segment.check_damage()
+                        raise misplaced(queue, at, file.path, physical, size, "one of another place: "
+                                        + ("of another queue" if claimed == NOT_IN_QUEUE else f"queue offset {claimed}"))
             if tag_count:
                 find_properties(r.properties, r.properties_bytes, &f)
                 wanted = 0

@@ -102,6 +102,27 @@ cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t
 cdef int64_t read_store_timestamp(const uint8_t *p) noexcept nogil
 
 
+cdef inline bint is_plain_record(const uint8_t *p, int64_t size, int64_t physical_offset, int64_t queue_offset, int32_t queue_id,
+                                 const uint8_t *topic, int32_t topic_bytes) noexcept nogil:
+    """Is it a whole version 1 record with IPv4 hosts, of exactly this length, position and queue? `size` bytes may be read.
+
+    What parse_record and the comparisons behind it would find, at a third of the work. False says nothing: ask them.
+    """
+    cdef int64_t at
+    if size < HEADER_BYTES + 3 or mq_get32(p) != size or mq_get32(p + 4) != MAGIC_V1 or mq_get64(p + 28) != physical_offset:
+        return False
+    if mq_get64(p + 20) != queue_offset or mq_get32(p + 12) != queue_id or mq_get32(p + 36) & (BORN_HOST_V6 | STORE_HOST_V6):
+        return False
+    at = mq_get32(p + HEADER_BYTES - 4)                     # bytes of the body
+    if at < 0 or at > size - HEADER_BYTES - 3 - topic_bytes:
+        return False
+    at += HEADER_BYTES
+    if <int32_t> <signed char> p[at] != topic_bytes or memcmp(p + at + 1, topic, topic_bytes) != 0:
+        return False
+    at += 1 + topic_bytes
+    return at + 2 + mq_get16(p + at) == size
+
+
 cdef class StoredMessage:
     cdef object owner           # keeps the bytes alive: a Lease, or a bytes object
     cdef const uint8_t *p

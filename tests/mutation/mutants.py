@@ -87,6 +87,7 @@ _QUEUE: Final = "mqfast/store/_consume_queue.pyx"
 _UNIT: Final = "mqfast/store/_consume_queue.pxd"
 _READ: Final = "mqfast/store/_read.pyx"
 _RECORD: Final = "mqfast/store/_record.pyx"
+_PLAIN_RECORD: Final = "mqfast/store/_record.pxd"
 _CHECKPOINT: Final = "mqfast/store/checkpoint.py"
 _FLUSH: Final = "mqfast/store/flush.py"
 _LOCK: Final = "mqfast/store/lock.py"
@@ -135,6 +136,30 @@ MUTANTS: Final = (
             "test_a_body_that_would_reach_out_of_its_file_ends_recovery",
             "test_a_body_that_would_reach_out_of_its_file_is_not_read",
         ),
+    ),
+    Mutant(
+        "plain-record-of-any-length",
+        _PLAIN_RECORD,
+        "    return at + 2 + mq_get16(p + at) == size\n",
+        "    return True\n",
+        "a record whose lengths do not agree with its parts would be shown to readers",
+        ("test_a_get_checks_the_place_and_the_lengths_of_a_record",),
+    ),
+    Mutant(
+        "plain-record-of-any-queue",
+        _PLAIN_RECORD,
+        " or mq_get32(p + 12) != queue_id or ",
+        " or ",
+        "a unit that leads to a record of another queue would be believed",
+        ("test_a_get_checks_the_place_and_the_lengths_of_a_record",),
+    ),
+    Mutant(
+        "plain-record-body-unbounded",
+        _PLAIN_RECORD,
+        "    if at < 0 or at > size - HEADER_BYTES - 3 - topic_bytes:\n        return False\n",
+        "",
+        "a damaged body length would have a get look beyond the record, and beyond its file",
+        ("test_a_body_that_would_reach_out_of_its_file_is_not_read",),
     ),
     Mutant(
         "properties-length-unbounded",

@@ -45,6 +45,28 @@ def test_a_body_that_would_reach_out_of_its_file_ends_recovery(tmp_path: Path, l
         assert store.put("Topic", b"next").queue_offset == 1
 
 
+@pytest.mark.parametrize("topic", ["Topic", "%RETRY%" + "g" * 123], ids=["version 1", "version 2"])
+@pytest.mark.parametrize("field", [*range(8), *range(12, 16), *range(28, 36), 39, 87, "topic", "properties"])
+def test_a_get_checks_the_place_and_the_lengths_of_a_record(tmp_path: Path, topic: str, field: int | str) -> None:
+    behind_body = BODY + len(b"body 0")
+    length_bytes = 1 if len(topic) < 128 else 2
+    at = field if isinstance(field, int) else behind_body + length_bytes + {"topic": 0, "properties": len(topic) + 1}[field]
+    flips = [0x10, 0x20] if field == 39 else [1, 0x80]  # of the flags those that make the hosts longer
+    log = tmp_path / "store" / "commitlog" / ("0" * 20)
+    with mqfast.open(tmp_path / "store", **SETTINGS) as store:
+        placed = [store.put(topic, b"body %d" % i) for i in range(3)]
+        assert store.get(topic, 0, 0).bodies() == [b"body 0", b"body 1", b"body 2"]
+        where = placed[1].physical_offset + at
+        byte = log.read_bytes()[where]
+        for flip in flips:
+            patch(tmp_path / "store", where, bytes([byte ^ flip]))
+            assert store.get(topic, 0, 0).bodies() == [b"body 0"]
+            with pytest.raises(CorruptFile):
+                store.get(topic, 0, 1)
+        patch(tmp_path / "store", where, bytes([byte]))
+        assert store.get(topic, 0, 1).bodies() == [b"body 1", b"body 2"]
+
+
 @pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFFFF00, 0x20000000, 4096])
 def test_a_body_that_would_reach_out_of_its_file_is_not_read(tmp_path: Path, length: int) -> None:
     with mqfast.open(tmp_path / "store", **SETTINGS) as store:
