@@ -15,6 +15,9 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/sysmacros.h>
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -75,10 +78,26 @@ static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
     return 0;
 }
 
+/* Without the times. Since Linux 6.13 a file whose times were asked for gets new ones with its next write, and the next sync has the inode to
+ * write besides the data: with a look after each sync that was 45 of 160 us. */
 static int real_fstat(mq_os *os, int fd, mq_stat *out) {
     (void)os;
-    struct stat st;
-    return copy_stat(fstat(fd, &st), &st, out);
+#if defined(__linux__) && defined(STATX_SIZE)
+    struct statx sx;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_NLINK | STATX_SIZE, &sx) == 0) {
+        out->bytes = (int64_t)sx.stx_size;
+        out->mtime_ms = 0;
+        out->device = (int64_t)makedev(sx.stx_dev_major, sx.stx_dev_minor);
+        out->inode = (int64_t)sx.stx_ino;
+        out->is_directory = S_ISDIR(sx.stx_mode);
+        out->unlinked = sx.stx_nlink == 0;
+        return 0;
+    }
+#endif
+    struct stat st; /* older systems, containers that do not let statx through, and the reason of a failure */
+    int rc = copy_stat(fstat(fd, &st), &st, out);
+    out->mtime_ms = 0;
+    return rc;
 }
 
 static int real_stat(mq_os *os, const char *path, mq_stat *out) {

@@ -17,7 +17,7 @@ typedef struct mq_os mq_os;
 
 typedef struct {
     int64_t bytes;    /* length */
-    int64_t mtime_ms; /* last modification, ms since the epoch */
+    int64_t mtime_ms; /* last modification, ms since the epoch; fstat does not ask for it, and says 0 */
     int64_t device, inode;
     int is_directory;
     int unlinked; /* no name leads to the file any more; set to 0 before a call: a table may leave it alone */
