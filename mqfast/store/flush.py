@@ -102,8 +102,12 @@ class FlushService:
     def flush_queues(self) -> None:
         """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered.
 
+        Does nothing once the log is latched: after a failed sync this store syncs nothing any more.
+
         Raises: StorageError; where a sync failed, the log is latched.
         """
+        if self._log.error_number:
+            return
         covered = self._log.dispatched_timestamp
         try:
             self._queues.flush()

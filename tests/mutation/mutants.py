@@ -276,6 +276,14 @@ MUTANTS: Final = (
         ("test_a_failed_sync_is_not_flushed",),
     ),
     Mutant(
+        "queues-synced-after-a-failure",
+        _FLUSH,
+        "        if self._log.error_number:\n            return\n        covered",
+        "        covered",
+        "a store whose sync failed promises nothing any more, and must not go on as if it could",
+        ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
+    ),
+    Mutant(
         "flushed-before-sync",
         _GROUP,
         "            first = (from_ - f.start) & ~(PAGE - 1)\n            rc = s.os.msync(",
