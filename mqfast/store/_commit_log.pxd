@@ -24,6 +24,9 @@ cdef class CommitLog:
     cdef int64_t reaped                     # how many were let go of: the first of `retained` has this number in the ring
     cdef MappedFile current
     cdef public int64_t prefault_window
+    cdef int64_t flush_due                  # monotonic ns; 0: the clock has not begun. Of the flush thread, the commit thread
+    cdef int64_t thorough_flush_due
+    cdef int64_t thorough_commit_due
     cdef MappedFile file_at(self, int64_t physical_offset)
     cdef int roll(self, int64_t needed) except -1
     cdef int _roll_over(self) except -1
@@ -32,5 +35,6 @@ cdef class CommitLog:
     cdef void _switch_to(self, MappedFile file) noexcept
     cdef _set_positions(self, int64_t end)
     cdef int take_put_lock(self) except -1
+    cdef int _commit_failed(self, int rc) except -1
     cdef int raise_state(self) except -1
     cdef int raise_lost(self) except -1

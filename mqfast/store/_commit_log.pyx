@@ -79,6 +79,18 @@ from mqfast.store import paths as _paths
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
 cdef int64_t SYNC_WINDOW = 8 << 20       # prefault with sync flush: a quarter of a second at the fastest rate measured, and it does not grow
+cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to do; a few in vain, and the next are longer
+cdef int64_t DISPATCH_LOOKS = 30
+cdef int64_t PREFAULT_LOOKS = 100
+
+
+cdef inline int64_t _prefault_nap(int64_t left, int64_t taken, int64_t nap) noexcept nogil:
+    """How long to sleep when `taken` bytes went in the last nap, and `left` may still go: 1 to 4 ms, with a rate eight times as high in mind."""
+    return max(NAP_NS, min(4 * NAP_NS, nap * max(left, 0) // (8 * max(taken, 1))))
+
+
+cdef inline int64_t _pages_behind(int64_t end, int64_t done) noexcept nogil:
+    return end // PAGE - done // PAGE
 
 
 # --- waking service threads ------------------------------------------------------------------------------------------------
@@ -504,6 +516,47 @@ cdef class CommitLog:
             raise FlushError(-rc, "flush failed; the store is latched", self.path)
         return rc == 1
 
+    def flush_pages(self, int64_t least_pages) -> None:
+        """Flush when at least so many pages of 4 KiB are not durable. GIL: released while it syncs. Raises: FlushError."""
+        cdef LogState *s = &self.state
+        if _pages_behind(mq_load64(&s.written), mq_load64(&s.flushed)) >= least_pages:
+            self.wait_flushed(mq_load64(&s.written))
+
+    def keep_flushed(self, Bell bell, double seconds, double interval, double thorough_interval, int64_t least_pages) -> None:
+        """Flush by the clock until the bell rings or ``seconds`` are over: after each ``interval`` what is at least so many pages, after
+        ``thorough_interval`` whatever there is. GIL: released; each return to Python stops a thread that puts for some 60 us.
+
+        Raises: FlushError when a sync fails; the store is latched then. Thread: one at a time.
+        """
+        cdef LogState *s = &self.state
+        cdef uint32_t seen = bell.seen
+        cdef int64_t end, now = self.door.monotonic_ns(), until = now + <int64_t> (seconds * 1e9)
+        cdef int64_t step = max(NAP_NS, <int64_t> (interval * 1e9)), thorough_step = <int64_t> (thorough_interval * 1e9)
+        cdef int rc = 1
+        if self.flush_due == 0:
+            self.flush_due = now + step
+            self.thorough_flush_due = now + thorough_step
+        with nogil:
+            while rc == 1 and mq_load32(&bell.word) == seen:
+                now = s.os.monotonic_ns(s.os)
+                if now >= self.flush_due:
+                    end = mq_load64(&s.written)
+                    if now >= self.thorough_flush_due:
+                        rc = flush_up_to(s, end, -1)
+                        self.thorough_flush_due = now + thorough_step
+                    elif _pages_behind(end, mq_load64(&s.flushed)) >= least_pages:
+                        rc = flush_up_to(s, end, -1)
+                    self.flush_due = now + step
+                    now = s.os.monotonic_ns(s.os)
+                if now >= until:
+                    break
+                if now < self.flush_due:
+                    futex_wait(&bell.word, seen, min(until, self.flush_due) - now)
+        bell.seen = mq_load32(&bell.word)
+        if rc < 0:
+            self.raise_lost()
+            raise FlushError(-rc, "flush failed; the store is latched", self.path)
+
     def fail(self, int error_number) -> None:
         """Latch the log: a sync of something else that belongs to the store failed, so nothing may be promised any more."""
         if not mq_load32(&self.state.flags) & LOG_FAILED:
@@ -517,9 +570,39 @@ cdef class CommitLog:
         with nogil:
             rc = commit_up_to(s, target)
         if rc < 0:
-            self.raise_lost()
-            raise StoreFailed(-rc, "commit failed; the store is latched: reopen it to recover", self.path)
+            self._commit_failed(rc)
         return target
+
+    def keep_committed(self, Bell bell, double interval, double thorough_interval, int64_t least_pages) -> None:
+        """Commit by the clock until the bell rings; the arguments are those of ``keep_flushed``. GIL: released.
+
+        Raises: StoreFailed when a write fails; the store is latched then. Thread: one at a time.
+        """
+        cdef LogState *s = &self.state
+        cdef uint32_t seen = bell.seen
+        cdef int64_t now, target
+        cdef int64_t step = max(NAP_NS, <int64_t> (interval * 1e9)), thorough_step = <int64_t> (thorough_interval * 1e9)
+        cdef int rc = 0
+        if self.thorough_commit_due == 0:
+            self.thorough_commit_due = self.door.monotonic_ns() + thorough_step
+        with nogil:
+            while rc == 0 and mq_load32(&bell.word) == seen:
+                now = s.os.monotonic_ns(s.os)
+                target = mq_load64(&s.written)
+                if now >= self.thorough_commit_due:
+                    rc = commit_up_to(s, target)
+                    self.thorough_commit_due = now + thorough_step
+                elif _pages_behind(target, mq_load64(&s.committed)) >= least_pages:
+                    rc = commit_up_to(s, target)
+                if rc == 0:
+                    futex_wait(&bell.word, seen, step)
+        bell.seen = mq_load32(&bell.word)
+        if rc < 0:
+            self._commit_failed(rc)
+
+    cdef int _commit_failed(self, int rc) except -1:
+        self.raise_lost()
+        raise StoreFailed(-rc, "commit failed; the store is latched: reopen it to recover", self.path)
 
     def enable_pool(self, pool) -> None:
         """Take appends into buffers of this pool from the next file on."""
@@ -530,12 +613,13 @@ cdef class CommitLog:
     def nap(self, Bell bell, double seconds, bint undispatched=False) -> bool:
         """Sleep without the GIL until the bell rings, the time is over, or (``undispatched``) there is something to dispatch.
 
-        Polls every millisecond while the log moves, every 20 ms while it does not. Returns: is there something to dispatch?
+        Looks every millisecond at first; when 30 of them brought nothing to dispatch, every 10 ms while the log moves (puts
+        dispatch themselves then, and each look takes time from them), every 20 ms while it does not. Returns: is there something to dispatch?
         """
         cdef LogState *s = &self.state
         cdef bint sync = self.hide_unflushed
         cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
-        cdef int64_t left, step, moved = 0, last = mq_load64(&s.written)
+        cdef int64_t left, step, looks = 0, last = -1
         cdef uint32_t seen = bell.seen
         with nogil:
             while mq_load32(&bell.word) == seen:
@@ -546,12 +630,10 @@ cdef class CommitLog:
                     break
                 step = left
                 if undispatched:
-                    if mq_load64(&s.written) != last:
-                        last = mq_load64(&s.written)
-                        moved = 0
-                    moved += 1
-                    step = min(left, <int64_t> 1000000 if moved < 100 else <int64_t> 20000000)
-                futex_wait(&bell.word, seen, step)
+                    looks += 1
+                    step = NAP_NS if looks <= DISPATCH_LOOKS else 10 * NAP_NS if mq_load64(&s.written) != last else 20 * NAP_NS
+                    last = mq_load64(&s.written)
+                futex_wait(&bell.word, seen, min(left, step))
         bell.seen = mq_load32(&bell.word)
         return mq_load64(&s.dispatched) < readable(s, sync)
 
@@ -572,16 +654,17 @@ cdef class CommitLog:
     def keep_prefaulted(self, Bell bell) -> None:
         """Keep the window ahead of the written position writable until the bell rings or the log rolls. GIL: released.
 
-        The window doubles whenever less than half of it was left at a tick, up to MAX_WINDOW, and falls back when the log rests. With
+        The window doubles whenever less than half of it was left at a look, up to MAX_WINDOW, and falls back when the log rests. With
         sync flush it is at most SYNC_WINDOW: what stands in it was written to the disk once already, beside the syncs that putters wait for.
         """
         cdef LogState *s = &self.state
         cdef MappedFile file = self.current
         cdef uint32_t seen = bell.seen
-        cdef int64_t written, ahead, last = -1, still = 0, window, least, most
+        cdef int64_t written, ahead, last = -1, still = 0, window, least, most, nap = NAP_NS, slept_at = -1, taken
         cdef int rc = 0
         least = window = min(self.prefault_window, SYNC_WINDOW) if self.sync_flush else self.prefault_window
         most = least if self.sync_flush else MAX_WINDOW
+        taken = window
         if file is None or file.buffer != NULL or window <= 0:
             with nogil:
                 futex_wait(&bell.word, seen, 20000000)
@@ -593,6 +676,9 @@ cdef class CommitLog:
                 while (mq_load32(&bell.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes)
                         and rc >= 0):
                     written = mq_load64(&s.written)
+                    if slept_at >= 0:
+                        taken = written - slept_at
+                        slept_at = -1
                     ahead = mq_load64(&s.prefaulted) - written
                     if ahead < window // 2 and last >= 0 and written != last:
                         window = min(window * 2, most)
@@ -603,12 +689,14 @@ cdef class CommitLog:
                             continue
                     if written != last:
                         still = 0
+                        nap = _prefault_nap(ahead - window // 2, taken, nap)
                     else:
                         still += 1
-                        if still == 100:
+                        nap = NAP_NS
+                        if still == PREFAULT_LOOKS:
                             window = least
-                    last = written
-                    futex_wait(&bell.word, seen, <int64_t> 1000000 if still < 100 else <int64_t> 20000000)
+                    last = slept_at = written
+                    futex_wait(&bell.word, seen, nap if still < PREFAULT_LOOKS else 20 * NAP_NS)
         finally:
             file.release()
         bell.seen = mq_load32(&bell.word)

@@ -722,7 +722,9 @@ cdef class ConsumeQueue:
         cdef int64_t from_, to
         cdef uint8_t *base
         cdef mq_os *os = self.door.os
-        cdef int rc
+        cdef mq_stat st
+        cdef const char *name
+        cdef int rc, rc_stat
         cdef int64_t done = 0
         cdef bint cut = self.cut, mapped
         if sync and self.files:
@@ -740,17 +742,19 @@ cdef class ConsumeQueue:
             to = self.file_bytes if cut else min(end - file.start_offset, self.file_bytes)
             mapped = file.base != NULL
             base = file.hold() if sync or mapped else NULL
+            name = <const char *> file.native_path
             try:
-                if sync:
-                    with nogil:
-                        rc = os.msync(os, base + from_, to - from_)
-                    check(rc, "msync", file.path)
+                with nogil:     # once for both: each time that Python is met again a thread that puts has to stop
+                    rc = os.msync(os, base + from_, to - from_) if sync else 0
+                    rc_stat = os.stat(os, name, &st) if rc >= 0 else 0
+                check(rc, "msync", file.path)
                 # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
                 file.check_damage()
-                found = self._size_of(file)
-                if found < self.file_bytes and file in self.files:      # else the retention thread took it
+                if rc_stat != -_ENOENT:
+                    check(rc_stat, "stat", file.path)
+                if (rc_stat < 0 or st.bytes < self.file_bytes) and file in self.files:      # else the retention thread took it
                     raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{self.file_bytes} bytes",
-                                      found="no file" if found < 0 else f"{found} bytes")
+                                      found="no file" if rc_stat < 0 else f"{st.bytes} bytes")
             finally:
                 if base != NULL:
                     file.release()
@@ -760,14 +764,6 @@ cdef class ConsumeQueue:
         self.flushed = max(self.flushed, end)
         self.cut = self.fresh = False
         return done
-
-    def _size_of(self, MappedFile file) -> int:
-        try:
-            return self.door.file_size(file.path)
-        except OSError as error:
-            if error.errno != _ENOENT:
-                raise
-            return -1
 
     @property
     def flushed_bytes(self) -> int:

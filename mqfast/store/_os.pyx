@@ -333,15 +333,15 @@ cdef class OsDoor:
         cdef const char *from_ = data
         cdef int64_t n = len(data)
         cdef mq_os *os = self.os
-        cdef int fd, rc, rc2 = 0
+        cdef int fd, rc = 0, rc2 = 0
         with nogil:
             fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+            if fd >= 0:
+                rc = mq_os_write_all(os, fd, from_, n, offset)
+                if rc >= 0:
+                    rc2 = os.fsync(os, fd)
+                os.close(os, fd)
         check(fd, "open", path)
-        with nogil:
-            rc = mq_os_write_all(os, fd, from_, n, offset)
-            if rc >= 0:
-                rc2 = os.fsync(os, fd)
-            os.close(os, fd)
         check(rc, "write", path)
         check(rc2, "fsync", path)
 

@@ -143,7 +143,7 @@ class AllocateMappedFileService:
             if self._log.written >= end or time.monotonic() < self._retry_at:
                 bell.sleep(0.05)
             else:  # without the GIL until there may be something to do: a look would stop a putter
-                self._log.nap_until_written(bell, end, 1.0)
+                self._log.nap_until_written(bell, end, 10.0)
 
     def step(self) -> bool:
         """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""

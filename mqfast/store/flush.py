@@ -30,7 +30,7 @@ __all__ = ["CommitService", "FlushService"]
 
 _log = logging.getLogger("mqfast.store")
 
-_PAGE: Final = 4096
+_LONGEST_S: Final = 1.0  # without a look at mappings and at files that are durable now
 
 
 class FlushService:
@@ -54,10 +54,7 @@ class FlushService:
         self._config = config
         self._lock = Mutex()
         self._tickets: list[Ticket] = []
-        now = time.monotonic()
-        self._log_due = now + config.flush_interval_ms_commit_log / 1000
-        self._thorough_due = now + config.flush_thorough_interval_ms_commit_log / 1000
-        self._queues_due = now + config.flush_interval_ms_consume_queue / 1000
+        self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
         self.service = Service("flush", self._turn)
 
     def watch(self, ticket: Ticket) -> None:
@@ -67,37 +64,39 @@ class FlushService:
         self.service.wake()
 
     def _turn(self, bell: Bell) -> None:
-        waiting = bool(self._tickets)
-        now = time.monotonic()
-        if not waiting and now < min(self._log_due, self._queues_due):
-            bell.sleep(min(self._log_due, self._queues_due) - now)
-            return
+        config = self._config
         try:
-            if waiting:
+            if self._tickets:
                 self._log.flush()
-            elif now >= self._log_due:
-                self.flush_log(thorough=now >= self._thorough_due)
+            else:
+                self._log.keep_flushed(
+                    bell,
+                    min(self._queues_due - time.monotonic(), _LONGEST_S),
+                    config.flush_interval_ms_commit_log / 1000,
+                    config.flush_thorough_interval_ms_commit_log / 1000,
+                    self._least_pages(),
+                )
         finally:
-            if now >= self._log_due:
-                self._log_due = now + self._config.flush_interval_ms_commit_log / 1000
-            if now >= self._thorough_due:
-                self._thorough_due = now + self._config.flush_thorough_interval_ms_commit_log / 1000
             self._finish_tickets()
-        if now >= self._queues_due:
-            self._queues_due = now + self._config.flush_interval_ms_consume_queue / 1000
+        self._see_flushed()
+        if time.monotonic() >= self._queues_due:
+            self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
             self.flush_queues()
         else:
             self.keep_few_mapped()
         self._log.reap()
 
+    def _least_pages(self) -> int:
+        return 0 if self._log.sync_flush else self._config.flush_least_pages_commit_log
+
+    def _see_flushed(self) -> None:
+        checkpoint = self._checkpoint
+        checkpoint.physic_msg_timestamp = max(checkpoint.physic_msg_timestamp, self._log.flushed_timestamp)
+
     def flush_log(self, *, thorough: bool) -> None:
         """One interval flush: whole, or only when enough pages are dirty. Raises: FlushError."""
-        behind = self._log.written // _PAGE - self._log.flushed // _PAGE
-        if thorough or behind >= self._config.flush_least_pages_commit_log or self._log.sync_flush:
-            self._log.flush()
-            self._checkpoint.physic_msg_timestamp = max(
-                self._checkpoint.physic_msg_timestamp, self._log.flushed_timestamp
-            )
+        self._log.flush_pages(0 if thorough else self._least_pages())
+        self._see_flushed()
 
     def flush_queues(self) -> None:
         """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered.
@@ -174,17 +173,15 @@ class CommitService:
     def __init__(self, log: CommitLog, config: StoreConfig) -> None:
         self._log = log
         self._config = config
-        self._thorough_due = time.monotonic() + config.commit_thorough_interval_ms_commit_log / 1000
         self.service = Service("commit", self._turn)
 
     def _turn(self, bell: Bell) -> None:
-        now = time.monotonic()
-        behind = self._log.written // _PAGE - self._log.committed // _PAGE
-        if now >= self._thorough_due or behind >= self._config.commit_least_pages_commit_log:
-            self._log.commit()
-            if now >= self._thorough_due:
-                self._thorough_due = now + self._config.commit_thorough_interval_ms_commit_log / 1000
-        bell.sleep(self._config.commit_interval_ms_commit_log / 1000)
+        self._log.keep_committed(
+            bell,
+            self._config.commit_interval_ms_commit_log / 1000,
+            self._config.commit_thorough_interval_ms_commit_log / 1000,
+            self._config.commit_least_pages_commit_log,
+        )
 
     def close(self) -> None:
         """Stop and commit what is left. Raises: StoreFailed."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PrefaultService", "ReputMessageService"]
 
-_NAP_S: Final = 1.0
+_NAP_S: Final = 10.0
 
 
 class ReputMessageService:

@@ -50,7 +50,8 @@ def test_a_body_that_would_reach_out_of_its_file_ends_recovery(tmp_path: Path, l
 def test_a_get_checks_the_place_and_the_lengths_of_a_record(tmp_path: Path, topic: str, field: int | str) -> None:
     behind_body = BODY + len(b"body 0")
     length_bytes = 1 if len(topic) < 128 else 2
-    at = field if isinstance(field, int) else behind_body + length_bytes + {"topic": 0, "properties": len(topic) + 1}[field]
+    ends = {"topic": behind_body + length_bytes, "properties": behind_body + length_bytes + len(topic) + 1}
+    at = ends[field] if isinstance(field, str) else field
     flips = [0x10, 0x20] if field == 39 else [1, 0x80]  # of the flags those that make the hosts longer
     log = tmp_path / "store" / "commitlog" / ("0" * 20)
     with mqfast.open(tmp_path / "store", **SETTINGS) as store:

@@ -1,0 +1,201 @@
+"""Flushes and commits by the clock, in loops that leave the GIL alone; and the queue files that a flush looks at.
+
+Room: tests/store. Who calls the loops: ``mqfast/store/flush.py``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqfast
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile, FlushError, StoreFailed
+from mqfast.store._commit_log import Bell
+from mqfast.store.message_store import MessageStore, open_store
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from simulation import Sim
+
+NEVER = 1000.0
+POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
+
+
+def still(path: Path, **settings: Any) -> MessageStore:
+    """A store without threads."""
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, **settings)
+    return open_store(path, config=config, _start_services=False)
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Sim]:
+    """A simulated disk below real clocks."""
+    root = tmp_path / "live"
+    root.mkdir()
+    sim = Sim(root, real_clocks=True)
+    yield sim
+    sim.heal()
+    sim.free()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until it is; fails after a minute."""
+    for _ in range(6000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+def test_an_interval_flushes_enough_pages_and_no_fewer(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        store.put("T", b"x")
+        store.log.keep_flushed(Bell(), 0.02, 0.001, NEVER, 4)
+        assert store.log.flushed == 0
+        store.put("T", b"x" * 4 * 4096)
+        store.log.keep_flushed(Bell(), 0.02, 0.001, NEVER, 4)
+        assert store.log.flushed == store.log.written > 4 * 4096
+
+
+def test_the_long_interval_flushes_whatever_there_is(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        store.put("T", b"x")
+        store.log.keep_flushed(Bell(), 0.02, 0.001, 0.002, 4)
+        assert store.log.flushed == store.log.written > 0
+
+
+def test_intervals_go_on_over_several_calls(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        store.put("T", b"x")
+        for _ in range(10):  # each much shorter than the interval
+            store.log.keep_flushed(Bell(), 0.005, 0.03, NEVER, 0)
+        assert store.log.flushed == store.log.written > 0
+
+
+def test_the_bell_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        bell = Bell()
+        thread = threading.Thread(target=store.log.keep_flushed, args=(bell, NEVER, 0.001, 0.001, 0))
+        thread.start()
+        for _ in range(3):
+            store.put("T", b"x")
+            until(lambda: store.log.flushed == store.log.written)
+        bell.ring()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_flushes_that_are_always_due_still_end_with_their_time(sim: Sim) -> None:
+    path = os.path.join(sim.root, "s")
+    with open_store(path, config=StoreConfig.tiny(), door=sim.door, _start_services=False) as store:
+        stop = threading.Event()
+
+        def puts() -> None:
+            while not stop.is_set():
+                store.put("T", b"x")
+
+        thread = threading.Thread(target=puts)
+        thread.start()
+        began, flushed = time.monotonic(), store.log.flushed
+        store.log.keep_flushed(Bell(), 0.05, 0.001, 0.001, 0)
+        assert time.monotonic() - began < 60
+        assert store.log.flushed > flushed
+        stop.set()
+        thread.join()
+
+
+def test_a_flush_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
+    store = open_store(os.path.join(sim.root, "s"), config=StoreConfig.tiny(), door=sim.door, _start_services=False)
+    store.put("T", b"x")
+    sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(FlushError, match="latched"):
+        store.log.keep_flushed(Bell(), NEVER, 0.001, 0.001, 0)
+    assert store.log.error_number == errno.EIO
+    sim.heal()
+    syncs = sim.count("msync")
+    with pytest.raises(FlushError, match="latched"):
+        store.log.keep_flushed(Bell(), NEVER, 0.001, 0.001, 0)
+    assert sim.count("msync") == syncs
+    store.close()
+
+
+def test_the_clock_commits_enough_pages_and_later_whatever_there_is(tmp_path: Path) -> None:
+    with still(tmp_path / "store", **POOL) as store:
+        bell = Bell()
+        thread = threading.Thread(target=store.log.keep_committed, args=(bell, 0.001, NEVER, 4))
+        thread.start()
+        store.put("T", b"x" * 5 * 4096)
+        until(lambda: store.log.committed == store.log.written)
+        bell.ring()
+        thread.join(60)
+        assert not thread.is_alive()
+    with still(tmp_path / "another", **POOL) as store:
+        bell = Bell()
+        thread = threading.Thread(target=store.log.keep_committed, args=(bell, 0.001, 0.002, 4))
+        thread.start()
+        store.put("T", b"x")
+        until(lambda: store.log.committed == store.log.written)
+        bell.ring()
+        thread.join(60)
+
+
+def test_a_commit_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
+    config = StoreConfig.tiny(**POOL)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store.put("T", b"x")
+    sim.fault("pwrite", 1, errno.EIO)
+    with pytest.raises(StoreFailed, match="latched"):
+        store.log.keep_committed(Bell(), 0.001, 0.001, 0)
+    sim.heal()
+    with pytest.raises(StoreFailed):
+        store.put("T", b"y")
+    store.close()
+
+
+def test_flushes_of_the_clock_do_not_meet_python(tmp_path: Path) -> None:
+    """Each time that a thread of the store takes the GIL stops a thread that puts."""
+    settings = {"flush_interval_ms_commit_log": 2, "flush_least_pages_commit_log": 0}
+    config = StoreConfig.tiny(**settings, flush_interval_ms_consume_queue=60_000)
+    with mqfast.open(tmp_path / "store", config=config) as store:
+        turns = 0
+        finish = store._flush._finish_tickets
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            finish()
+
+        store._flush._finish_tickets = count  # type: ignore[method-assign]
+        began = time.monotonic()
+        for _ in range(50):
+            store.put("T", b"x")
+            until(lambda: store.log.flushed == store.log.written)
+        assert turns <= 2 + time.monotonic() - began  # once a second, for what else there is to do
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut"])
+def test_a_queue_file_that_is_not_what_it_was_is_not_called_durable(tmp_path: Path, harm: str) -> None:
+    store = still(tmp_path / "store")
+    store.put("T", b"x")
+    store._dispatcher.step()
+    [file] = (tmp_path / "store" / "consumequeue" / "T" / "0").iterdir()
+    left = file.stat().st_size - 20
+    if harm == "removed":
+        file.unlink()
+    else:
+        os.truncate(file, left)
+    found = "no file" if harm == "removed" else f"{left} bytes"
+    with pytest.raises(CorruptFile, match=f"queue file was cut short or removed.*{found}"):
+        store._flush.flush_queues()
+    assert store._checkpoint.logics_msg_timestamp == 0
+    with pytest.raises(CorruptFile):
+        store.close()
