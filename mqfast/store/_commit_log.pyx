@@ -17,6 +17,7 @@ from mqfast.store._log_state cimport (
     LOG_REFUSING,
     LOG_SLAVE,
     BLANK_BYTES,
+    BREATH_NS,
     RING,
     LogState,
     PendingFile,
@@ -537,6 +538,8 @@ cdef class CommitLog:
             self.flush_due = now + step
             self.thorough_flush_due = now + thorough_step
         with nogil:
+            if now >= self.flush_due:
+                futex_wait(&bell.word, seen, BREATH_NS)
             while rc == 1 and mq_load32(&bell.word) == seen:
                 now = s.os.monotonic_ns(s.os)
                 if now >= self.flush_due:

@@ -15,8 +15,9 @@ from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
+from mqfast.store._log_state cimport BREATH_NS
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, futex_wait, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -50,6 +51,7 @@ cdef enum Stop:
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
 cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
+cdef int64_t MUCH = 1 << 20              # so much takes the walk some 100 us
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
@@ -150,6 +152,8 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     """Go on from w.at until something needs the GIL."""
     cdef int stop
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
+    if w.follow != NULL and w.limit - w.at > MUCH:
+        futex_wait(w.waiting, 0, BREATH_NS)
     stop = _records(w, table, x, indexing)
     _show(w)
     _let_go(w)
