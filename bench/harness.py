@@ -102,7 +102,7 @@ class Floor:
         self._touch = library.touch_floor_ns
         for function in (self._walk, self._touch, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
-        for function, numbers in ((self._copy, 4), (self._record, 4), (self._sustained, 3)):
+        for function, numbers in ((self._copy, 4), (self._record, 5), (self._sustained, 3)):
             function.restype = ctypes.c_int64
             function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int64] * numbers]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
@@ -120,10 +120,14 @@ class Floor:
         """ns a record for copy and CRC into a fresh, writable file mapping; of so many different bodies in a row."""
         return self._copy(os.fsencode(directory / "floor"), b"x" * (size * many), many, size, header, count) / count
 
-    def record_ns(self, directory: Path, size: int, count: int, header: int, many: int = 1) -> float:
-        """The same with every field of the record, its queue unit and its place: all that a batch has to write."""
+    def record_ns(
+        self, directory: Path, size: int, count: int, header: int, many: int = 1, *, alone: bool = False
+    ) -> float:
+        """The same with every field of the record, its queue unit and its place: all that a batch has to write. Alone:
+        with the lock, the time and the published end that each of them has when they do not come in a batch.
+        """
         path = os.fsencode(directory / "floor")
-        return self._record(path, b"x" * (size * many), many, size, header - 88, count) / count
+        return self._record(path, b"x" * (size * many), many, size, header - 88, count, alone) / count
 
     def sustained_ns(self, directory: Path, size: int, megabytes: int = 512, header: int = 91) -> float:
         """The same without a rest, into new pages that a second thread makes ahead."""
