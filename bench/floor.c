@@ -58,11 +58,6 @@ int64_t floor_ns(const char *path, const uint8_t *bodies, int64_t many, int64_t 
     return took;
 }
 
-static void put64(uint8_t *at, uint64_t value) {
-    value = __builtin_bswap64(value);
-    memcpy(at, &value, sizeof value);
-}
-
 /* The cheapest clock there is: the processor's counter, or the system's where there is none. */
 static uint64_t ticks(void) {
 #if defined(__x86_64__)
@@ -70,6 +65,11 @@ static uint64_t ticks(void) {
 #else
     return (uint64_t)now_ns();
 #endif
+}
+
+static void put64(uint8_t *at, uint64_t value) {
+    value = __builtin_bswap64(value);
+    memcpy(at, &value, sizeof value);
 }
 
 static void put32(uint8_t *at, uint32_t value) {

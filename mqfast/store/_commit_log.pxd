@@ -22,11 +22,12 @@ cdef class CommitLog:
     cdef Mutex roll_lock
     cdef list retained                      # MappedFiles that stand in the ring, oldest first
     cdef int64_t reaped                     # how many were let go of: the first of `retained` has this number in the ring
+    cdef int64_t reap_head                  # the ring's head that the last reap saw
     cdef MappedFile current
     cdef public int64_t prefault_window
-    cdef int64_t flush_due                  # monotonic ns; 0: the clock has not begun. Of the flush thread, the commit thread
+    cdef int64_t flush_due                  # monotonic ns; 0: its clock has not begun. Of the flush thread
     cdef int64_t thorough_flush_due
-    cdef int64_t thorough_commit_due
+    cdef int64_t thorough_commit_due        # of the commit thread
     cdef MappedFile file_at(self, int64_t physical_offset)
     cdef int roll(self, int64_t needed) except -1
     cdef int _roll_over(self) except -1

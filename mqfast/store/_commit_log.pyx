@@ -479,8 +479,9 @@ cdef class CommitLog:
         """Let go of files whose bytes are all durable: return pool buffers, close descriptors."""
         cdef MappedFile file
         cdef LogState *s = &self.state
+        self.reap_head = mq_load64(&s.pending_head)
         # not by the length of `retained`: a roll under way has put its file there and may still wait for the put lock
-        while len(self.retained) > 1 and self.reaped < mq_load64(&s.pending_head):
+        while len(self.retained) > 1 and self.reaped < self.reap_head:
             file = self.retained.pop(0)
             self.reaped += 1
             if file.buffer != NULL:
@@ -524,8 +525,9 @@ cdef class CommitLog:
             self.wait_flushed(mq_load64(&s.written))
 
     def keep_flushed(self, Bell bell, double seconds, double interval, double thorough_interval, int64_t least_pages) -> None:
-        """Flush by the clock until the bell rings or ``seconds`` are over: after each ``interval`` what is at least so many pages, after
-        ``thorough_interval`` whatever there is. GIL: released; each return to Python stops a thread that puts for some 60 us.
+        """Flush by the clock until the bell rings, ``seconds`` are over, or there is a file for ``reap``: after each ``interval`` what is at
+        least so many pages, after ``thorough_interval`` whatever there is. GIL: released; each return to Python stops a thread that puts for
+        some 60 us.
 
         Raises: FlushError when a sync fails; the store is latched then. Thread: one at a time.
         """
@@ -551,7 +553,7 @@ cdef class CommitLog:
                         rc = flush_up_to(s, end, -1)
                     self.flush_due = now + step
                     now = s.os.monotonic_ns(s.os)
-                if now >= until:
+                if now >= until or mq_load64(&s.pending_head) != self.reap_head:      # a pool has few buffers: none may wait for its return
                     break
                 if now < self.flush_due:
                     futex_wait(&bell.word, seen, min(until, self.flush_due) - now)
@@ -589,7 +591,7 @@ cdef class CommitLog:
         if self.thorough_commit_due == 0:
             self.thorough_commit_due = self.door.monotonic_ns() + thorough_step
         with nogil:
-            while rc == 0 and mq_load32(&bell.word) == seen:
+            while rc >= 0 and mq_load32(&bell.word) == seen:
                 now = s.os.monotonic_ns(s.os)
                 target = mq_load64(&s.written)
                 if now >= self.thorough_commit_due:
@@ -597,7 +599,7 @@ cdef class CommitLog:
                     self.thorough_commit_due = now + thorough_step
                 elif _pages_behind(target, mq_load64(&s.committed)) >= least_pages:
                     rc = commit_up_to(s, target)
-                if rc == 0:
+                if rc >= 0:
                     futex_wait(&bell.word, seen, step)
         bell.seen = mq_load32(&bell.word)
         if rc < 0:

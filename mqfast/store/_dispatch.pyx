@@ -152,7 +152,7 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     """Go on from w.at until something needs the GIL."""
     cdef int stop
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
-    if w.follow != NULL and w.limit - w.at > MUCH:
+    if w.follow != NULL and w.records == 0 and w.limit - w.at > MUCH:      # once in a step, not for each queue that has to be made
         futex_wait(w.waiting, 0, BREATH_NS)
     stop = _records(w, table, x, indexing)
     _show(w)

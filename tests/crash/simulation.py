@@ -13,12 +13,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqfast.store._os import OsDoor
 
-__all__ = ["KINDS", "SHORT_COUNT", "Image", "Sim", "scratch_root"]
+__all__ = ["KINDS", "SHORT_COUNT", "Image", "Sim", "in_real_time", "scratch_root"]
 
 _HERE: Final = Path(__file__).resolve().parent
 _CSRC: Final = _HERE.parents[1] / "csrc"
@@ -198,3 +200,16 @@ class Sim:
         if self._sim:
             self._lib.sim_free(self._sim)
             self._sim = None
+
+
+@contextmanager
+def in_real_time(directory: Path) -> Iterator[Sim]:
+    """A simulation with real clocks below a directory, for stores with threads. By the end all must be closed."""
+    root = directory / "live"
+    root.mkdir()
+    sim = Sim(root, real_clocks=True)
+    yield sim
+    sim.heal()
+    assert sim.open_maps == 0
+    assert sim.open_fds == 0
+    sim.free()

@@ -24,7 +24,7 @@ from mqfast.store.results import StoreState
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from faults import ERRORS, OPERATIONS, Count, run_kind
-from simulation import Sim, scratch_root
+from simulation import Sim, in_real_time, scratch_root
 
 
 def _one_operation(number: int) -> tuple[Count, list[str]]:
@@ -53,15 +53,8 @@ def test_every_operation_makes_calls_that_can_fail(tmp_path: Path) -> None:
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[Sim]:
-    """A simulation in real time, for stores with threads."""
-    root = tmp_path / "live"
-    root.mkdir()
-    sim = Sim(root, real_clocks=True)
-    yield sim
-    sim.heal()
-    assert sim.open_maps == 0
-    assert sim.open_fds == 0
-    sim.free()
+    with in_real_time(tmp_path) as sim:
+        yield sim
 
 
 def _open(sim: Sim, **settings: object) -> MessageStore:

@@ -284,6 +284,22 @@ MUTANTS: Final = (
         ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
     ),
     Mutant(
+        "clock-keeps-full-files",
+        _LOG,
+        "                if now >= until or mq_load64(&s.pending_head) != self.reap_head:",
+        "                if now >= until:",
+        "the buffer of a file that is durable would come back to its pool a second later",
+        ("test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock",),
+    ),
+    Mutant(
+        "clock-without-end",
+        _LOG,
+        "                    self.flush_due = now + step\n                    now = s.os.monotonic_ns(s.os)\n",
+        "                    self.flush_due = now + step\n                    continue\n",
+        "where each flush takes longer than the interval the queues would never be flushed",
+        ("test_flushes_that_are_always_due_still_end_with_their_time",),
+    ),
+    Mutant(
         "flushed-before-sync",
         _GROUP,
         "            first = (from_ - f.start) & ~(PAGE - 1)\n            rc = s.os.msync(",

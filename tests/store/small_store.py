@@ -6,6 +6,7 @@ Room: tests/store. It must never hold an expectation.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,16 @@ SMALL: dict[str, Any] = {
 
 def bodies(store: Any, topic: str = "T", queue_id: int = 0, at: int = 0) -> list[bytes]:
     return [bytes(message.body) for message in read_queue(store, topic, queue_id, at)]
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Does it come true within 20 seconds?"""
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:

@@ -10,11 +10,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from store.small_store import eventually
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -24,7 +25,7 @@ from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
-from simulation import Sim
+from simulation import Sim, in_real_time
 
 NEVER = 1000.0
 POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
@@ -32,28 +33,14 @@ POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_po
 
 def still(path: Path, **settings: Any) -> MessageStore:
     """A store without threads."""
-    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, **settings)
+    config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
     return open_store(path, config=config, _start_services=False)
 
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[Sim]:
-    """A simulated disk below real clocks."""
-    root = tmp_path / "live"
-    root.mkdir()
-    sim = Sim(root, real_clocks=True)
-    yield sim
-    sim.heal()
-    sim.free()
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until it is; fails after a minute."""
-    for _ in range(6000):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")
+    with in_real_time(tmp_path) as sim:
+        yield sim
 
 
 def test_an_interval_flushes_enough_pages_and_no_fewer(tmp_path: Path) -> None:
@@ -88,29 +75,57 @@ def test_the_bell_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
         thread.start()
         for _ in range(3):
             store.put("T", b"x")
-            until(lambda: store.log.flushed == store.log.written)
+            assert eventually(lambda: store.log.flushed == store.log.written)
         bell.ring()
         thread.join(60)
         assert not thread.is_alive()
 
 
 def test_flushes_that_are_always_due_still_end_with_their_time(sim: Sim) -> None:
-    path = os.path.join(sim.root, "s")
-    with open_store(path, config=StoreConfig.tiny(), door=sim.door, _start_services=False) as store:
-        stop = threading.Event()
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=64 << 20)
+    stop = threading.Event()
+    with open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False) as store:
+        bell = Bell()
 
         def puts() -> None:
             while not stop.is_set():
-                store.put("T", b"x")
+                store.put("T", b"x" * (256 << 10))  # the simulated disk takes longer for it than the interval
 
-        thread = threading.Thread(target=puts)
+        flusher = threading.Thread(target=store.log.keep_flushed, args=(bell, 0.05, 0.001, 0.001, 0))
+        putter = threading.Thread(target=puts)
+        try:
+            putter.start()
+            flusher.start()
+            flusher.join(20)
+            assert not flusher.is_alive()
+            assert store.log.flushed > 0
+        finally:
+            stop.set()
+            bell.ring()
+            putter.join()
+            flusher.join()
+
+
+def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
+    """A pool has few buffers: the one of a full file has to come back at once, not after a second."""
+    with still(tmp_path / "store", **{**POOL, "mapped_file_bytes_commit_log": 4096}) as store:
+        while store.log.written < 2 * 4096:
+            store.put("T", b"x" * 900)
+        pool = store._pool
+        assert pool is not None
+        free = pool.free_count
+        thread = threading.Thread(target=store.log.keep_flushed, args=(bell := Bell(), NEVER, 0.001, 0.001, 0))
         thread.start()
-        began, flushed = time.monotonic(), store.log.flushed
-        store.log.keep_flushed(Bell(), 0.05, 0.001, 0.001, 0)
-        assert time.monotonic() - began < 60
-        assert store.log.flushed > flushed
-        stop.set()
+        thread.join(20)
+        ended = not thread.is_alive()
+        bell.ring()
         thread.join()
+        assert ended
+        store.log.reap()
+        assert pool.free_count > free
+        began = time.monotonic()
+        store.log.keep_flushed(Bell(), 0.05, 0.001, 0.001, 0)  # nothing is left that would end it at once
+        assert time.monotonic() - began >= 0.05
 
 
 def test_a_flush_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
@@ -134,7 +149,7 @@ def test_the_clock_commits_enough_pages_and_later_whatever_there_is(tmp_path: Pa
         thread = threading.Thread(target=store.log.keep_committed, args=(bell, 0.001, NEVER, 4))
         thread.start()
         store.put("T", b"x" * 5 * 4096)
-        until(lambda: store.log.committed == store.log.written)
+        assert eventually(lambda: store.log.committed == store.log.written)
         bell.ring()
         thread.join(60)
         assert not thread.is_alive()
@@ -143,7 +158,7 @@ def test_the_clock_commits_enough_pages_and_later_whatever_there_is(tmp_path: Pa
         thread = threading.Thread(target=store.log.keep_committed, args=(bell, 0.001, 0.002, 4))
         thread.start()
         store.put("T", b"x")
-        until(lambda: store.log.committed == store.log.written)
+        assert eventually(lambda: store.log.committed == store.log.written)
         bell.ring()
         thread.join(60)
 
@@ -164,7 +179,7 @@ def test_a_commit_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
 def test_flushes_of_the_clock_do_not_meet_python(tmp_path: Path) -> None:
     """Each time that a thread of the store takes the GIL stops a thread that puts."""
     settings = {"flush_interval_ms_commit_log": 2, "flush_least_pages_commit_log": 0}
-    config = StoreConfig.tiny(**settings, flush_interval_ms_consume_queue=60_000)
+    config = StoreConfig.tiny(**settings, flush_interval_ms_consume_queue=60_000, mapped_file_bytes_commit_log=1 << 20)
     with mqfast.open(tmp_path / "store", config=config) as store:
         turns = 0
         finish = store._flush._finish_tickets
@@ -178,7 +193,7 @@ def test_flushes_of_the_clock_do_not_meet_python(tmp_path: Path) -> None:
         began = time.monotonic()
         for _ in range(50):
             store.put("T", b"x")
-            until(lambda: store.log.flushed == store.log.written)
+            assert eventually(lambda: store.log.flushed == store.log.written)
         assert turns <= 2 + time.monotonic() - began  # once a second, for what else there is to do
 
 

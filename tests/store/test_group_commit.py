@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from store.small_store import eventually
 
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StoreFailed
@@ -154,15 +155,6 @@ def ahead(path: Path, piece: Callable[[], int]) -> Iterator[MessageStore]:
     config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20)
     with store_with(path, config, counting, services=True) as store:
         yield store
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path) -> None:
