@@ -21,10 +21,12 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
 from mqfast.store._commit_log import Bell
+from mqfast.store._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
+from hooks import msync_behind
 from simulation import Sim, in_real_time
 
 NEVER = 1000.0
@@ -81,29 +83,25 @@ def test_the_bell_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
         assert not thread.is_alive()
 
 
-def test_flushes_that_are_always_due_still_end_with_their_time(sim: Sim) -> None:
-    config = StoreConfig.tiny(mapped_file_bytes_commit_log=64 << 20)
-    stop = threading.Event()
-    with open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False) as store:
-        bell = Bell()
+def test_flushes_that_are_always_due_still_end_with_their_time(tmp_path: Path) -> None:
+    door, bell = OsDoor(), Bell()
 
-        def puts() -> None:
-            while not stop.is_set():
-                store.put("T", b"x" * (256 << 10))  # the simulated disk takes longer for it than the interval
+    def slower_than_the_interval() -> None:
+        store.put("T", b"x")  # so that there is always something to flush
+        time.sleep(0.003)
 
-        flusher = threading.Thread(target=store.log.keep_flushed, args=(bell, 0.05, 0.001, 0.001, 0))
-        putter = threading.Thread(target=puts)
-        try:
-            putter.start()
-            flusher.start()
-            flusher.join(20)
-            assert not flusher.is_alive()
-            assert store.log.flushed > 0
-        finally:
-            stop.set()
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20)  # no file ends, which would end the flushes
+    with open_store(tmp_path / "store", config=config, door=door, _start_services=False) as store:
+        store.put("T", b"x")
+        thread = threading.Thread(target=store.log.keep_flushed, args=(bell, 0.05, 0.001, 0.001, 0))
+        with msync_behind(door, slower_than_the_interval):
+            thread.start()
+            thread.join(20)
+            ended = not thread.is_alive()
             bell.ring()
-            putter.join()
-            flusher.join()
+            thread.join()
+        assert ended
+        assert store.log.flushed > 0
 
 
 def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
