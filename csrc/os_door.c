@@ -144,6 +144,9 @@ static int real_madvise(mq_os *os, void *address, int64_t bytes, int advice) {
     case MQ_ADVISE_HUGE:
         native = MADV_HUGEPAGE;
         break;
+    case MQ_ADVISE_UNMAP: /* only Linux says that what was written through a shared mapping stays in the file */
+        native = MADV_DONTNEED;
+        break;
 #endif
     default:
         return -EINVAL;

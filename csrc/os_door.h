@@ -29,7 +29,8 @@ enum {
     MQ_ADVISE_SEQUENTIAL,
     MQ_ADVISE_WILLNEED,
     MQ_ADVISE_POPULATE_WRITE,
-    MQ_ADVISE_HUGE
+    MQ_ADVISE_HUGE,
+    MQ_ADVISE_UNMAP /* of a shared file mapping: take the pages out of it, in one step; the next touch of each finds it again */
 }; /* madvise */
 enum {
     MQ_OPEN_READ = 0,

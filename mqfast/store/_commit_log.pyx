@@ -624,11 +624,13 @@ cdef class CommitLog:
         cdef LogState *s = &self.state
         cdef bint sync = self.hide_unflushed
         cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
-        cdef int64_t left, step, looks = 0, last = -1
+        cdef int64_t left, step, limit, looks = 0, last = -1
         cdef uint32_t seen = bell.seen
         with nogil:
             while mq_load32(&bell.word) == seen:
-                if undispatched and mq_load64(&s.dispatched) < readable(s, sync):
+                # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
+                limit = readable(s, sync)
+                if undispatched and mq_load64(&s.dispatched) < limit:
                     break
                 left = until - s.os.monotonic_ns(s.os)
                 if left <= 0:
@@ -640,7 +642,8 @@ cdef class CommitLog:
                     last = mq_load64(&s.written)
                 futex_wait(&bell.word, seen, min(left, step))
         bell.seen = mq_load32(&bell.word)
-        return mq_load64(&s.dispatched) < readable(s, sync)
+        limit = readable(s, sync)
+        return mq_load64(&s.dispatched) < limit
 
     def nap_until_written(self, Bell bell, int64_t end, double seconds) -> None:
         """Sleep without the GIL until the bell rings, the time is over, or the log was written up to ``end``; looks every 50 ms."""

@@ -92,6 +92,8 @@ cdef class ConsumeQueue:
     cdef int64_t looked_at          # start of the only file, which `scan` was read from before it was taken; -1: none was
     cdef int64_t seen_first         # queue offsets of the two units that `scan` has, -1 when it does not count any more
     cdef int64_t seen_last
+    cdef int64_t asked_end          # where the queue ended, and the store time of its last record, when it last asked for more room
+    cdef int64_t asked_at
     cdef bint closed
     cdef bint cut_units
     cdef int64_t flushed
@@ -103,6 +105,7 @@ cdef class ConsumeQueue:
     cdef int _scan_file(self, MappedFile file) except -1
     cdef _take_tail(self, MappedFile file)
     cdef void _give_up_tail(self) noexcept
+    cdef bint _fills_fast(self) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
     cdef int64_t _flush(self, int64_t end, bint sync) except -1
     cdef int _sync_names(self) except -1

@@ -55,6 +55,7 @@ cdef extern from "os_door.h" nogil:
         MQ_ADVISE_WILLNEED
         MQ_ADVISE_POPULATE_WRITE
         MQ_ADVISE_HUGE
+        MQ_ADVISE_UNMAP
         MQ_OPEN_READ
         MQ_OPEN_WRITE
         MQ_OPEN_CREATE
