@@ -409,6 +409,11 @@ int mq_os_populate(mq_os *os, void *address, int64_t bytes) {
     return 0;
 }
 
+void mq_os_unmap_written(mq_os *os, void *address, int64_t bytes) {
+    enum { LEAST = 8 * 4096 }; /* a system call for fewer costs more than it saves */
+    if (bytes >= LEAST) os->madvise(os, address, bytes, MQ_ADVISE_UNMAP);
+}
+
 int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
     int rc = os->fallocate(os, fd, offset, bytes);
     if (rc != -EOPNOTSUPP && rc != -ENOSYS && rc != -EINVAL) return rc;

@@ -13,7 +13,6 @@ from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcmp, memcpy, memset
 from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport (
-    MQ_ADVISE_UNMAP,
     MQ_OPEN_READ,
     OsDoor,
     check,
@@ -28,6 +27,7 @@ from mqfast.store._os cimport (
     mq_stat,
     mq_store64,
     read_all,
+    unmap_written,
 )
 
 import posixpath as _posixpath
@@ -42,7 +42,6 @@ cdef extern from "Python.h":
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
 cdef int SHORT_FILE = 1
-cdef int64_t FEW_BYTES = 32 << 10       # so little is not worth a system call before its sync
 
 cdef enum:
     KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
@@ -192,14 +191,8 @@ def look_ahead(list queues) -> None:
 
 
 cdef int _sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
-    """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`.
-
-    A sync makes each page that was written through a mapping read-only, and interrupts all other processors for each of them: 650 times a
-    second one that puts 200,000 messages a second. So the pages that take no further unit are taken out of the mapping first, in one step.
-    """
-    cdef int64_t whole = min(to, end) & ~<int64_t> 4095
-    if whole - first >= FEW_BYTES:
-        os.madvise(os, base + first, whole - first, MQ_ADVISE_UNMAP)        # where it fails the sync does as much
+    """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`."""
+    unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)       # 650 interrupts a second beside 200,000 puts
     return os.msync(os, base + first, to - first)
 
 

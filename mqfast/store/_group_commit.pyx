@@ -33,6 +33,7 @@ from mqfast.store._os cimport (
     mq_store64,
     populate,
     unlock,
+    unmap_written,
     write_all,
 )
 
@@ -109,6 +110,14 @@ cdef int _whole(LogState *s, PendingFile *f) noexcept nogil:
     return 0
 
 
+cdef void _keep_writable(LogState *s, PendingFile *f) noexcept nogil:
+    """Make the page that the next put touches writable again before the put meets it."""
+    cdef int64_t first = (mq_load64(&s.written) - f.start) & ~(PAGE - 1)
+    if 0 <= first < f.bytes:
+        if populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first)) == -NO_PAGE:
+            latch(s, -LOST)
+
+
 cdef int _sync(LogState *s, int64_t target) noexcept nogil:
     """Sync [flushed, target) file by file. The flush lock is held."""
     cdef PendingFile *f
@@ -125,6 +134,10 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
         f = &s.pending[s.pending_head % RING]
         from_ = max(s.flushed, f.start)
         to = min(target, f.start + f.bytes)
+        if not s.pooled:
+            first = (from_ - f.start) & ~(PAGE - 1)
+            unmap_written(s.os, f.base + first, ((to - f.start) & ~(PAGE - 1)) - first)
+            _keep_writable(s, f)        # a huge page goes whole, and the next put's pages may lie in it
         while from_ < to:
             first = (from_ - f.start) & ~(PAGE - 1)
             rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))
@@ -140,12 +153,8 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
             mq_store64(&s.flushed, from_)
         if s.flushed >= f.start + f.bytes:
             mq_store64(&s.pending_head, s.pending_head + 1)
-        elif not s.pooled and mq_load64(&s.written) < f.start + f.bytes:
-            # the sync write-protected the page that the next put touches: make it writable again before the put meets it
-            first = (mq_load64(&s.written) - f.start) & ~(PAGE - 1)
-            if 0 <= first < f.bytes:
-                if populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first)) == -NO_PAGE:
-                    latch(s, -LOST)
+        elif not s.pooled:
+            _keep_writable(s, f)        # the sync write-protected the page that the next put touches
         if s.flushed < f.start + f.bytes:
             break
     return 0
