@@ -31,6 +31,8 @@ cdef struct Walk:
     int64_t at
     int64_t shown           # what `published` was set to last; never below: a put may have moved it on
     bint holding            # the put lock, for the last few records
+    const uint8_t *mapping  # while `base` is a buffer of the pool: what it was before; else NULL
+    bint keyed              # a record of this step had a key for the index
     int64_t key_done
     int64_t records
     int64_t last_start      # start of the last good record; -1

@@ -13,9 +13,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
-from mqfast.store._group_commit cimport readable
+from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store._log_state cimport BREATH_NS
+from mqfast.store._log_state cimport BREATH_NS, LogState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store._os cimport Mutex, futex_wait, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
@@ -47,6 +47,7 @@ cdef enum Stop:
     BY_HAND = 7         # a record with several units
     AT_MISMATCH = 8
     AT_PLACE = 9        # a record that says it stands elsewhere
+    UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
 
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
@@ -116,28 +117,43 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     Coming back to Python for it would need the GIL, for which a thread that computes makes the dispatcher wait 5 ms each time; it would
     fall behind that thread's puts for ever, and they would leave their units to it for ever.
     """
+    cdef LogState *s = w.follow
     cdef int64_t limit
-    if w.follow == NULL or w.holding or mq_load32(w.waiting):
+    cdef bint plain = w.same_bytes >= 0 and not w.hide_unflushed, pooled
+    if s == NULL or w.holding or w.at >= w.last_limit or mq_load32(w.waiting):
         return False
+    # With a pool what is not committed counts as well, unless it would have to be committed for each key.
+    pooled = s.pooled and plain and not w.keyed
     # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
-    limit = readable(w.follow, w.hide_unflushed)
-    if w.at >= w.last_limit or limit <= w.at or mq_load64(&w.follow.dispatched) != w.at:
+    limit = mq_load64(&s.written) if pooled else readable(s, w.hide_unflushed)
+    if limit <= w.at or mq_load64(&s.dispatched) != w.at:
         return False
-    if limit - w.at <= HAND_OVER and w.same_bytes >= 0 and not w.hide_unflushed and not w.follow.pooled:
+    if limit - w.at <= HAND_OVER and plain and (pooled or not s.pooled):
         # one record behind a thread that puts without a rest is where it would stay: with the lock it comes to the end, and the puts
         # from then on find nothing that waits, and put their units themselves
-        lock(&w.follow.lock)
-        limit = mq_load64(&w.follow.written)
-        w.holding = limit - w.at <= 2 * HAND_OVER
-        if not w.holding:
-            unlock(&w.follow.lock)
+        lock(&s.lock)
+        w.limit = mq_load64(&s.written)
+        if w.limit - w.at <= 2 * HAND_OVER and (not pooled or (s.file_bytes != 0 and s.file_start == w.file_start)):
+            w.holding = True
+            if pooled:
+                w.mapping = w.base
+                w.base = s.base
+            return True
+        unlock(&s.lock)
+    if pooled:
+        commit_up_to(s, limit)
+        limit = readable(s, False)
     w.limit = limit
-    return True
+    return limit > w.at
 
 
 cdef inline void _let_go(Walk *w) noexcept nogil:
     if w.holding:
         w.holding = False
+        if w.mapping != NULL:
+            w.base = w.mapping
+            w.mapping = NULL
+            w.same_bytes = w.known_bytes = -1       # they stood in the buffer, which may now be given back
         unlock(&w.follow.lock)
 
 
@@ -154,8 +170,16 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
     if w.follow != NULL and w.records == 0 and w.limit - w.at > MUCH:      # once in a step, not for each queue that has to be made
         futex_wait(w.waiting, 0, BREATH_NS)
-    stop = _records(w, table, x, indexing)
-    _show(w)
+    while True:
+        stop = _records(w, table, x, indexing)
+        _show(w)
+        if w.mapping == NULL or stop == AT_LIMIT:
+            break
+        # whatever this record needs, it is read where it can be read without the put lock
+        _let_go(w)
+        commit_up_to(w.follow, w.limit)
+        if readable(w.follow, False) < w.limit:     # latched
+            return AT_LIMIT
     _let_go(w)
     return stop
 
@@ -225,6 +249,9 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                     w.same_bytes = n
                     w.same_id = r.queue_id
             if indexing and transaction != TRANSACTION_ROLLBACK and (w.found.uniq_key != NULL or w.found.keys != NULL):
+                w.keyed = True
+                if w.mapping != NULL:
+                    return UNCOMMITTED
                 _let_go(w)      # a page of the index may have to be made first
                 if x == NULL:
                     return NO_INDEX
@@ -295,7 +322,8 @@ cdef class Dispatcher:
             if self.error is not None:
                 raise self.error
             begun = w.at = w.shown = mq_load64(&log.state.dispatched)
-            w.holding = False
+            w.holding = w.keyed = False
+            w.mapping = NULL
             w.limit = limit
             w.checked = False
             w.property_crc = False
@@ -355,7 +383,8 @@ cdef class Dispatcher:
         w.unflushed_from = -1
         w.published = NULL
         w.shown = start
-        w.holding = False
+        w.holding = w.keyed = False
+        w.mapping = NULL
         w.follow = NULL
         w.records = 0
         w.key_done = 0

@@ -158,6 +158,13 @@ static void successes(mq_os *os) {
     WANT(os->mlock(os, map, PAGE) == 0 && os->munlock(os, map, PAGE) == 0);
     WANT(mq_os_populate(os, map, 4 * PAGE) == 0 && mq_os_populate(os, map, 0) == 0);
     WANT(os->munmap(os, map, 4 * PAGE) == 0);
+    WANT(os->mmap(os, fd, 4 * PAGE, MQ_READ_WRITE, &map) == 0);
+    memcpy((char *)map + PAGE, "stays", 5);
+    int unmapped = os->madvise(os, map, 4 * PAGE, MQ_ADVISE_UNMAP);
+    WANT(unmapped == 0 || unmapped == -EINVAL); /* only Linux promises that nothing is lost */
+    WANT(os->pread(os, fd, read, 5, PAGE) == 5 && memcmp(read, "stays", 5) == 0);
+    WANT(memcmp((char *)map + PAGE, "stays", 5) == 0);
+    WANT(os->munmap(os, map, 4 * PAGE) == 0);
     WANT(os->mmap(os, -1, 4 * PAGE, MQ_READ_WRITE, &map) == 0);
     int huge = os->madvise(os, map, 4 * PAGE, MQ_ADVISE_HUGE);
     WANT(huge == 0 || huge == -EINVAL); /* a kernel without huge pages */

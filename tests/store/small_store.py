@@ -8,9 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from golden_checks import read_queue
+
+from mqfast.config import StoreConfig
+from mqfast.store.message_store import MessageStore, open_store
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 4096,
@@ -18,6 +22,13 @@ SMALL: dict[str, Any] = {
     "maxHashSlotNum": 16,
     "maxIndexNum": 200,
 }
+POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
+
+
+def still(path: Path, **settings: Any) -> MessageStore:
+    """A store without threads."""
+    config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
+    return open_store(path, config=config, _start_services=False)
 
 
 def bodies(store: Any, topic: str = "T", queue_id: int = 0, at: int = 0) -> list[bytes]:

@@ -10,39 +10,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from store.small_store import eventually
+from store.small_store import POOL, eventually, still
 
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
 from mqfast.store._commit_log import Bell
 from mqfast.store._os import OsDoor
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import msync_behind
-from simulation import Sim, in_real_time
+from simulation import Sim
 
 NEVER = 1000.0
-POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
-
-
-def still(path: Path, **settings: Any) -> MessageStore:
-    """A store without threads."""
-    config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
-    return open_store(path, config=config, _start_services=False)
-
-
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[Sim]:
-    with in_real_time(tmp_path) as sim:
-        yield sim
 
 
 def test_an_interval_flushes_enough_pages_and_no_fewer(tmp_path: Path) -> None:

@@ -1,0 +1,164 @@
+"""Dispatch with a pool: what only its buffer holds is dispatched as well, so that puts go on themselves.
+
+Room: tests/store. The walk: ``mqfast/store/_dispatch.pyx``. It must never hand a reader what was not committed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.small_store import POOL, bodies, still
+
+from mqfast.config import StoreConfig
+from mqfast.store.message_store import MessageStore, open_store
+
+# What a record may need beside a unit where its queue has room for one.
+NEEDS: dict[str, dict[str, Any]] = {
+    "a key": {"keys": "k"},
+    "a queue": {"queue_id": 1},
+    "a topic": {"topic": "New"},
+    "a time": {"topic": "SCHEDULE_TOPIC_XXXX", "properties": {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}},
+    "several units": {"properties": {"INNER_MULTI_DISPATCH": "%LMQ%x"}},
+}
+
+
+def pooled(path: Path, **settings: Any) -> MessageStore:
+    """A store with a pool and without threads; its first record is committed and dispatched, its queue has room."""
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    store = still(path, **{**POOL, **light, "mapped_file_bytes_consume_queue": 4000, **settings})
+    store.put("T", b"first")
+    store.log.commit()
+    store._dispatcher.step()
+    return store
+
+
+def units(store: MessageStore, names: list[tuple[str, int]]) -> dict[Any, Any]:
+    """(physical offset, size) of every unit of these queues."""
+    found = {}
+    for name in names:
+        queue = store._queues.table.get(*name)
+        count = 0 if queue is None else queue.max_offset
+        found[name] = [queue.unit(at)[:2] for at in range(count)] if queue is not None else []
+    return found
+
+
+def test_where_keys_come_the_dispatcher_waits_for_the_commits_of_the_clock(tmp_path: Path) -> None:
+    """Else it would commit a few bytes for each of them."""
+    with pooled(tmp_path / "store") as store:
+        store.put("T", b"for the dispatcher", keys="k")
+        store.put("T", b"plain")
+        committed = store.log.commit()
+        store.put("T", b"in the buffer only")
+        store._dispatcher.step()
+        assert store.log.dispatched == store.log.committed == committed < store.log.written
+        store.log.commit()
+        store.put("T", b"in the buffer only")
+        store._dispatcher.step()
+        assert store.log.dispatched == store.log.written > store.log.committed
+
+
+def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> None:
+    with pooled(tmp_path / "store") as store:
+        for number in range(198):  # 200 units fill the file: the next one is left to the dispatcher
+            store.put("T", str(number).encode())
+        store.log.commit()
+        store._dispatcher.step()
+        while store.log.dispatched == store.log.written:
+            store.put("T", b"y")
+        committed = store.log.commit()
+        store.put("T", b"in the buffer only")
+        store._dispatcher.step()
+        assert store.log.dispatched == store.log.written > store.log.committed == committed
+        store.put("T", b"by its put")
+        assert store.log.dispatched == store.log.written > store.log.committed == committed
+        assert bodies(store)[-2:] == [b"in the buffer only", b"by its put"]
+
+
+def test_much_that_is_not_committed_is_committed_first(tmp_path: Path) -> None:
+    with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
+        while store.log.dispatched == store.log.written:
+            store.put("T", b"y")
+        committed = store.log.commit()
+        for _ in range(30):
+            store.put("T", b"z" * 1000)
+        store._dispatcher.step()
+        assert store.log.dispatched == store.log.written
+        assert store.log.committed > committed
+        assert len(bodies(store)) == store.put_count
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_a_record_of_the_buffer_that_needs_more_than_its_unit(tmp_path: Path, need: str) -> None:
+    with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
+        while store.log.dispatched == store.log.written:
+            store.put("T", b"y")
+        store.log.commit()
+        store.put("T", b"before")
+        given = {"topic": "T", **NEEDS[need]}
+        result = store.put(given.pop("topic"), b"needs more", **given)
+        store.put("T", b"behind")
+        store._dispatcher.step()
+        while store.log.dispatched < store.log.written:
+            store.log.commit()
+            assert store._dispatcher.step() > 0
+        ours = bodies(store)
+        assert ours[-1] == b"behind"
+        assert b"before" in ours
+        assert bytes(store.log.message(result.physical_offset).body) == b"needs more"
+        if need == "a key":
+            assert [m.body for m in store.query("T", "k")] == [b"needs more"]
+        if need == "several units":
+            assert store._queues.table.get("%LMQ%x", 0).max_offset == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_order_gives_the_units_of_a_store_without_a_pool(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    small = {"mapped_file_bytes_consume_queue": 400, "mapped_file_bytes_commit_log": 16384}
+    names = [("T", 0), ("T", 1), ("U", 0)]
+    with pooled(tmp_path / "pooled", **small) as ours, still(tmp_path / "plain", **small) as plain:
+        plain.put("T", b"first")
+        for _ in range(chance.randrange(20, 400)):
+            topic, queue_id = chance.choices(names, (8, 1, 1))[0]
+            options: dict[str, Any] = {"keys": f"k{chance.randrange(5)}"} if chance.random() < 0.1 else {}
+            body = b"x" * chance.choice((3, 40, 900))
+            ours.put(topic, body, queue_id=queue_id, **options)
+            plain.put(topic, body, queue_id=queue_id, **options)
+            if chance.random() < 0.1:
+                ours.log.commit()
+            if chance.random() < 0.1:
+                ours._dispatcher.step()
+            ours.flush() if chance.random() < 0.02 else None
+        ours.log.commit()
+        ours._dispatcher.step()
+        plain._dispatcher.step()
+        assert ours.log.dispatched == ours.log.written == plain.log.written
+        assert units(ours, names) == units(plain, names)
+        for key in range(5):
+            found = [m.physical_offset for m in ours.query("T", f"k{key}")]
+            assert found == [m.physical_offset for m in plain.query("T", f"k{key}")]
+
+
+def test_a_commit_that_fails_in_between_latches_and_is_no_damage(sim: Any) -> None:
+    config = StoreConfig.tiny(**POOL, mapped_file_bytes_commit_log=1 << 20)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store.put("T", b"first")
+    store.log.commit()
+    store._dispatcher.step()
+    while store.log.dispatched == store.log.written:
+        store.put("T", b"y")
+    committed = store.log.commit()
+    store.put("T", b"y")
+    store.put("New", b"a queue")  # has to be read from the file
+    sim.fault("pwrite", 1, errno.EIO)
+    store._dispatcher.step()
+    assert store.log.error_number == errno.EIO
+    assert store.log.committed == committed <= store.log.dispatched < store.log.written
+    assert store._dispatcher.error is None
+    sim.heal()
+    store.close()

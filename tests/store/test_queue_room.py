@@ -1,0 +1,58 @@
+"""How much room a queue takes at once, and from which disk.
+
+Room: tests/store. The rule: ``ConsumeQueue.make_room``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqfast.config import StoreConfig
+from mqfast.store._os import OsDoor
+from mqfast.store.message_store import MessageStore, open_store
+
+
+def falls_to_the_dispatcher(store: MessageStore, door: OsDoor, count: int, ms_each: int) -> int:
+    """Put so many, so many milliseconds after each other; how often did a queue have no room for a unit?"""
+    falls, now = 0, 1_700_000_000_000
+    for _ in range(count):
+        door.fix_clock(now := now + ms_each)
+        store.put("T", b"")
+        if store.log.dispatched < store.log.written:
+            falls += 1
+            store._dispatcher.step()
+    assert store.log.dispatched == store.log.written
+    return falls
+
+
+@pytest.mark.parametrize(("ms_each", "falls", "most_blocks"), [(0, 3, 800), (1, 6, 520)])
+def test_a_queue_that_fills_fast_has_much_room_at_once(
+    tmp_path: Path, ms_each: int, falls: int, most_blocks: int
+) -> None:
+    """Each fall leaves the units of all puts to the dispatcher until it has caught up. Blocks are of 512 bytes."""
+    door = OsDoor()
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=8 << 20, mapped_file_bytes_consume_queue=400_000)
+    with open_store(tmp_path / "store", config=config, door=door, _start_services=False) as store:
+        assert falls_to_the_dispatcher(store, door, 6_500, ms_each) == falls
+        (file,) = (tmp_path / "store" / "consumequeue" / "T" / "0").iterdir()
+        assert 6_500 * 20 <= file.stat().st_blocks * 512 <= most_blocks * 512
+
+
+def test_a_disk_without_much_room_gives_a_queue_a_little(sim: Any) -> None:
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400_000)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    for _ in range(409):
+        store.put("T", b"")
+        store._dispatcher.step()
+    sim.fault("fallocate", 1, errno.ENOSPC)
+    for _ in range(10):
+        store.put("T", b"")
+        store._dispatcher.step()
+    sim.heal()
+    assert store.max_offset("T", 0) == 419
+    store.close()

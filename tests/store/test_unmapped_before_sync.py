@@ -1,0 +1,95 @@
+"""What was written through a mapping leaves it before its sync, in one step: each page that the sync would have to make
+read-only interrupts the other processors of the process.
+
+Room: tests/store. Asks Linux which pages this process has mapped; nothing here may depend on the sizes of the pages.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+
+import pytest
+from store.small_store import bodies, still
+
+PAGEMAP = Path("/proc/self/pagemap")
+PAGE = mmap.PAGESIZE
+
+pytestmark = pytest.mark.skipif(not PAGEMAP.exists(), reason="the system does not tell what is mapped")
+
+
+def mapped_pages(path: Path) -> set[int]:
+    """Numbers of the file's pages that this process has mapped."""
+    found = set()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(None, 5)
+        if len(fields) < 6 or fields[5] != str(path):
+            continue
+        begin, end = (int(address, 16) for address in fields[0].split("-"))
+        with PAGEMAP.open("rb") as pages:
+            pages.seek(begin // PAGE * 8)
+            entries = struct.unpack(f"{(end - begin) // PAGE}Q", pages.read((end - begin) // PAGE * 8))
+        first = int(fields[2], 16) // PAGE
+        found |= {first + number for number, entry in enumerate(entries) if entry >> 63}
+    return found
+
+
+def only(directory: Path) -> Path:
+    [path] = directory.iterdir()
+    return path
+
+
+def test_written_pages_of_the_log(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        store.put("T", b"x")
+        log = only(tmp_path / "store" / "commitlog")
+        for turn in range(3):
+            for _ in range(16):
+                store.put("T", b"x" * PAGE)
+            last = store.log.written // PAGE
+            flushed = store.log.flushed // PAGE + 1
+            assert set(range(flushed, last + 1)) <= mapped_pages(log)
+            store.log.flush()
+            assert not mapped_pages(log) & set(range(flushed, last)), f"turn {turn}"
+            assert last in mapped_pages(log), "a put would have to wait for its page"
+        store._dispatcher.step()
+        assert bodies(store) == [b"x", *[b"x" * PAGE] * 48]
+
+
+def test_a_few_pages_are_not_worth_it(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        store.put("T", b"x" * 3 * PAGE)
+        log = only(tmp_path / "store" / "commitlog")
+        store.log.flush()
+        assert {0, 1, 2} <= mapped_pages(log)
+
+
+def test_written_pages_of_a_queue(tmp_path: Path) -> None:
+    with still(tmp_path / "store", mapped_file_bytes_consume_queue=400_000) as store:
+        for number in range(10_000):
+            store.put("T", b"")
+            if number % 2_500 == 0:
+                store._dispatcher.step()
+        store._dispatcher.step()
+        path = only(tmp_path / "store" / "consumequeue" / "T" / "0")
+        last = 200_000 // PAGE
+        assert set(range(last + 1)) <= mapped_pages(path)
+        store._flush.flush_queues()
+        assert not mapped_pages(path) & set(range(last))
+        assert last in mapped_pages(path), "the next unit goes there"
+        store.put("T", b"another")
+        store._dispatcher.step()
+        assert bodies(store) == [*[b""] * 10_000, b"another"]
+
+
+def test_a_first_queue_file_that_is_full(tmp_path: Path) -> None:
+    """It is synced before there is a second one."""
+    with still(tmp_path / "store", mapped_file_bytes_consume_queue=100_000) as store:
+        for _ in range(5_001):
+            store.put("T", b"")
+            store._dispatcher.step()
+        first, second = sorted((tmp_path / "store" / "consumequeue" / "T" / "0").iterdir())
+        assert not mapped_pages(first) & set(range(100_000 // PAGE))
+        assert 0 in mapped_pages(second)
+        assert len(bodies(store)) == 5_001
