@@ -17,7 +17,6 @@ from mqfast.store._log_state cimport (
     LOG_REFUSING,
     LOG_SLAVE,
     BLANK_BYTES,
-    BREATH_NS,
     RING,
     LogState,
     PendingFile,
@@ -26,6 +25,7 @@ from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
     Mutex,
     OsDoor,
+    breathe,
     check,
     crc31,
     futex_wait,
@@ -408,8 +408,8 @@ cdef class CommitLog:
         s.base = file.buffer if file.buffer != NULL else file.base
         mq_store64(&s.file_start, file.start_offset)
         mq_store64(&s.file_bytes, file.file_bytes)
-        if mq_load64(&s.prefaulted) < file.start_offset:
-            mq_store64(&s.prefaulted, file.start_offset)
+        if mq_load64(&s.prefaulted) < file.start_offset + file.ready:
+            mq_store64(&s.prefaulted, file.start_offset + file.ready)
 
     cdef int roll(self, int64_t needed) except -1:
         """Go on in the next file if this one has no room for so many bytes: somebody else may have gone on meanwhile, or what refused an
@@ -541,7 +541,7 @@ cdef class CommitLog:
             self.thorough_flush_due = now + thorough_step
         with nogil:
             if now >= self.flush_due:
-                futex_wait(&bell.word, seen, BREATH_NS)
+                breathe()
             while rc == 1 and mq_load32(&bell.word) == seen:
                 now = s.os.monotonic_ns(s.os)
                 if now >= self.flush_due:
@@ -681,6 +681,7 @@ cdef class CommitLog:
         file.hold()
         try:
             with nogil:
+                breathe()
                 while (mq_load32(&bell.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes)
                         and rc >= 0):
                     written = mq_load64(&s.written)

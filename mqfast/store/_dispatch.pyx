@@ -15,9 +15,9 @@ from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store._log_state cimport BREATH_NS, LogState
+from mqfast.store._log_state cimport LogState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, futex_wait, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, breathe, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -169,7 +169,7 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     cdef int stop
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
     if w.follow != NULL and w.records == 0 and w.limit - w.at > MUCH:      # once in a step, not for each queue that has to be made
-        futex_wait(w.waiting, 0, BREATH_NS)
+        breathe()
     while True:
         stop = _records(w, table, x, indexing)
         _show(w)

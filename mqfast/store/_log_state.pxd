@@ -18,8 +18,6 @@ cdef enum Append:
 cdef enum:
     RING = 1024                     # files that may wait for a flush before a roll waits for one
     BLANK_BYTES = 8
-    BREATH_NS = 100000              # A service thread sleeps for so long between giving the GIL back and much work for a processor: who was
-                                    # woken to have the GIL may stand behind it, on the same processor, and a thread that puts behind both.
 
 cdef struct PendingFile:            # a file with bytes that are not yet flushed
     int64_t start

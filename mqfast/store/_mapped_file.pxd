@@ -18,6 +18,7 @@ cdef class MappedFile:
     cdef uint8_t *base                      # NULL while not mapped
     cdef int fd                             # kept open while the file may still need a sync; -1 afterwards
     cdef int64_t references                 # 1 for the owner, 1 a hold; the mapping goes when the last one goes
+    cdef readonly int64_t ready             # bytes from the start whose pages were made writable before its first append
     cdef readonly int64_t allocated         # bytes from the start that have real blocks: only those may be written through the mapping
     cdef int64_t locked_bytes
     cdef uint8_t *buffer                    # a transient pool's buffer that takes the appends, or NULL

@@ -24,6 +24,7 @@ from mqfast.store._os cimport (
     MQ_READ_WRITE,
     OsDoor,
     allocate,
+    breathe,
     check,
     guard_add,
     guard_remove,
@@ -45,6 +46,7 @@ cdef extern from "Python.h":
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
 cdef int64_t POPULATE_STEP = 4 << 20
+cdef int64_t MUCH = 1 << 20             # so many bytes to populate are work for a processor
 cdef int NO_FILE = 2                     # ENOENT
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
@@ -161,6 +163,8 @@ cdef class MappedFile:
             file.map()
             if not whole and allocated:
                 with nogil:
+                    if allocated >= MUCH:
+                        breathe()
                     populate(os, file.base, allocated)
                 file.check_damage()
         except BaseException:
@@ -357,6 +361,8 @@ cdef class MappedFile:
             with nogil:
                 rc = allocate(os, fd, start, end - start)
                 if rc >= 0:
+                    if end - start >= MUCH:
+                        breathe()
                     populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
             self.close_fd()
         finally:
@@ -365,15 +371,23 @@ cdef class MappedFile:
         self.check_damage()
         self.allocated = end
 
-    def expect_appends(self, bint small_syncs) -> None:
-        """Choose the size of the page-cache units (folios) before the first write; advice only, so it cannot fail.
+    def expect_appends(self, bint small_syncs, int64_t ready=0) -> None:
+        """Choose the size of the page-cache units (folios) before the first write, and make the first pages writable, so that the put that
+        comes here first does not wait for them; advice only, so it cannot fail. GIL: released.
 
         Args: small_syncs: a sync follows every few records. A store through a mapping dirties the whole folio, so small ones are written
         faster then. Otherwise huge ones: the kernel makes and maps 2 MiB at once, which halves the cost of new log pages, and after a
-        sync one fault makes all of it writable again.
+        sync one fault makes all of it writable again. ready: so many bytes from the start.
         """
+        cdef int rc
         self.map()
         self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
+        ready = min(ready, self.file_bytes)
+        if ready > 0:
+            with nogil:
+                breathe()
+                rc = populate(self.os, self.base, ready)
+            self.ready = ready if rc >= 0 else 0
 
     def preheat(self) -> int:
         """Make every page resident and writable ahead of use; returns the bytes done. Raises: DiskFull, StorageError."""

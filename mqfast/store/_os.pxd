@@ -134,6 +134,11 @@ cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noex
 cdef void futex_wake_all(uint32_t *word) noexcept nogil
 cdef void futex_wake_one(uint32_t *word) noexcept nogil
 cdef void give_way() noexcept nogil
+# For a service thread between giving the GIL back and much work for a processor. Who was woken to have the GIL may stand behind it, on the
+# same processor, and a thread that puts behind both; a short sleep lets them go first.
+cdef inline void breathe() noexcept nogil:
+    cdef uint32_t word = 0
+    futex_wait(&word, 0, 100000)
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil

@@ -189,7 +189,9 @@ class AllocateMappedFileService:
         path = os.path.join(self._log.path, _paths.offset_name(start))
         file = MappedFile.create(self._door, path, start, self._log.file_bytes)
         try:
-            file.expect_appends(self._config.sync_flush)
+            # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages.
+            window = 0 if self._config.sync_flush or self.pool is not None else self._config.prefault_window_bytes
+            file.expect_appends(self._config.sync_flush, window)
             if self._config.warm_mapped_file_enable:
                 file.preheat()
                 try:

@@ -740,6 +740,14 @@ MUTANTS: Final = (
         ("test_written_pages_of_the_log",),
     ),
     Mutant(
+        "next-file-not-ready",
+        "mqfast/store/allocate.py",
+        "file.expect_appends(self._config.sync_flush, window)",
+        "file.expect_appends(self._config.sync_flush)",
+        "the first put of each file would wait while the kernel makes 2 MiB of zeros",
+        ("test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there",),
+    ),
+    Mutant(
         "queue-unmapped-to-its-end",
         _QUEUE,
         "(min(to, end) & ~<int64_t> 4095) - first)",

@@ -405,13 +405,13 @@ def test_where_no_page_can_be_made_ready_ahead_that_ends_by_itself(tmp_path: Pat
 
 
 def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_path: Path) -> None:
-    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, prefault_window_bytes=1 << 20)
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, prefault_window_bytes=64 << 10)
     with (
         pytest.raises(StoreFailed),
         open_store(str(tmp_path / "store"), config=config, _start_services=False) as store,
     ):
-        store.put("T", b"x")
-        os.truncate(tmp_path / "store" / "commitlog" / f"{0:020}", 4096)
+        store.put("T", b"x" * (40 << 10))  # more than a quarter of what was made ready with the file
+        os.truncate(tmp_path / "store" / "commitlog" / f"{0:020}", 64 << 10)
         with pytest.raises(StorageError, match="prefault"):
             store.log.keep_prefaulted(Bell())
         store.put("T", b"refused")

@@ -1,5 +1,6 @@
-"""What was written through a mapping leaves it before its sync, in one step: each page that the sync would have to make
-read-only interrupts the other processors of the process.
+"""Which pages of log and queues a process has mapped. What was written leaves its mapping before its sync, in one step:
+each page that the sync would have to make read-only interrupts the other processors of the process. What puts come to
+next stays, or is made ready.
 
 Room: tests/store. Asks Linux which pages this process has mapped; nothing here may depend on the sizes of the pages.
 """
@@ -11,7 +12,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from store.small_store import bodies, still
+from store.small_store import POOL, bodies, still
 
 PAGEMAP = Path("/proc/self/pagemap")
 PAGE = mmap.PAGESIZE
@@ -55,6 +56,20 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
             assert last in mapped_pages(log), "a put would have to wait for its page"
         store._dispatcher.step()
         assert bodies(store) == [b"x", *[b"x" * PAGE] * 48]
+
+
+def test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there(tmp_path: Path) -> None:
+    settings = {"mapped_file_bytes_commit_log": 64 << 10, "prefault_window_bytes": 4 * PAGE}
+    # With sync flush, and with a pool, pages are made ready in another way, and of other memory.
+    for more, ready in (({}, 4 * PAGE), ({"flush_disk_type": "SYNC_FLUSH"}, 0), (POOL, 0)):
+        place = tmp_path / str(len(more))
+        with still(place, **settings, **more) as store:
+            while store.log.written <= 64 << 10:
+                store.put("T", b"x" * 2_000)
+            second = store.log.current_file
+            assert second is not None
+            assert (second.start_offset, second.ready) == (64 << 10, ready)
+            assert set(range(ready // PAGE)) <= mapped_pages(Path(second.path))
 
 
 def test_a_few_pages_are_not_worth_it(tmp_path: Path) -> None:
