@@ -553,8 +553,8 @@ MUTANTS: Final = (
     Mutant(
         "queue-sync-dropped",
         _QUEUE,
-        "                    rc = os.msync(os, base + from_, to - from_)",
-        "                    rc = 0",
+        "    return os.msync(os, base + first, to - first)",
+        "    return 0",
         "the checkpoint vouches for units behind a sync",
         ("test_units_are_on_the_disk_before_the_checkpoint_is",),
     ),
