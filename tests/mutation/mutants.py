@@ -723,21 +723,12 @@ MUTANTS: Final = (
         ("test_a_commit_that_fails_in_between_latches_and_is_no_damage",),
     ),
     Mutant(
-        "buffer-of-another-file",
-        _DISPATCH,
-        "(not pooled or (s.file_bytes != 0 and s.file_start == w.file_start))",
-        "True",
-        "records would be looked for in the buffer of the file after theirs",
-        ("test_any_order_gives_the_units_of_a_store_without_a_pool",),
-        seconds=60,
-    ),
-    Mutant(
-        "page-of-the-next-put-unmapped",
+        "page-of-the-next-put-write-protected",
         _GROUP,
         "            _keep_writable(s, f)        # the sync write-protected the page that the next put touches\n",
         "            pass\n",
         "each flush would let the next put wait for its page",
-        ("test_written_pages_of_the_log",),
+        ("test_a_put_behind_a_flush_does_not_fault",),
     ),
     Mutant(
         "next-file-not-ready",

@@ -8,6 +8,7 @@ Room: tests/store. Asks Linux which pages this process has mapped; nothing here 
 from __future__ import annotations
 
 import mmap
+import resource
 import struct
 from pathlib import Path
 
@@ -56,6 +57,20 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
             assert last in mapped_pages(log), "a put would have to wait for its page"
         store._dispatcher.step()
         assert bodies(store) == [b"x", *[b"x" * PAGE] * 48]
+
+
+def test_a_put_behind_a_flush_does_not_fault(tmp_path: Path) -> None:
+    """A sync makes pages read-only, that of the next record as well. One fault may always be the interpreter's."""
+    with still(tmp_path / "store") as store:
+        producer = store.producer("T", 0)
+        faults = []
+        for _ in range(20):
+            producer.put(b"x" * 100)
+            store.log.flush()
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+            producer.put(b"x" * 100)
+            faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+        assert sorted(faults)[10] == 0, faults
 
 
 def test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there(tmp_path: Path) -> None:
