@@ -723,14 +723,6 @@ MUTANTS: Final = (
         ("test_a_commit_that_fails_in_between_latches_and_is_no_damage",),
     ),
     Mutant(
-        "page-of-the-next-put-write-protected",
-        _GROUP,
-        "            _keep_writable(s, f)        # the sync write-protected the page that the next put touches\n",
-        "            pass\n",
-        "each flush would let the next put wait for its page",
-        ("test_a_put_behind_a_flush_does_not_fault",),
-    ),
-    Mutant(
         "next-file-not-ready",
         "mqfast/store/allocate.py",
         "file.expect_appends(self._config.sync_flush, window)",

@@ -60,7 +60,7 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
 
 
 def test_a_put_behind_a_flush_does_not_fault(tmp_path: Path) -> None:
-    """A sync makes pages read-only, that of the next record as well. One fault may always be the interpreter's."""
+    """A sync makes pages read-only, that of the next record as well (in memory alone, as on tmpfs, it does not)."""
     with still(tmp_path / "store") as store:
         producer = store.producer("T", 0)
         faults = []
