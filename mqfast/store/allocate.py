@@ -153,7 +153,7 @@ class AllocateMappedFileService:
             return False
         urgent = start == self._urgent
         try:
-            file = self._make(start)
+            file = self._make(start, urgent)
         except MqfastError as error:
             self.failed += 1
             self.last_error = error
@@ -184,14 +184,15 @@ class AllocateMappedFileService:
                 self._urgent = None
             self._made.ring()
 
-    def _make(self, start: int) -> MappedFile:
+    def _make(self, start: int, urgent: bool) -> MappedFile:
         self._door.makedirs(self._log.path)
         path = os.path.join(self._log.path, _paths.offset_name(start))
         file = MappedFile.create(self._door, path, start, self._log.file_bytes)
         try:
-            # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages.
-            window = 0 if self._config.sync_flush or self.pool is not None else self._config.prefault_window_bytes
-            file.expect_appends(self._config.sync_flush, window)
+            # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages;
+            # and whoever waits for a file should not wait for its pages as well.
+            others = self._config.sync_flush or self.pool is not None or urgent
+            file.expect_appends(self._config.sync_flush, 0 if others else self._config.prefault_window_bytes)
             if self._config.warm_mapped_file_enable:
                 file.preheat()
                 try:

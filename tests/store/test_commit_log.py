@@ -410,7 +410,7 @@ def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_pat
         pytest.raises(StoreFailed),
         open_store(str(tmp_path / "store"), config=config, _start_services=False) as store,
     ):
-        store.put("T", b"x" * (40 << 10))  # more than a quarter of what was made ready with the file
+        store.put("T", b"x" * (40 << 10))
         os.truncate(tmp_path / "store" / "commitlog" / f"{0:020}", 64 << 10)
         with pytest.raises(StorageError, match="prefault"):
             store.log.keep_prefaulted(Bell())

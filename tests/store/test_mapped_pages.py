@@ -79,6 +79,11 @@ def test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there(tmp
     for more, ready in (({}, 4 * PAGE), ({"flush_disk_type": "SYNC_FLUSH"}, 0), (POOL, 0)):
         place = tmp_path / str(len(more))
         with still(place, **settings, **more) as store:
+            store.put("T", b"x")
+            first = store.log.current_file
+            assert first is not None
+            assert first.ready == 0, "somebody waited for it"
+            assert store._allocate.step(), "the next file is made ahead"
             while store.log.written <= 64 << 10:
                 store.put("T", b"x" * 2_000)
             second = store.log.current_file
