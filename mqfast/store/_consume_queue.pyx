@@ -554,7 +554,8 @@ cdef class ConsumeQueue:
         is none its puts leave their units to the dispatcher, for which a thread that puts has to stop some 5 times.
         """
         cdef QueueState *q = &self.state
-        cdef bint fast = q.end - self.asked_end >= 2 * UNIT_BYTES * (q.last_store_timestamp - self.asked_at)
+        cdef uint64_t elapsed = <uint64_t> q.last_store_timestamp - <uint64_t> self.asked_at      # of a damaged record it may be anything
+        cdef bint fast = q.end >= self.asked_end and elapsed <= <uint64_t> (q.end - self.asked_end) // (2 * UNIT_BYTES)
         self.asked_end = q.end
         self.asked_at = q.last_store_timestamp
         return fast
