@@ -166,7 +166,9 @@ class Run:
                 _end_group(driver)
             if finished and not (left and self.sink == "batch"):
                 return  # a job that is repeated under its id adds nothing, killed or not
-            assert self.lives < 3 * len(self.kills) + 10, "the copy does not come to an end"
+            if self.lives >= 3 * len(self.kills) + 10:
+                said = (self.directory / "driver.log").read_text(errors="replace")  # it goes with the test's directory
+                raise AssertionError(f"the copy does not come to an end; the drivers said last:\n{said[-4000:]}")
 
     def _live(self, driver: subprocess.Popen[str], left: list[str]) -> bool:
         """One life of the driver; what was killed leaves the list. Returns: did it finish?"""
