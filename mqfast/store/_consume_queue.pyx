@@ -15,7 +15,7 @@ from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport (
     MQ_OPEN_READ,
     OsDoor,
-    breathe,
+    breathe_before,
     check,
     list_starts,
     mq_get32,
@@ -42,7 +42,6 @@ cdef extern from "Python.h":
 
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
-cdef int64_t MUCH = 1 << 20             # so much makes a sync work for a processor
 cdef int SHORT_FILE = 1
 
 cdef enum:
@@ -194,8 +193,7 @@ def look_ahead(list queues) -> None:
 
 cdef int _sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
     """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`."""
-    if to - first >= MUCH:
-        breathe()
+    breathe_before(to - first)
     unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)       # 650 interrupts a second beside 200,000 puts
     return os.msync(os, base + first, to - first)
 

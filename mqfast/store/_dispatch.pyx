@@ -17,7 +17,7 @@ from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._log_state cimport LogState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, breathe, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, breathe_before, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -52,7 +52,6 @@ cdef enum Stop:
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
 cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
-cdef int64_t MUCH = 1 << 20              # so much takes the walk some 100 us
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
@@ -168,8 +167,8 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     """Go on from w.at until something needs the GIL."""
     cdef int stop
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
-    if w.follow != NULL and w.records == 0 and w.limit - w.at > MUCH:      # once in a step, not for each queue that has to be made
-        breathe()
+    if w.follow != NULL and w.records == 0:         # once in a step, not for each queue that has to be made
+        breathe_before(w.limit - w.at)
     while True:
         stop = _records(w, table, x, indexing)
         _show(w)

@@ -24,7 +24,7 @@ from mqfast.store._os cimport (
     MQ_READ_WRITE,
     OsDoor,
     allocate,
-    breathe,
+    breathe_before,
     check,
     guard_add,
     guard_remove,
@@ -46,7 +46,6 @@ cdef extern from "Python.h":
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
 cdef int64_t POPULATE_STEP = 4 << 20
-cdef int64_t MUCH = 1 << 20             # so many bytes to populate are work for a processor
 cdef int NO_FILE = 2                     # ENOENT
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
@@ -163,8 +162,7 @@ cdef class MappedFile:
             file.map()
             if not whole and allocated:
                 with nogil:
-                    if allocated >= MUCH:
-                        breathe()
+                    breathe_before(allocated)
                     populate(os, file.base, allocated)
                 file.check_damage()
         except BaseException:
@@ -361,8 +359,7 @@ cdef class MappedFile:
             with nogil:
                 rc = allocate(os, fd, start, end - start)
                 if rc >= 0:
-                    if end - start >= MUCH:
-                        breathe()
+                    breathe_before(end - start)
                     populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
             self.close_fd()
         finally:
@@ -385,7 +382,7 @@ cdef class MappedFile:
         ready = min(ready, self.file_bytes)
         if ready > 0:
             with nogil:
-                breathe()
+                breathe_before(ready)
                 rc = populate(self.os, self.base, ready)
             self.ready = ready if rc >= 0 else 0
 

@@ -139,6 +139,9 @@ cdef void give_way() noexcept nogil
 cdef inline void breathe() noexcept nogil:
     cdef uint32_t word = 0
     futex_wait(&word, 0, 100000)
+cdef inline void breathe_before(int64_t n) noexcept nogil:     # work on so many bytes: 1 MiB takes a sync, a walk or new pages some 100 us
+    if n >= 1 << 20:
+        breathe()
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil

@@ -30,6 +30,16 @@ from simulation import Sim
 NEVER = 1000.0
 
 
+def ends_by_itself(thread: threading.Thread, bell: Bell) -> bool:
+    """Does it end without its bell? It has ended when this returns."""
+    thread.start()
+    thread.join(20)
+    ended = not thread.is_alive()
+    bell.ring()
+    thread.join()
+    return ended
+
+
 def test_an_interval_flushes_enough_pages_and_no_fewer(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         store.put("T", b"x")
@@ -80,11 +90,7 @@ def test_flushes_that_are_always_due_still_end_with_their_time(tmp_path: Path) -
         store.put("T", b"x")
         thread = threading.Thread(target=store.log.keep_flushed, args=(bell, 0.05, 0.001, 0.001, 0))
         with msync_behind(door, slower_than_the_interval):
-            thread.start()
-            thread.join(20)
-            ended = not thread.is_alive()
-            bell.ring()
-            thread.join()
+            ended = ends_by_itself(thread, bell)
         assert ended
         assert store.log.flushed > 0
 
@@ -98,12 +104,7 @@ def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Pa
         assert pool is not None
         free = pool.free_count
         thread = threading.Thread(target=store.log.keep_flushed, args=(bell := Bell(), NEVER, 0.001, 0.001, 0))
-        thread.start()
-        thread.join(20)
-        ended = not thread.is_alive()
-        bell.ring()
-        thread.join()
-        assert ended
+        assert ends_by_itself(thread, bell)
         store.log.reap()
         assert pool.free_count > free
         began = time.monotonic()

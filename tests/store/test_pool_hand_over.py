@@ -37,6 +37,13 @@ def pooled(path: Path, **settings: Any) -> MessageStore:
     return store
 
 
+def fall_back(store: MessageStore) -> int:
+    """Put until a put leaves its unit to the dispatcher, and commit that; returns how far the log is committed."""
+    while store.log.dispatched == store.log.written:
+        store.put("T", b"y")
+    return store.log.commit()
+
+
 def units(store: MessageStore, names: list[tuple[str, int]]) -> dict[Any, Any]:
     """(physical offset, size) of every unit of these queues."""
     found = {}
@@ -68,9 +75,7 @@ def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> Non
             store.put("T", str(number).encode())
         store.log.commit()
         store._dispatcher.step()
-        while store.log.dispatched == store.log.written:
-            store.put("T", b"y")
-        committed = store.log.commit()
+        committed = fall_back(store)
         store.put("T", b"in the buffer only")
         store._dispatcher.step()
         assert store.log.dispatched == store.log.written > store.log.committed == committed
@@ -81,9 +86,7 @@ def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> Non
 
 def test_much_that_is_not_committed_is_committed_first(tmp_path: Path) -> None:
     with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
-        while store.log.dispatched == store.log.written:
-            store.put("T", b"y")
-        committed = store.log.commit()
+        committed = fall_back(store)
         for _ in range(30):
             store.put("T", b"z" * 1000)
         store._dispatcher.step()
@@ -95,9 +98,7 @@ def test_much_that_is_not_committed_is_committed_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("need", NEEDS)
 def test_a_record_of_the_buffer_that_needs_more_than_its_unit(tmp_path: Path, need: str) -> None:
     with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
-        while store.log.dispatched == store.log.written:
-            store.put("T", b"y")
-        store.log.commit()
+        fall_back(store)
         store.put("T", b"before")
         given = {"topic": "T", **NEEDS[need]}
         result = store.put(given.pop("topic"), b"needs more", **given)
@@ -133,7 +134,8 @@ def test_any_order_gives_the_units_of_a_store_without_a_pool(tmp_path: Path, see
                 ours.log.commit()
             if chance.random() < 0.1:
                 ours._dispatcher.step()
-            ours.flush() if chance.random() < 0.02 else None
+            if chance.random() < 0.02:
+                ours.flush()
         ours.log.commit()
         ours._dispatcher.step()
         plain._dispatcher.step()
@@ -150,9 +152,7 @@ def test_a_commit_that_fails_in_between_latches_and_is_no_damage(sim: Any) -> No
     store.put("T", b"first")
     store.log.commit()
     store._dispatcher.step()
-    while store.log.dispatched == store.log.written:
-        store.put("T", b"y")
-    committed = store.log.commit()
+    committed = fall_back(store)
     store.put("T", b"y")
     store.put("New", b"a queue")  # has to be read from the file
     sim.fault("pwrite", 1, errno.EIO)
