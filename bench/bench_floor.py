@@ -25,7 +25,7 @@ PUT_BYTES = (
 )  # of a round at most: within the window of pages that are ready, and the log's own memory is as fresh
 # The floor walks so much memory that no cache holds it: into memory that is still in the cache it would be far too
 # low. Rounds are short and many, so that both sides meet the same moments of the machine.
-WALK_BYTES = scaled(96 << 20)
+WALK_BYTES = scaled(256 << 20)
 ROUNDS = 3 if QUICK else 31
 HEADER = 91 + 5 + 10  # fixed fields, topic, tag property
 

@@ -8,9 +8,10 @@ runs in the same run, turn about, on
 * a store with file mappings (the default),
 * a store with the transient pool.
 
-Both stores flush at their default interval; every figure is page-cache speed. The pace is kept by spinning on
-``time.perf_counter_ns``; values go into arrays that were touched before, and into an HdrHistogram (PyPI: hdrhistogram)
-only between the turns. It must never sleep in the loop, and never drop a value.
+Both stores flush at their default interval; every figure is page-cache speed. The loop has the processor that the
+disk interrupts least to itself (processors.py), unless told otherwise; the threads of the stores have the others. The
+pace is kept by spinning on ``time.perf_counter_ns``; values go into arrays that were touched before, and into an
+HdrHistogram (PyPI: hdrhistogram) only between the turns. It must never sleep in the loop, and never drop a value.
 
     python bench/latency.py --seconds 300 --rates 20000 200000      5 minutes of each kind at each rate
 """
@@ -26,6 +27,7 @@ import resource
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -115,9 +117,13 @@ def paced(put: Callable[[bytes], object], body: bytes, period_ns: int, due: arra
 
 
 def turn(
-    put: Callable[[bytes], object], size: int, rate: int, seconds: float
+    put: Callable[[bytes], object], size: int, rate: int, seconds: float, processor: int | None = None
 ) -> tuple[array[int], array[int], dict[str, int]]:
-    """One turn of so many seconds; returns both arrays and the difference of the counters."""
+    """One turn of so many seconds, alone on this processor (None: anywhere); returns both arrays and the counters'
+    differences.
+    """
+    import processors  # beside this file, which tests import without its folder
+
     body = b"x" * size
     count = max(1, int(rate * seconds))
     # Every page of the arrays is written here, before the clock runs.
@@ -128,7 +134,8 @@ def turn(
     gc.disable()
     before = counters()
     try:
-        paced(put, body, 1_000_000_000 // rate, due, call)
+        with processors.alone_on(processor, threading.get_native_id()):
+            paced(put, body, 1_000_000_000 // rate, due, call)
     finally:
         gc.enable()
     after = counters()
@@ -198,8 +205,11 @@ def measure(
     kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] = lambda text: None,
     settings: dict[str, Any] | None = None,
+    processor: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure every kind at every rate, in turns of ``segment`` seconds; a row each."""
+    """Measure every kind at every rate, in turns of ``segment`` seconds; a row each. The loop has
+    the processor to itself; None: all run anywhere.
+    """
     from hdrh.histogram import HdrHistogram
 
     series = {
@@ -215,7 +225,7 @@ def measure(
                 for kind in kinds:
                     put = targets[kind].put(int(rate * segment + WARM_UP) * (size + 128))
                     os.sync()  # what the turn before left for the disk to do is not this one's
-                    series[kind, rate].add(*turn(put, size, rate, min(segment, seconds)))
+                    series[kind, rate].add(*turn(put, size, rate, min(segment, seconds), processor))
                 say(f"{rate:,}/s: turn {number + 1} of {turns}")
     finally:
         for target in targets.values():
@@ -264,10 +274,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--file-bytes", type=int, default=1 << 30, help="length of a log file (default: 1 GiB)")
     parser.add_argument("--most-bytes", type=int, default=12 << 30, help="a store is made anew before so much of log")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of both stores")
+    parser.add_argument(
+        "--processor",
+        default="quietest",
+        help="of the loop alone: its number, or any, or the one that the disk interrupts least (default: quietest)",
+    )
     parser.add_argument("--path", type=Path, default=None, help="directory on the disk that is measured")
     parser.add_argument("--json", type=Path, help="write the rows to this file as well")
     arguments = parser.parse_args(argv)
     import host_memory  # beside this file, which tests import without its folder
+    import processors
 
     try:
         import hdrh.histogram  # noqa: F401
@@ -279,8 +295,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, _, value = text.partition("=")
         settings[name] = int(value) if value.isdigit() else value
     place = Path(tempfile.mkdtemp(prefix="mqfast-latency-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
+    wanted = arguments.processor
+    processor = None if wanted == "any" else processors.quietest(place) if wanted == "quietest" else int(wanted)
     try:
-        with host_memory.kept(0 if arguments.seconds < 5 else 1 << 60) as told:
+        with (
+            host_memory.kept(0 if arguments.seconds < 5 else 1 << 60) as told,
+            processors.without_kernel(processor),
+        ):
             rows = measure(
                 place,
                 arguments.rates,
@@ -292,10 +313,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.kinds,
                 lambda text: print(text, file=sys.stderr, flush=True),
                 settings,
+                processor,
             )
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    print(f"{machine()}; {told}")
+    print(
+        f"{machine()}; {told}; the loop on {'any processor' if processor is None else f'processor {processor} alone'}"
+    )
     print(f"{arguments.size} B, page cache, flush at its default interval {settings or ''}\n{table(rows)}")
     for line in verdicts(rows):
         print(line)

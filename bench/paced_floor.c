@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -42,9 +43,21 @@ static int64_t shown(paced_log *log) { return __atomic_load_n(&log->written, __A
 
 static int ended(paced_log *log) { return __atomic_load_n(&log->stop, __ATOMIC_ACQUIRE); }
 
+/* A loop that is kept to one processor has it to itself. */
+static void leave_loop_alone(void) {
+#if defined(__linux__)
+    cpu_set_t kept, all, others;
+    memset(&all, 0xff, sizeof all);
+    if (sched_getaffinity(0, sizeof kept, &kept) != 0 || CPU_COUNT(&kept) != 1) return;
+    CPU_XOR(&others, &all, &kept);
+    sched_setaffinity(0, sizeof others, &others);
+#endif
+}
+
 /* Pages up to a window ahead, a step at a time. */
 static void *make_ready(void *given) {
     paced_log *log = given;
+    leave_loop_alone();
     for (int64_t at = 0; !ended(log);) {
         int64_t end = shown(log) + WINDOW;
         if (end > log->bytes) end = log->bytes;
@@ -63,6 +76,7 @@ static void *make_ready(void *given) {
 /* What was written goes to the disk; its last page, where the next record goes, is made writable again. */
 static void *sync_often(void *given) {
     paced_log *log = given;
+    leave_loop_alone();
     int64_t from = 0, last = now_ns();
     while (!ended(log)) {
         nap(NAP_NS);

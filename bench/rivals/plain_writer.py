@@ -19,6 +19,10 @@ _SYNC_S = 0.5
 
 def main(path: str, rate: int) -> None:
     """Write until the input ends."""
+    if hasattr(os, "sched_setaffinity"):
+        kept = os.sched_getaffinity(0)
+        if len(kept) == 1 and (others := set(range(os.cpu_count() or 1)) - kept):
+            os.sched_setaffinity(0, others)  # that one is for the loop that started it
     ended = threading.Event()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
 

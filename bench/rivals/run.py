@@ -27,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 import host_memory  # noqa: E402
 import java_side  # noqa: E402
+import processors  # noqa: E402
 from latency import LONGEST_NS, PERCENTILES, machine, steal_ms  # noqa: E402
 from reasons import new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
@@ -93,8 +94,8 @@ class Process:
             shutil.rmtree(self.place / f"{self.number}", ignore_errors=True)
             self.mode = ""
 
-    def measure(self, mode: str, *words: object) -> dict[str, Any]:
-        """One measurement in one mode."""
+    def measure(self, mode: str, *words: object, processor: int | None = None) -> dict[str, Any]:
+        """One measurement in one mode, with the thread that puts alone on this processor (None: anywhere)."""
         size = int(str(words[1]))
         seconds = float(str(words[3] if words[0] == "paced" else words[2]))
         rate = int(str(words[2])) if words[0] == "paced" else 2_000_000
@@ -103,7 +104,9 @@ class Process:
         if answer:
             return answer
         os.sync()  # what another rival left for the disk to do is not this one's
-        answer = self.ask(*words)
+        thread = 0 if processor is None else self.ask("thread")["thread"]
+        with processors.alone_on(processor, thread):
+            answer = self.ask(*words)
         self.written += int(answer.get("count", rate * seconds)) * (size + 200)
         return answer
 
@@ -235,7 +238,11 @@ def run(processes: list[Process], results: Results, arguments: argparse.Namespac
                 if process.name not in PACED or min(rounds_ns) * rate > 1e9:
                     results.skipped.setdefault((column, process.name), "slower than the pace")
                     continue
-                results.add(column, process.name, process.measure("cache", "paced", 1024, rate, segment))
+                results.add(
+                    column,
+                    process.name,
+                    process.measure("cache", "paced", 1024, rate, segment, processor=arguments.processor),
+                )
             say(f"{column}: turn {number + 1} of {turns}")
 
 
@@ -263,12 +270,18 @@ def facts(place: Path, processes: list[Process], steal: int, took: float, argume
         if not java_side.missing()
         else None
     )
+    kept = arguments.processor
+    on = (
+        "any processor"
+        if kept is None
+        else f"processor {kept}, which the disk interrupts least, alone but for what the kernel must run there"
+    )
     lines = [
         f"{machine()}, {memory:.0f} GiB of memory, {filesystem(place)}; {arguments.memory}",
         f"load before the run {arguments.load:.2f}; stolen by the hypervisor during the run {steal / 1000:.1f} s of "
         f"{took:.0f} s on all cores together",
         f"{arguments.rounds} rounds of {arguments.seconds:g} s a figure, medians; paced: {arguments.paced_seconds:g} s "
-        f"of each in turns of {arguments.segment:g} s",
+        f"of each in turns of {arguments.segment:g} s, the loop on {on}",
         "versions: " + ", ".join(f"{process.name} {process.version}".strip() for process in processes),
     ]
     if java is not None:
@@ -523,6 +536,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     arguments.load = os.getloadavg()[0]
     place = Path(tempfile.mkdtemp(prefix="mqfast-rivals-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
+    arguments.processor = processors.quietest(place)
     began, steal = time.monotonic(), steal_ms()
     notes: list[str] = []
     results = Results()
@@ -533,7 +547,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         processes = rivals(place, arguments.most_bytes, arguments.only, notes)
-        with host_memory.kept(0 if arguments.quick else 1 << 60) as arguments.memory:
+        with (
+            host_memory.kept(0 if arguments.quick else 1 << 60) as arguments.memory,
+            processors.without_kernel(arguments.processor),
+        ):
             run(processes, results, arguments, say)
         told = facts(place, processes, steal_ms() - steal, time.monotonic() - began, arguments)
     finally:

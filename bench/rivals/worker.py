@@ -8,6 +8,7 @@ Words of a command are separated by tabs:
     batch SIZE SECONDS              batches of a thousand: the same
     timed SIZE SECONDS              time of each put: {"call": [[ns, count], ...]}
     paced SIZE RATE SECONDS         puts on a schedule: {"due": ..., "call": ...}
+    thread                          the number that Linux gave the thread that puts: {"thread": number}
     close
 
 An answer may be {"skip": why} or {"error": what}. It must never print anything else on stdout.
@@ -170,6 +171,10 @@ class Process:
         finally:
             gc.enable()
         return {"due": rounded(due), "call": rounded(call)}
+
+    def thread(self) -> dict[str, Any]:
+        """Which thread puts, so that it can be kept on a processor."""
+        return {"thread": threading.get_native_id()}
 
 
 def main() -> None:

@@ -5,10 +5,13 @@ It must never fetch anything: only what the standard library has, mqfast and the
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +106,55 @@ def test_the_log_in_c(tmp_path: Path) -> None:
         assert worker.ask("close") == {}
     finally:
         assert worker.end() == 0
+
+
+def affinities(process: int) -> dict[int, set[int]]:
+    """Where each thread of the process, and of those it started, may run; by its number."""
+    found: dict[int, set[int]] = {}
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                found[int(task.name)] = os.sched_getaffinity(int(task.name))
+                for child in (task / "children").read_text().split():
+                    found |= affinities(int(child))
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are kept on processors by Linux only")
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("mqfast", 5), ("log in C (floor)", 2), ("hot memory beside a plain writer (noise)", 3)],
+)
+def test_the_loop_has_its_processor_to_itself(run: ModuleType, name: str, least: int, tmp_path: Path) -> None:
+    """While it puts at a pace, none of the others of its process, or of one that it started, may run there."""
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one processor")
+    (tmp_path / "place").mkdir()
+    rival = run.Process(
+        name, [sys.executable, str(RIVALS / "worker.py"), name], "", tmp_path / "place", most_bytes=1 << 30
+    )
+    try:
+        assert "error" not in rival.measure("cache", "paced", 1024, 1000, 0.01)
+        loop = rival.ask("thread")["thread"]
+        answers: list[dict[str, Any]] = []
+        words = ("cache", "paced", 1024, 1000, 2.0)
+        measuring = threading.Thread(target=lambda: answers.append(rival.measure(*words, processor=max(allowed))))
+        measuring.start()
+        alone = False
+        while measuring.is_alive() and not alone:
+            found = affinities(rival.process.pid)
+            alone = (
+                found.pop(loop) == {max(allowed)}
+                and len(found) >= least
+                and all(where == allowed - {max(allowed)} for where in found.values())
+            )
+        measuring.join()
+        assert alone
+        assert sum(count for _, count in answers[0]["due"]) == 2000
+        assert os.sched_getaffinity(loop) == allowed
+    finally:
+        rival.close()
 
 
 def test_the_bytes_are_there(tmp_path: Path) -> None:

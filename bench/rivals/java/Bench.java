@@ -3,6 +3,8 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.TreeMap;
 
@@ -56,6 +58,9 @@ public final class Bench {
                         break;
                     case "paced":
                         answer = paced(target, Integer.parseInt(words[1]), Integer.parseInt(words[2]), Double.parseDouble(words[3]));
+                        break;
+                    case "thread":
+                        answer = "{\"thread\":" + Files.readSymbolicLink(Path.of("/proc/thread-self")).getFileName() + "}";
                         break;
                     default:
                         answer = "{\"skip\":\"not measured\"}";

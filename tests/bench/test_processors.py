@@ -1,0 +1,113 @@
+"""The processor that a paced loop is kept on (bench/processors.py): how it is found, and that the thread is let go.
+
+It must never need two processors where one shows the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "processors.py"
+TABLE = """           CPU0       CPU2
+ 24:          1          5  IO-APIC   5-edge      ACPI:Ged
+ 36:          0      12889  PCI-MSIX-0000:00:02.0   1-edge      virtio1-req.0
+LOC:    7930247    8261288   Local timer interrupts
+ERR:          0
+"""
+
+linux = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are kept on processors by Linux only")
+
+
+@pytest.fixture(scope="module")
+def processors() -> ModuleType:
+    """bench/processors.py as a module; bench/ is no package."""
+    spec = importlib.util.spec_from_file_location("bench_processors", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_processors"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_only_devices_count(processors: ModuleType) -> None:
+    """Columns are processors, which need not be numbered in a row; timers are no devices."""
+    assert processors.interrupts(TABLE) == {0: 1, 2: 12894}
+    assert processors.interrupts("") == {}
+
+
+@linux
+def test_the_one_with_fewest_interrupts(
+    processors: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came to each while the file was synced decides, not what came before."""
+    told = iter([{0: 10, 1: 1000}, {0: 110, 1: 1001}])
+    monkeypatch.setattr(processors, "interrupts", lambda text: next(told))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: {0, 1})
+    assert processors.quietest(tmp_path) == 1
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+    assert processors.quietest(tmp_path) in {None, *os.sched_getaffinity(0)}
+
+
+@linux
+def test_one_processor_is_no_choice(processors: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured then."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: {1})
+    assert processors.quietest(tmp_path) is None
+
+
+@linux
+def test_a_thread_is_alone_and_all_is_put_back(processors: ModuleType) -> None:
+    """The others of its process stay off its processor; also when the block raises, or when a thread ends meanwhile."""
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("one processor")
+    one, this = min(before), threading.get_native_id()
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    number = other.native_id
+    with processors.alone_on(None, this):
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(number) == before
+    with pytest.raises(KeyError), processors.alone_on(one, this):
+        assert os.sched_getaffinity(0) == {one}
+        assert os.sched_getaffinity(number) == before - {one}
+        raise KeyError
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(number) == before
+    with processors.alone_on(one, number):
+        assert os.sched_getaffinity(number) == {one}
+        assert os.sched_getaffinity(0) == before - {one}
+        end.set()
+        other.join()
+    assert os.sched_getaffinity(0) == before
+
+
+@linux
+def test_threads_of_the_kernel_make_way(processors: ModuleType) -> None:
+    """For root, and only meanwhile; what is bound to a processor stays. Others ask in vain, which is no error."""
+    before: dict[int, set[int]] = {}
+
+    def where(number: int) -> set[int]:
+        try:
+            return os.sched_getaffinity(number)
+        except ProcessLookupError:  # a worker that ended meanwhile
+            return before.get(number, set())
+
+    before = {number: where(number) for number in processors._of_kernel()}
+    one = min(os.sched_getaffinity(0))
+    with processors.without_kernel(one):
+        made_way = [number for number in before if where(number) == before[number] - {one} != before[number]]
+        assert all(where(number) == before[number] for number in before if number not in made_way)
+    if os.geteuid() != 0:
+        assert not made_way
+    assert all(where(number) == before[number] for number in before)
+    with processors.without_kernel(None):
+        assert all(where(number) == before[number] for number in before)
