@@ -22,7 +22,7 @@ cdef class CommitLog:
     cdef Mutex roll_lock
     cdef list retained                      # MappedFiles that stand in the ring, oldest first
     cdef int64_t reaped                     # how many were let go of: the first of `retained` has this number in the ring
-    cdef int64_t reap_head                  # the ring's head that the last reap saw
+    cdef int64_t reap_head                  # the ring's head that the last reap saw; read without the GIL
     cdef MappedFile current
     cdef public int64_t prefault_window
     cdef int64_t flush_due                  # monotonic ns; 0: its clock has not begun. Of the flush thread

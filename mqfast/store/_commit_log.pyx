@@ -479,9 +479,9 @@ cdef class CommitLog:
         """Let go of files whose bytes are all durable: return pool buffers, close descriptors."""
         cdef MappedFile file
         cdef LogState *s = &self.state
-        self.reap_head = mq_load64(&s.pending_head)
+        mq_store64(&self.reap_head, mq_load64(&s.pending_head))
         # not by the length of `retained`: a roll under way has put its file there and may still wait for the put lock
-        while len(self.retained) > 1 and self.reaped < self.reap_head:
+        while len(self.retained) > 1 and self.reaped < mq_load64(&self.reap_head):
             file = self.retained.pop(0)
             self.reaped += 1
             if file.buffer != NULL:
@@ -553,7 +553,7 @@ cdef class CommitLog:
                         rc = flush_up_to(s, end, -1)
                     self.flush_due = now + step
                     now = s.os.monotonic_ns(s.os)
-                if now >= until or mq_load64(&s.pending_head) != self.reap_head:      # a pool has few buffers: none may wait for its return
+                if now >= until or mq_load64(&s.pending_head) != mq_load64(&self.reap_head):      # a pool has few buffers: none may wait for its return
                     break
                 if now < self.flush_due:
                     futex_wait(&bell.word, seen, min(until, self.flush_due) - now)

@@ -286,7 +286,7 @@ MUTANTS: Final = (
     Mutant(
         "clock-keeps-full-files",
         _LOG,
-        "                if now >= until or mq_load64(&s.pending_head) != self.reap_head:",
+        "                if now >= until or mq_load64(&s.pending_head) != mq_load64(&self.reap_head):",
         "                if now >= until:",
         "the buffer of a file that is durable would come back to its pool a second later",
         ("test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock",),
