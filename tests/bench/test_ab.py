@@ -5,7 +5,6 @@ It must never build anything: the working tree stands for both versions.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import subprocess
 import sys
@@ -16,18 +15,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench" / "ab.py"
-
-
-@pytest.fixture(scope="module")
-def ab() -> ModuleType:
-    """bench/ab.py as a module; bench/ is no package."""
-    spec = importlib.util.spec_from_file_location("bench_ab", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_ab"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_interval_holds_the_truth(ab: ModuleType) -> None:

@@ -5,7 +5,6 @@ It must never run more than a few cases: the whole guard is a step of its own in
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -17,18 +16,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench" / "counts.py"
-
-
-@pytest.fixture(scope="module")
-def counts() -> ModuleType:
-    """bench/counts.py as a module; bench/ is no package."""
-    spec = importlib.util.spec_from_file_location("bench_counts", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_counts"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_self_cost_by_object(counts: ModuleType) -> None:

@@ -5,24 +5,10 @@ Room: tests.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "host_memory.py"
-
-
-@pytest.fixture(scope="module")
-def host_memory() -> ModuleType:
-    """bench/host_memory.py as a module."""
-    spec = importlib.util.spec_from_file_location("bench_host_memory", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _machine(root: Path, group: str, files: dict[str, str]) -> tuple[Path, Path]:

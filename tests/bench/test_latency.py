@@ -5,28 +5,12 @@ It must never judge the speed of this machine.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from array import array
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "latency.py"
-
-
-@pytest.fixture(scope="module")
-def latency() -> ModuleType:
-    """bench/latency.py as a module; bench/ is no package."""
-    spec = importlib.util.spec_from_file_location("bench_latency", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_latency"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_stall_is_charged_to_all_it_delayed(latency: ModuleType) -> None:
@@ -77,10 +61,9 @@ def test_gates_follow_the_noise(latency: ModuleType) -> None:
     assert "p99.99 51.0 us MISSED (<= 50 us)" in line
 
 
-def test_all_kinds_of_one_run(latency: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kinds_of_one_run(latency: ModuleType, tmp_path: Path) -> None:
     """Every kind at every rate has a row with all its samples, percentiles that rise, and nothing is left behind."""
     pytest.importorskip("hdrh.histogram")
-    monkeypatch.syspath_prepend(SCRIPT.parent)
     rows = latency.measure(tmp_path, [1000, 5000], 0.2, 0.1, 1024, 16 << 20, 24 << 20)
     assert [(row["kind"], row["rate"]) for row in rows] == [
         (kind, rate) for rate in (1000, 5000) for kind in latency.KINDS

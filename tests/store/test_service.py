@@ -6,12 +6,14 @@ Room: tests/store.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+import mqfast
 from mqfast.store._commit_log import Bell
 from mqfast.store.service import Service
 
@@ -99,3 +101,27 @@ def test_a_loop_may_stop_itself_also_in_a_turn_that_fails() -> None:
     started.set()
     assert ended.wait(30)
     assert not service.is_running
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are kept on processors by Linux only")
+def test_the_threads_of_a_store_stay_where_it_was_opened(tmp_path: Path) -> None:
+    """As docs/performance.md says: off the processor that the thread which puts has to itself, whatever it does."""
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one processor")
+    quiet = {min(allowed)}
+    elsewhere = threading.enumerate()
+    try:
+        os.sched_setaffinity(0, allowed - quiet)
+        with mqfast.open(tmp_path / "store", mapped_file_bytes_commit_log=64 << 10) as store:
+            os.sched_setaffinity(0, quiet)
+            for number in range(300):  # several log files and queues
+                store.put(f"T{number % 7}", b"x" * 1000, keys="k")
+            store.flush()
+            own = [thread for thread in threading.enumerate() if thread not in elsewhere]
+            assert len(own) >= 4
+            for thread in own:
+                assert thread.native_id is not None
+                assert os.sched_getaffinity(thread.native_id) == allowed - quiet, thread.name
+    finally:
+        os.sched_setaffinity(0, allowed)
