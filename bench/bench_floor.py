@@ -19,14 +19,15 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import mqfast
 
+# Both sides: so many that no clock sees, for each round finds the interpreter, the code and what it reads in no cache,
+# which costs 20 to 60 us; then so many puts, of so many bytes at most, which with the others are within the window of
+# pages that are ready.
+WARM_UP = 2000
 PUTS = 20_000
-PUT_BYTES = (
-    12 << 20
-)  # of a round at most: within the window of pages that are ready, and the log's own memory is as fresh
-# The floor walks so much memory that no cache holds it: into memory that is still in the cache it would be far too
-# low. Rounds are short and many, so that both sides meet the same moments of the machine.
-WALK_BYTES = scaled(256 << 20)
-ROUNDS = 3 if QUICK else 31
+PUT_BYTES = 10 << 20
+# What the floor makes ready besides, so that its memory is in no cache either: else it would be far too low.
+SPARE_BYTES = scaled(256 << 20)
+ROUNDS = 3 if QUICK else 31  # short and many, so that both sides meet the same moments of the machine
 HEADER = 91 + 5 + 10  # fixed fields, topic, tag property
 
 
@@ -38,6 +39,8 @@ def _calls(call: Callable[[bytes], object], body: bytes, count: int) -> Callable
     """ns of one call."""
 
     def work() -> float:
+        for _ in repeat(None, WARM_UP):
+            call(body)
         began = time.perf_counter_ns()
         for _ in repeat(None, count):
             call(body)
@@ -58,17 +61,10 @@ def _kept(bodies: list[bytes]) -> Callable[[], float]:
     return work
 
 
-def _read(bodies: Any) -> None:
-    """Have the bodies in the cache, as the floor has those that were just made for it."""
-    if isinstance(bodies, list):
-        b"".join(bodies)
-    else:
-        (bodies.tobytes if hasattr(bodies, "tobytes") else bodies.to_pylist)()
-
-
 def _batch(store: mqfast.MessageStore, bodies: Any, count: int) -> Callable[[], float]:
     def work() -> float:
-        _read(bodies)
+        for _ in repeat(None, WARM_UP // len(bodies)):
+            store.put_many("Bench", bodies)
         began = time.perf_counter_ns()
         for _ in repeat(None, max(1, count // len(bodies))):
             store.put_many("Bench", bodies)
@@ -111,8 +107,8 @@ def test_single(
     with mqfast.open(place / "store") as store:
         works = (
             _calls(store.producer("Bench", 0, "TagA").put, b"x" * size, count),
-            lambda: floor.copy_ns(place, size, WALK_BYTES // (size + HEADER), HEADER),
-            lambda: floor.record_ns(place, size, WALK_BYTES // (size + HEADER), HEADER, alone=True),
+            lambda: floor.copy_ns(place, size, count, HEADER, unseen=WARM_UP, spare=SPARE_BYTES),
+            lambda: floor.record_ns(place, size, count, HEADER, unseen=WARM_UP, spare=SPARE_BYTES, alone=True),
             _calls([].count, b"x" * size, count),  # the cheapest call that Python can make with one argument
         )
         found = benchmark.pedantic(lambda: interleaved(*works, rounds=ROUNDS), rounds=1)
@@ -147,8 +143,8 @@ def test_batch(
     with mqfast.open(place / "store") as store:
         works = (
             _batch(store, bodies, count),
-            lambda: floor.copy_ns(place, size, WALK_BYTES // (size + HEADER), HEADER - 10, many),
-            lambda: floor.record_ns(place, size, WALK_BYTES // (size + HEADER), HEADER - 10, many),
+            lambda: floor.copy_ns(place, size, count, HEADER - 10, many, unseen=WARM_UP, spare=SPARE_BYTES),
+            lambda: floor.record_ns(place, size, count, HEADER - 10, many, unseen=WARM_UP, spare=SPARE_BYTES),
             *([_kept(bodies)] if kind == "bytes" else []),
         )
         found = benchmark.pedantic(lambda: interleaved(*works, rounds=ROUNDS), rounds=1)

@@ -38,16 +38,18 @@ static uint8_t *map_new(const char *path, int64_t bytes, int allocated) {
 }
 
 /* ns for count records of size bytes each with header_bytes of other fields, into a mapping made writable beforehand; -1: failed.
- * Their bodies are those of so many in a row, over and over. */
+ * Their bodies are those of so many in a row, over and over. unseen: further records, before the clock runs. spare: so many bytes more are
+ * mapped behind and made writable last, so that no cache has the others any more. */
 int64_t floor_ns(const char *path, const uint8_t *bodies, int64_t many, int64_t size, int64_t header_bytes,
-                 int64_t count) {
-    int64_t record = size + header_bytes, bytes = record * count;
+                 int64_t count, int64_t unseen, int64_t spare) {
+    int64_t record = size + header_bytes, bytes = record * (unseen + count) + spare;
     uint8_t *base = map_new(path, bytes, 0);
     if (base == NULL) return -1;
     if (madvise(base, (size_t)bytes, MADV_POPULATE_WRITE) != 0) memset(base, 0, (size_t)bytes);
     int64_t start = now_ns();
     const uint8_t *body = bodies;
-    for (int64_t i = 0, number = 0; i < count; i++) {
+    for (int64_t i = 0, number = 0; i < unseen + count; i++) {
+        if (i == unseen) start = now_ns();
         uint8_t *at = base + i * record;
         uint32_t crc = mq_crc32_copy(at + header_bytes, body, (size_t)size);
         memset(at, (int)(crc & 1), (size_t)header_bytes);
@@ -82,25 +84,26 @@ static void put32(uint8_t *at, uint32_t value) {
  * No check. tail_bytes is not known to the compiler, as a topic's length is not. alone: each record takes the lock and has its own time, and
  * others see where the log ends behind it; else all that is done once for many. -1: failed */
 int64_t record_floor_ns(const char *path, const uint8_t *bodies, int64_t many, int64_t size, int64_t tail_bytes,
-                        int64_t count, int64_t alone) {
+                        int64_t count, int64_t unseen, int64_t spare, int64_t alone) {
     enum { FIXED = 88, UNIT = 20, BATCH = 1000, HOLD = 40000 };
     typedef struct {
         int64_t place, number, time;
         int32_t bytes;
     } placed;
-    int64_t record = FIXED + size + tail_bytes, bytes = record * count, took = -1;
+    int64_t all = unseen + count, record = FIXED + size + tail_bytes, bytes = record * all + spare, took = -1;
     uint8_t header[FIXED] = {0}, tail[256] = {0};
     static uint32_t lock;
     static int64_t end;
     placed *out = malloc(BATCH * sizeof *out);
-    uint8_t *log = map_new(path, bytes, 0), *units = map_new(path, UNIT * count, 0);
+    uint8_t *log = map_new(path, bytes, 0), *units = map_new(path, UNIT * all, 0);
     if (log != NULL && units != NULL && out != NULL && tail_bytes <= (int64_t)sizeof tail &&
-        madvise(log, (size_t)bytes, MADV_POPULATE_WRITE) == 0 &&
-        madvise(units, (size_t)(UNIT * count), MADV_POPULATE_WRITE) == 0) {
+        madvise(units, (size_t)(UNIT * all), MADV_POPULATE_WRITE) == 0 &&
+        madvise(log, (size_t)bytes, MADV_POPULATE_WRITE) == 0) {
         const uint8_t *body = bodies;
         int64_t start = now_ns(), time = start;
         uint64_t read_at = ticks();
-        for (int64_t i = 0, number = 0, at = 0; i < count; i++, at += record) {
+        for (int64_t i = 0, number = 0, at = 0; i < all; i++, at += record) {
+            if (i == unseen) start = now_ns();
             uint8_t *p = log + at, *unit = units + UNIT * i;
             if (alone) {
                 while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE) != 0) {}
@@ -128,7 +131,7 @@ int64_t record_floor_ns(const char *path, const uint8_t *bodies, int64_t many, i
         took = now_ns() - start;
     }
     if (log != NULL) munmap(log, (size_t)bytes);
-    if (units != NULL) munmap(units, (size_t)(UNIT * count));
+    if (units != NULL) munmap(units, (size_t)(UNIT * all));
     free(out);
     return took;
 }

@@ -102,7 +102,7 @@ class Floor:
         self._touch = library.touch_floor_ns
         for function in (self._walk, self._touch, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
-        for function, numbers in ((self._copy, 4), (self._record, 5), (self._sustained, 3)):
+        for function, numbers in ((self._copy, 6), (self._record, 7), (self._sustained, 3)):
             function.restype = ctypes.c_int64
             function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int64] * numbers]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
@@ -116,18 +116,41 @@ class Floor:
         self._walk.argtypes = self._touch.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 3]
         self._sync.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
 
-    def copy_ns(self, directory: Path, size: int, count: int = 50_000, header: int = 91, many: int = 1) -> float:
-        """ns a record for copy and CRC into a fresh, writable file mapping; of so many different bodies in a row."""
-        return self._copy(os.fsencode(directory / "floor"), b"x" * (size * many), many, size, header, count) / count
+    def copy_ns(
+        self,
+        directory: Path,
+        size: int,
+        count: int = 50_000,
+        header: int = 91,
+        many: int = 1,
+        *,
+        unseen: int = 0,
+        spare: int = 0,
+    ) -> float:
+        """ns a record for copy and CRC into a fresh, writable file mapping; of so many different bodies in a row.
+        unseen: records before the clock runs; spare: bytes that are made writable after those, to empty the cache.
+        """
+        path = os.fsencode(directory / "floor")
+        return self._copy(path, b"x" * (size * many), many, size, header, count, unseen, spare) / count
 
     def record_ns(
-        self, directory: Path, size: int, count: int, header: int, many: int = 1, *, alone: bool = False
+        self,
+        directory: Path,
+        size: int,
+        count: int,
+        header: int,
+        many: int = 1,
+        *,
+        unseen: int = 0,
+        spare: int = 0,
+        alone: bool = False,
     ) -> float:
         """The same with every field of the record, its queue unit and its place: all that a batch has to write. Alone:
         with the lock, the time and the published end that each of them has when they do not come in a batch.
         """
         path = os.fsencode(directory / "floor")
-        return self._record(path, b"x" * (size * many), many, size, header - 88, count, alone) / count
+        bodies = b"x" * (size * many)
+        return self._record(path, bodies, many, size, header - 88, count, unseen, spare, alone) / count
 
     def sustained_ns(self, directory: Path, size: int, megabytes: int = 512, header: int = 91) -> float:
         """The same without a rest, into new pages that a second thread makes ahead."""
