@@ -40,7 +40,6 @@ from mqfast.store._os cimport (
 cdef int64_t PAGE = 4096
 cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 cdef int LOST = 5                        # EIO: a page or a whole file is gone
-cdef int64_t SYNC_STEP = 4 << 20         # a sync covers at most this much, so that a waiter does not queue behind a gigabyte
 cdef int64_t GATHER_NS = 100000          # 16 threads that were woken need some 150 us on two processors until all are back
 cdef int GATHER_TURNS = 1000             # the same for a clock that stands still
 cdef uint32_t HASTY_MIN = 4
@@ -138,9 +137,10 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
             first = (from_ - f.start) & ~(PAGE - 1)
             unmap_written(s.os, f.base + first, ((to - f.start) & ~(PAGE - 1)) - first)
             _keep_writable(s, f)        # a huge page goes whole, and the next put's pages may lie in it
-        while from_ < to:
+        if from_ < to:
+            # all of it in one call: each has its own commit of the filesystem's journal, and none of those who wait goes on before the last
             first = (from_ - f.start) & ~(PAGE - 1)
-            rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))
+            rc = s.os.msync(s.os, f.base + first, to - f.start - first)
             mq_store64(&s.sync_calls, s.sync_calls + 1)
             if rc < 0:
                 latch(s, rc)
@@ -148,9 +148,8 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
             rc = _whole(s, f)
             if rc < 0:
                 return rc
-            mq_store64(&s.synced_bytes, s.synced_bytes + min(f.start + first + SYNC_STEP, to) - from_)
-            from_ = min(f.start + first + SYNC_STEP, to)
-            mq_store64(&s.flushed, from_)
+            mq_store64(&s.synced_bytes, s.synced_bytes + to - from_)
+            mq_store64(&s.flushed, to)
         if s.flushed >= f.start + f.bytes:
             mq_store64(&s.pending_head, s.pending_head + 1)
         elif not s.pooled:

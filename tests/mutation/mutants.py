@@ -270,7 +270,7 @@ MUTANTS: Final = (
         "            mq_store64(&s.sync_calls, s.sync_calls + 1)\n            if rc < 0:\n",
         "            mq_store64(&s.sync_calls, s.sync_calls + 1)\n"
         "            if rc < 0:\n"
-        "                rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))\n"
+        "                rc = s.os.msync(s.os, f.base + first, to - f.start - first)\n"
         "            if rc < 0:\n",
         "the second sync of the same pages may succeed without having written them",
         ("test_a_failed_sync_is_not_flushed",),
@@ -304,29 +304,20 @@ MUTANTS: Final = (
         _GROUP,
         "            first = (from_ - f.start) & ~(PAGE - 1)\n            rc = s.os.msync(",
         "            first = (from_ - f.start) & ~(PAGE - 1)\n"
-        "            mq_store64(&s.flushed, min(f.start + first + SYNC_STEP, to))\n"
+        "            mq_store64(&s.flushed, to)\n"
         "            rc = s.os.msync(",
         "a waiter would be told of durability before the disk was asked",
         ("test_a_failed_sync_is_not_flushed",),
     ),
     Mutant(
-        "only-the-first-step-synced",
-        _GROUP,
-        "            from_ = min(f.start + first + SYNC_STEP, to)\n            mq_store64(&s.flushed, from_)\n",
-        "            from_ = to\n            mq_store64(&s.flushed, from_)\n",
-        "of more than 4 MiB only the first 4 would be durable",
-        ("test_one_flush_covers_more_than_one_sync_can",),
-    ),
-    Mutant(
         "log-sync-dropped",
         _GROUP,
-        "            rc = s.os.msync(s.os, f.base + first, min(to - f.start - first, SYNC_STEP))\n"
-        "            mq_store64(&s.sync_calls",
+        "            rc = s.os.msync(s.os, f.base + first, to - f.start - first)\n            mq_store64(&s.sync_calls",
         "            rc = 0\n            mq_store64(&s.sync_calls",
         "the promise of every flush",
         (
             "test_flush_covers_what_the_killed_writer_left_in_the_page_cache",
-            "test_one_flush_covers_more_than_one_sync_can",
+            "test_one_flush_covers_several_files",
         ),
     ),
     Mutant(

@@ -73,8 +73,8 @@ def checkpoint_times(path: str) -> tuple[int, int]:
     return physic, logics
 
 
-def test_one_flush_covers_more_than_one_sync_can(start: Callable[..., Run]) -> None:
-    run = start(mapped_file_bytes_commit_log=16 << 20, prefault_window_bytes=0)
+def test_one_flush_covers_several_files(start: Callable[..., Run]) -> None:
+    run = start(mapped_file_bytes_commit_log=8 << 20, prefault_window_bytes=0)
     for _ in range(4):
         run.put(size=3 << 20)
     run.flush()
