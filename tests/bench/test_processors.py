@@ -103,3 +103,31 @@ def test_threads_of_the_kernel_make_way(processors: ModuleType) -> None:
     assert all(where(number) == before[number] for number in before)
     with processors.without_kernel(None):
         assert all(where(number) == before[number] for number in before)
+
+
+@pytest.mark.parametrize(
+    ("before", "processor", "during"),
+    [
+        ("3", 0, "00000002"),
+        ("ff,ffffffff", 35, "000000f7,ffffffff"),
+        ("2", 1, "2"),  # nobody else could do the work
+        ("what it is in years to come", 0, "what it is in years to come"),
+    ],
+)
+def test_queued_work_makes_way(
+    processors: ModuleType, tmp_path: Path, before: str, processor: int, during: str
+) -> None:
+    """The mask of the kernel's unbound workers loses the processor for the block, whatever ends it."""
+    mask = tmp_path / "cpumask"
+    mask.write_text(before + "\n")
+    with pytest.raises(ZeroDivisionError), processors.queued_work_away_from(processor, mask):
+        found = mask.read_text().strip()
+        raise ZeroDivisionError
+    assert (found, mask.read_text().strip()) == (during, before)
+
+
+def test_where_the_kernel_has_no_such_mask_nothing_happens(processors: ModuleType, tmp_path: Path) -> None:
+    """The block runs, and no file is made."""
+    with processors.queued_work_away_from(0, tmp_path / "cpumask"):
+        pass
+    assert not list(tmp_path.iterdir())
