@@ -294,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for text in arguments.set:
         name, _, value = text.partition("=")
         settings[name] = int(value) if value.isdigit() else value
+    processors.end_in_order()
     place = Path(tempfile.mkdtemp(prefix="mqfast-latency-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
     wanted = arguments.processor
     processor = None if wanted == "any" else processors.quietest(place) if wanted == "quietest" else int(wanted)

@@ -11,13 +11,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 
 _SYNCS = 100
 _KERNEL = 2  # kthreadd, which starts all threads of the kernel
 _WORKQUEUES = Path("/sys/devices/virtual/workqueue/cpumask")
+
+
+def end_in_order() -> None:
+    """Have a signal that ends this process leave through its blocks, which put back what they changed on the machine
+    (here, and in host_memory.py) and remove stores. To be called by a script's main thread before the first of them.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not end the work of the first
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's word stands
+            signal.signal(number, leave)
 
 
 def interrupts(text: str) -> dict[int, int]:

@@ -11,6 +11,7 @@ are separate columns. It must never write the documents from a quick run, and ne
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -65,8 +66,9 @@ class Process:
         """One command."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("\t".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it ended: there is no answer then
+            self.process.stdin.write("\t".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
             code = self.process.wait()
@@ -117,7 +119,8 @@ class Process:
         if self.process.poll() is None:
             self.end_store()
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
         self.log.close()
 
@@ -537,6 +540,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = arguments.out or (ROOT / "build" / "rivals" if arguments.quick else ROOT / "docs")
     out.mkdir(parents=True, exist_ok=True)
     arguments.load = os.getloadavg()[0]
+    processors.end_in_order()
     place = Path(tempfile.mkdtemp(prefix="mqfast-rivals-", dir=arguments.path or os.environ.get("MQFAST_BENCH_DIR")))
     arguments.processor = processors.quietest(place)
     began, steal = time.monotonic(), steal_ms()

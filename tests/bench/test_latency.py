@@ -5,6 +5,11 @@ It must never judge the speed of this machine.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import time
 from array import array
 from pathlib import Path
@@ -74,3 +79,42 @@ def test_all_kinds_of_one_run(latency: ModuleType, tmp_path: Path) -> None:
         assert figures == sorted(figures)
         assert len(latency.table(rows).splitlines()) == 1 + 2 * len(rows)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux has what a run changes")
+def test_a_run_that_is_stopped_puts_everything_back(
+    processors: ModuleType, host_memory: ModuleType, tmp_path: Path
+) -> None:
+    """SIGTERM ends it through its blocks, and a second one does not stop that: no store is left, the settings of the
+    machine are as they were, and the kernel's threads where they were.
+    """
+    pytest.importorskip("hdrh.histogram")
+
+    def settings() -> list[str]:
+        files = (host_memory._REPORTING_ORDER, processors._WORKQUEUES)
+        return [path.read_text() for path in files if path.exists()]
+
+    def threads() -> dict[int, set[int]]:
+        found = {}
+        for number in processors._of_kernel():
+            with contextlib.suppress(ProcessLookupError):  # it ended
+                found[number] = os.sched_getaffinity(number)
+        return found
+
+    were, stood = settings(), threads()
+    script = Path(__file__).resolve().parents[2] / "bench" / "latency.py"
+    words = ("--kinds", "mmap", "--rates", "1000", "--seconds", "4.9", "--segment", "4.9", "--path", str(tmp_path))
+    with subprocess.Popen([sys.executable, str(script), *words], stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/mmap/commitlog")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (128 + signal.SIGTERM, b"")
+    assert list(tmp_path.iterdir()) == []
+    assert settings() == were
+    stand = threads()
+    assert [number for number in stood.keys() & stand.keys() if stood[number] != stand[number]] == []

@@ -96,11 +96,17 @@ def test_threads_of_the_kernel_make_way(processors: ModuleType) -> None:
     before = {number: where(number) for number in processors._of_kernel()}
     one = min(os.sched_getaffinity(0))
     movable = [number for number in before if one in before[number] and may_be_moved(number)]
+    queued = processors._WORKQUEUES.read_text() if processors._WORKQUEUES.exists() else ""
+    mask = int(queued.replace(",", "") or "0", 16)
+    mask_moves = mask & 1 << one != 0 and mask != 1 << one and os.access(processors._WORKQUEUES, os.W_OK)
     with processors.without_kernel(one):
+        during = processors._WORKQUEUES.read_text() if queued else ""
         made_way = [number for number in before if where(number) == before[number] - {one} != before[number]]
         assert all(where(number) == before[number] for number in before if number not in made_way)
     assert [number for number in movable if Path(f"/proc/{number}").exists() and number not in made_way] == []
     assert all(where(number) == before[number] for number in before)
+    assert (during != queued) is mask_moves
+    assert not queued or processors._WORKQUEUES.read_text() == queued
     with processors.without_kernel(None):
         assert all(where(number) == before[number] for number in before)
 

@@ -162,6 +162,17 @@ def test_a_failure_is_an_answer(tmp_path: Path) -> None:
     assert worker.end() == 0
 
 
+def test_a_rival_that_was_killed(run: ModuleType, tmp_path: Path) -> None:
+    """What is asked of it has an error for an answer, and it can be closed: the run goes on to put the machine back."""
+    name = "write + fdatasync"
+    rival = run.Process(name, [sys.executable, str(RIVALS / "worker.py"), name], "", tmp_path, most_bytes=1 << 20)
+    assert rival.at("cache", 0) == {}
+    rival.process.kill()
+    assert "ended with -9" in rival.ask("single", 40, 0.01, 1)["error"]
+    assert "ended with -9" in rival.ask("single", 40, 0.01, 1)["error"]
+    rival.close()
+
+
 def test_targets_and_document(run: ModuleType) -> None:
     """Ratios are judged by the medians of the same run; what was not measured makes no row."""
     results = run.Results()
