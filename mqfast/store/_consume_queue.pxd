@@ -1,7 +1,7 @@
 # ConsumeQueue: 20-byte units, and the table by which dispatch finds a queue from the bytes of a record.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from mqfast.store._mapped_file cimport Latch, MappedFile
-from mqfast.store._os cimport OsDoor, mq_put32, mq_put64, mq_store64
+from mqfast.store._os cimport OsDoor, mq_os, mq_put32, mq_put64, mq_store64
 
 cdef enum:
     UNIT_BYTES = 20
@@ -72,6 +72,7 @@ cdef inline int queue_put(QueueState *q, int64_t physical_offset, int32_t size, 
 
 
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
+cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil
 
 
 cdef class ConsumeQueue:
@@ -107,7 +108,8 @@ cdef class ConsumeQueue:
     cdef void _give_up_tail(self) noexcept
     cdef bint _fills_fast(self) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
-    cdef int64_t _flush(self, int64_t end, bint sync) except -1
+    cdef bint is_dirty(self) noexcept
+    cdef int sync_names(self) except -1
     cdef int _sync_names(self) except -1
     cdef int _sync_first_file(self) except -1
 

@@ -32,7 +32,6 @@ from mqfast.store._os cimport (
 )
 
 import posixpath as _posixpath
-from errno import ENOENT as _ENOENT
 
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
@@ -191,7 +190,7 @@ def look_ahead(list queues) -> None:
         free(looks)
 
 
-cdef int _sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
+cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
     """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`."""
     breathe_before(to - first)
     unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)       # 650 interrupts a second beside 200,000 puts
@@ -690,28 +689,16 @@ cdef class ConsumeQueue:
 
     # --- flush, delete ---
 
-    def flush(self) -> int:
-        """Make all units durable; returns the bytes synced. Raises: FlushError-grade StorageError."""
-        return self._flush(mq_load64(&self.state.end), True) if self.is_dirty else 0
-
-    @property
-    def is_dirty(self) -> bool:
-        """Is there something to flush?"""
+    cdef bint is_dirty(self) noexcept:
         return mq_load64(&self.state.end) > self.flushed or self.cut
 
-    @property
-    def end(self) -> int:
-        """Stream byte behind the last unit."""
-        return mq_load64(&self.state.end)
-
-    def was_synced(self, int64_t end, int64_t device) -> int:
-        """All of a filesystem was synced after ``end`` was read: believe it where the files lie there and are what they should be; as flush."""
-        cdef mq_stat st
-        cdef MappedFile file
-        for file in self.files:
-            if self.door.os.stat(self.door.os, <const char *> file.native_path, &st) < 0 or st.device != device:
-                return self._flush(end, True)
-        return self._flush(end, False)
+    cdef int sync_names(self) except -1:
+        """Names of what is new; and of what was taken away, as units that come back after a power cut would be believed."""
+        if self.files and self.fresh:
+            self._sync_names()
+        elif self.files and self.cut:
+            self.door.fsync_dir(self.path)
+        return 0
 
     cdef int _sync_names(self) except -1:
         """The names of the queue's directories and of its files."""
@@ -728,7 +715,7 @@ cdef class ConsumeQueue:
         file.hold()
         try:
             with nogil:
-                rc = _sync_units(os, file.base, 0, self.file_bytes, self.file_bytes)
+                rc = sync_units(os, file.base, 0, self.file_bytes, self.file_bytes)
         finally:
             file.release()
         if rc < 0:
@@ -739,54 +726,6 @@ cdef class ConsumeQueue:
         self._sync_names()
         self.fresh = False
         return 0
-
-    cdef int64_t _flush(self, int64_t end, bint sync) except -1:
-        cdef MappedFile file
-        cdef int64_t from_, to
-        cdef uint8_t *base
-        cdef mq_os *os = self.door.os
-        cdef mq_stat st
-        cdef const char *name
-        cdef int rc, rc_stat
-        cdef int64_t done = 0
-        cdef bint cut = self.cut, mapped
-        if sync and self.files:
-            if self.fresh:
-                self._sync_names()
-            elif cut:
-                # what was taken away must stay away: units that come back after a power cut would be believed
-                self.door.fsync_dir(self.path)
-        for file in list(self.files):
-            if file.start_offset + self.file_bytes <= self.flushed or (file.start_offset >= end and not cut):
-                continue
-            if file not in self.files:      # retention took it, or it went with its topic
-                continue
-            from_ = max(self.flushed - file.start_offset, 0) & ~<int64_t> 4095
-            to = self.file_bytes if cut else min(end - file.start_offset, self.file_bytes)
-            mapped = file.base != NULL
-            base = file.hold() if sync or mapped else NULL
-            name = <const char *> file.native_path
-            try:
-                with nogil:     # once for both: each time that Python is met again a thread that puts has to stop
-                    rc = _sync_units(os, base, from_, to, end - file.start_offset) if sync else 0
-                    rc_stat = os.stat(os, name, &st) if rc >= 0 else 0
-                check(rc, "msync", file.path)
-                # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
-                file.check_damage()
-                if rc_stat != -_ENOENT:
-                    check(rc_stat, "stat", file.path)
-                if (rc_stat < 0 or st.bytes < self.file_bytes) and file in self.files:      # else the retention thread took it
-                    raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{self.file_bytes} bytes",
-                                      found="no file" if rc_stat < 0 else f"{st.bytes} bytes")
-            finally:
-                if base != NULL:
-                    file.release()
-                if not mapped:
-                    file.rest()
-            done += to - from_
-        self.flushed = max(self.flushed, end)
-        self.cut = self.fresh = False
-        return done
 
     @property
     def flushed_bytes(self) -> int:
@@ -938,6 +877,11 @@ cdef class QueueTable:
     def all(self) -> list:
         """All queues."""
         return list(self.queues.values())
+
+    def dirty(self) -> list:
+        """(queue, stream byte behind its last unit) of those that have something to flush."""
+        cdef ConsumeQueue queue
+        return [(queue, mq_load64(&queue.state.end)) for queue in list(self.queues.values()) if queue.is_dirty()]
 
     def __len__(self):
         return len(self.queues)

@@ -31,6 +31,7 @@ cdef class MappedFile:
     cdef uint8_t *hold(self) except NULL
     cdef void release(self) noexcept
     cdef int map(self) except -1
+    cdef int mapped_at(self, void *address) except -1
     cdef int check_damage(self) except -1   # after every read through the mapping, and before a result of it is believed
     cdef void watch(self, Latch latch) noexcept
     cdef void unmap(self) noexcept

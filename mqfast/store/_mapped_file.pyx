@@ -142,9 +142,10 @@ cdef class MappedFile:
         cdef const char *name = encoded
         cdef const char *directory = parent
         cdef mq_os *os = door.os
-        cdef int fd = -1, rc
+        cdef int fd = -1, rc, rc_map = 0
         cdef Step step = OPEN
         cdef int64_t allocated = file_bytes
+        cdef void *address = NULL
         file._init(door, path, start_offset, file_bytes, True)
         with nogil:
             rc = _make(os, name, directory, file_bytes, whole, durable, &fd, &step)
@@ -152,14 +153,17 @@ cdef class MappedFile:
                 allocated = min(room, file_bytes)
                 if allocated > 0 and allocate(os, fd, 0, allocated) < 0:
                     allocated = 0
+            if rc >= 0:     # a new mapping waits for whoever makes pages ready, who may wait for the journal of the filesystem
+                rc_map = os.mmap(os, fd, file_bytes, MQ_READ_WRITE, &address)
         if fd < 0:
             raise os_error(rc, _STEPS[step], path)
         file.fd = fd
         try:
             if rc < 0:
                 raise os_error(rc, _STEPS[step], path if step != SYNC_NAME else _os.fsdecode(parent))
+            check(rc_map, "mmap", path)
             file.allocated = allocated
-            file.map()
+            file.mapped_at(address)
             if not whole and allocated:
                 with nogil:
                     breathe_before(allocated)
@@ -210,7 +214,6 @@ cdef class MappedFile:
             self.fd = -1
 
     cdef int map(self) except -1:
-        global live_mappings
         cdef void *address = NULL
         cdef int rc
         cdef mq_stat st
@@ -229,6 +232,10 @@ cdef class MappedFile:
         if opened:
             self.close_fd()
         check(rc, "mmap", self.path)
+        return self.mapped_at(address)
+
+    cdef int mapped_at(self, void *address) except -1:
+        global live_mappings
         self.damage.hits = 0
         self.guarded = guard_add(address, self.file_bytes, <const char *> self.native_path, &self.damage,
                                  NULL if self.latch is None else &self.latch.c)
@@ -376,15 +383,15 @@ cdef class MappedFile:
         faster then. Otherwise huge ones: the kernel makes and maps 2 MiB at once, which halves the cost of new log pages, and after a
         sync one fault makes all of it writable again. ready: so many bytes from the start.
         """
-        cdef int rc
+        cdef int rc = 0
         self.map()
-        self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
         ready = min(ready, self.file_bytes)
-        if ready > 0:
-            with nogil:
+        with nogil:
+            self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
+            if ready > 0:
                 breathe_before(ready)
                 rc = populate(self.os, self.base, ready)
-            self.ready = ready if rc >= 0 else 0
+        self.ready = ready if rc >= 0 else 0
 
     def preheat(self) -> int:
         """Make every page resident and writable ahead of use; returns the bytes done. Raises: DiskFull, StorageError."""

@@ -19,6 +19,7 @@ from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store._mapped_file import mapping_count
 from mqfast.store._os import Mutex
+from mqfast.store._queue_flush import flush_queues
 from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
 
@@ -399,18 +400,12 @@ class QueueStore:
 
     def flush(self) -> int:
         """Make all units durable; returns the bytes synced. Raises: StorageError."""
-        dirty = [(queue, queue.end) for queue in self.table.all() if queue.is_dirty]
+        dirty = self.table.dirty()
         # One sync of everything where it replaces many; not all systems have one that tells of failures.
         together = self._directory
         if len(dirty) < self.many or together is None or not together.sync_filesystem():
             together = None
-        done = 0
-        for queue, end in dirty:
-            try:
-                done += queue.flush() if together is None else queue.was_synced(end, together.device)
-            except MqfastError:
-                if not queue.deleted:  # else its files went with its topic
-                    raise
+        done = flush_queues(dirty, -1 if together is None else together.device)
         return done + sum(queue.flush() for queue in list(self.batch.values()))
 
     def delete_expired(self, min_physical: int) -> int:

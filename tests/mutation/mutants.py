@@ -84,6 +84,7 @@ _POOL: Final = "mqfast/store/_transient_pool.pyx"
 _PUT: Final = "mqfast/store/_put.pyx"
 _QUERY: Final = "mqfast/store/_query.pyx"
 _QUEUE: Final = "mqfast/store/_consume_queue.pyx"
+_QUEUE_FLUSH: Final = "mqfast/store/_queue_flush.pyx"
 _UNIT: Final = "mqfast/store/_consume_queue.pxd"
 _READ: Final = "mqfast/store/_read.pyx"
 _RECORD: Final = "mqfast/store/_record.pyx"
@@ -560,10 +561,34 @@ MUTANTS: Final = (
     Mutant(
         "names-of-a-new-queue-not-synced",
         _QUEUE,
-        "            if self.fresh:\n                self._sync_names()\n",
-        "            if self.fresh:\n                pass\n",
+        "        if self.files and self.fresh:\n            self._sync_names()\n",
+        "        if self.files and self.fresh:\n            pass\n",
         "units in files without a name are lost",
         ("test_a_new_queue_has_its_name_on_the_disk_before_the_checkpoint_counts_it",),
+    ),
+    Mutant(
+        "queue-flush-goes-on-behind-a-failed-sync",
+        _QUEUE_FLUSH,
+        "and (tried == 0 or self.work[tried - 1].rc >= 0):",
+        "and (tried == 0 or self.work[tried - 1].rc >= -1000):",
+        "after a sync that failed nothing may be synced any more",
+        ("test_a_sync_that_fails_is_the_last_one",),
+    ),
+    Mutant(
+        "queue-with-a-bad-file-counts-as-flushed",
+        _QUEUE_FLUSH,
+        "            if queue not in self.failed and queue not in self.elsewhere:\n",
+        "            if queue not in self.elsewhere:\n",
+        "the checkpoint would vouch for units of a file that was cut short",
+        ("test_a_file_that_was_cut_short_costs_the_other_queues_nothing",),
+    ),
+    Mutant(
+        "queue-in-another-filesystem-believed",
+        _QUEUE_FLUSH,
+        "            if one.rc_stat < 0 or one.st.device != self.device:\n",
+        "            if one.rc_stat < 0:\n",
+        "the sync of one filesystem reaches no other one",
+        ("test_a_queue_in_another_filesystem_is_synced_by_itself",),
     ),
     Mutant(
         "one-sync-for-all-not-made",

@@ -346,6 +346,8 @@ def test_who_holds_a_lock_may_take_it_again() -> None:
     ("slot", "work"),
     [
         (3, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096)),
+        (6, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096)),
+        (8, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096).expect_appends(False)),
         (5, lambda door, path: door.exists(path)),
         (5, lambda door, path: door.file_size(path)),
         (17, lambda door, path: door.rename(path, f"{path}2")),

@@ -1,0 +1,5 @@
+"""Types of _queue_flush.pyx; what each part does is described there."""
+
+from mqfast.store._consume_queue import ConsumeQueue
+
+def flush_queues(dirty: list[tuple[ConsumeQueue, int]], device: int = -1) -> int: ...

@@ -1,0 +1,181 @@
+"""Units of many queues made durable at once (RocketMQ: FlushConsumeQueueService).
+
+Each return to Python stops a thread that puts for 60 to 100 us, so there is one for FILES_AT_ONCE files, not one a file. It must never count a
+queue as flushed of which a file was not synced, is not there, or has lost a page; nor sync anything after a sync that failed.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t
+from mqfast.store._consume_queue cimport ConsumeQueue, sync_units
+from mqfast.store._mapped_file cimport MappedFile
+from mqfast.store._os cimport check, mq_os, mq_stat
+
+from errno import ENOENT as _ENOENT
+
+from mqfast.errors import CorruptFile, MqfastError
+
+cdef enum:
+    FILES_AT_ONCE = 256
+
+
+cdef struct Work:                   # on one file of a queue
+    mq_os *os
+    const char *name
+    uint8_t *base                   # NULL: not mapped
+    int64_t first, to, end          # bytes of the file: what is synced, and how far units go
+    bint sync
+    int rc, rc_stat                 # what came of it
+    mq_stat st
+
+
+cdef void _carry_out(Work *one) noexcept nogil:
+    one.rc = sync_units(one.os, one.base, one.first, one.to, one.end) if one.sync else 0
+    one.rc_stat = one.os.stat(one.os, one.name, &one.st) if one.rc >= 0 else 0
+
+
+@cython.final
+cdef class _Flush:
+    cdef Work work[FILES_AT_ONCE]
+    cdef int count
+    cdef list files                 # (queue, its end, file, was it mapped?) of each of `work`
+    cdef list whole                 # (queue, its end) of those whose last file was taken
+    cdef dict elsewhere             # queue -> its end, of those that the sync of the filesystem did not reach
+    cdef dict failed                # queue -> why
+    cdef int64_t device             # what was synced as a whole; -1: nothing
+    cdef int64_t done
+
+    def __cinit__(self, int64_t device):
+        self.files = []
+        self.whole = []
+        self.elsewhere = {}
+        self.failed = {}
+        self.device = device
+
+    cdef int flush(self, list dirty) except -1:
+        cdef ConsumeQueue queue
+        cdef MappedFile file
+        cdef int64_t end
+        try:
+            for queue, end in dirty:
+                for file in list(queue.files):
+                    if self.count == FILES_AT_ONCE:
+                        self.together()
+                    if file in queue.files:         # else retention took it, or it went with its topic
+                        self.take(queue, end, file)
+                self.whole.append((queue, end))
+            self.together()
+        finally:
+            self.let_go()
+        return 0
+
+    cdef int take(self, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
+        cdef Work *one = &self.work[self.count]
+        cdef bint sync = self.device < 0, mapped = file.base != NULL
+        if sync and not _is_unsynced(queue, end, file):
+            return 0
+        one.os = queue.door.os
+        one.name = <const char *> file.native_path
+        one.first = max(queue.flushed - file.start_offset, 0) & ~<int64_t> 4095
+        one.to = queue.file_bytes if queue.cut else min(end - file.start_offset, queue.file_bytes)
+        one.end = end - file.start_offset
+        one.sync = sync
+        try:
+            one.base = file.hold() if sync or mapped else NULL
+        except MqfastError as error:
+            self.fail(queue, error)
+            return 0
+        try:
+            self.files.append((queue, end, file, mapped))
+        except MemoryError:
+            if one.base != NULL:
+                file.release()
+            raise
+        self.count += 1
+        return 0
+
+    cdef int together(self) except -1:
+        cdef int i = 0, tried = 0
+        cdef ConsumeQueue queue
+        cdef MappedFile file
+        cdef int64_t end
+        with nogil:
+            while tried < self.count and (tried == 0 or self.work[tried - 1].rc >= 0):
+                _carry_out(&self.work[tried])
+                tried += 1
+        for i in range(tried):
+            queue, end, file, _ = self.files[i]
+            check(self.work[i].rc, "msync", file.path)
+            try:
+                self.believe(&self.work[i], queue, end, file)
+            except MqfastError as error:
+                self.fail(queue, error)
+        for queue, end in self.whole:
+            if queue not in self.failed and queue not in self.elsewhere:
+                queue.flushed = max(queue.flushed, end)
+                queue.cut = queue.fresh = False
+        self.whole.clear()
+        self.let_go()
+        return 0
+
+    cdef int believe(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
+        if not one.sync:
+            if one.rc_stat < 0 or one.st.device != self.device:
+                self.elsewhere[queue] = end
+                return 0
+            if not _is_unsynced(queue, end, file):
+                return 0
+        # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
+        file.check_damage()
+        if one.rc_stat != -_ENOENT:
+            check(one.rc_stat, "stat", file.path)
+        if (one.rc_stat < 0 or one.st.bytes < queue.file_bytes) and file in queue.files:    # else the retention thread took it
+            raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{queue.file_bytes} bytes",
+                              found="no file" if one.rc_stat < 0 else f"{one.st.bytes} bytes")
+        self.done += one.to - one.first
+        return 0
+
+    cdef int fail(self, ConsumeQueue queue, error) except -1:
+        if not queue.state.deleted:     # else its files went with its topic
+            self.failed[queue] = error
+        return 0
+
+    cdef int let_go(self) except -1:
+        cdef MappedFile file
+        while self.count:
+            self.count -= 1
+            _, _, file, mapped = self.files[self.count]
+            if self.work[self.count].base != NULL:
+                file.release()
+            if not mapped:
+                file.rest()
+        self.files.clear()
+        return 0
+
+
+cdef bint _is_unsynced(ConsumeQueue queue, int64_t end, MappedFile file) noexcept:
+    return file.start_offset + queue.file_bytes > queue.flushed and (file.start_offset < end or queue.cut)
+
+
+def flush_queues(list dirty, int64_t device=-1) -> int:
+    """Make the units of each (queue, end) durable up to that byte of its stream, and the names of its files; returns the bytes synced.
+
+    Args: device: all of this filesystem was synced after the ends were read, which is believed of queues whose files lie there and are what
+    they should be; -1: none was, and each file is synced. Raises: StorageError of a sync that failed, after which nothing is synced any more;
+    otherwise, once all others are durable, what was wrong with a file (CorruptFile). Of a queue that is deleted meanwhile nothing is raised.
+    Thread: one at a time. GIL: released while it syncs.
+    """
+    cdef _Flush flush = _Flush.__new__(_Flush, device)
+    cdef ConsumeQueue queue
+    if device < 0:
+        for queue, _ in dirty:
+            try:
+                queue.sync_names()
+            except MqfastError:
+                if not queue.state.deleted:
+                    raise
+    flush.flush(dirty)
+    if flush.elsewhere:
+        flush.done += flush_queues(list(flush.elsewhere.items()))
+    for error in flush.failed.values():
+        raise error
+    return flush.done

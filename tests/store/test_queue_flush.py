@@ -1,0 +1,160 @@
+"""Many queues flushed at once: how seldom Python is met, what one bad file costs the others, what a sync of a whole
+filesystem does not reach.
+
+Room: tests/store. The rules: ``mqfast/store/_queue_flush.pyx``. That the disk has what counts as flushed, and in which
+order: ``test_sync_order.py``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from store.small_store import bodies, still
+
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile, StorageError
+from mqfast.store._consume_queue import ConsumeQueue
+from mqfast.store._os import OsDoor
+from mqfast.store.message_store import MessageStore, open_store
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from hooks import Msync, msync_behind, msync_by
+
+EACH_BY_ITSELF, TOGETHER = 1 << 30, 1
+
+
+def fill(store: MessageStore, queues: int) -> None:
+    """A unit more in each queue."""
+    for number in range(queues):
+        store.put("T", b"x", queue_id=number)
+    store._dispatcher.step()
+
+
+def flushed(store: MessageStore, queues: int) -> list[int]:
+    """Bytes of units that count as durable, of each queue."""
+    found = []
+    for number in range(queues):
+        queue = store._queues.get("T", number)
+        assert isinstance(queue, ConsumeQueue)
+        found.append(queue.flushed_bytes)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="waits are counted by thread on Linux only")
+@pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
+def test_a_flush_stops_other_threads_a_few_times_not_once_a_queue(tmp_path: Path, many: int) -> None:
+    """A thread that computes waits only when another one has asked it for the GIL."""
+    waits: list[int] = []
+    done = threading.Event()
+
+    def compute() -> None:
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        while not done.is_set():
+            pass
+        waits.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+
+    with still(tmp_path / "store") as store:
+        store._queues.many = many
+        fill(store, 200)
+        store._queues.flush()  # the names of new queues are synced one by one
+        fill(store, 200)
+        thread = threading.Thread(target=compute)
+        thread.start()
+        store._queues.flush()
+        done.set()
+        thread.join()
+        assert flushed(store, 200) == [40] * 200
+    assert waits[0] < 50
+
+
+@pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
+@pytest.mark.parametrize("count", [1, 256, 257, 600])
+def test_more_files_than_are_worked_on_at_once(tmp_path: Path, many: int, count: int) -> None:
+    with still(tmp_path / "store") as store:
+        store._queues.many = many
+        fill(store, count)
+        store._queues.flush()
+        assert flushed(store, count) == [20] * count
+        assert store._queues.flush() == 0
+        assert bodies(store, queue_id=count - 1) == [b"x"]
+
+
+@pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
+def test_a_queue_of_many_files(tmp_path: Path, many: int) -> None:
+    """It counts as flushed behind its last file, wherever among them the work was divided."""
+    with still(tmp_path / "store", mapped_file_bytes_consume_queue=40) as store:
+        store._queues.many = many
+        for _ in range(601):
+            store.put("T", b"x")
+            store._dispatcher.step()
+        store._queues.flush()
+        assert flushed(store, 1) == [601 * 20]
+        assert store._queues.flush() == 0
+
+
+@pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
+def test_a_file_that_was_cut_short_costs_the_other_queues_nothing(tmp_path: Path, many: int) -> None:
+    """The error names it each time, and all others are durable, those behind it as well."""
+    with still(tmp_path / "store") as store:
+        store._queues.many = many
+        fill(store, 5)
+        path = tmp_path / "store" / "consumequeue" / "T" / "2" / ("0" * 20)
+        whole = path.stat().st_size
+        os.truncate(path, whole - 20)
+        for _ in range(2):
+            with pytest.raises(CorruptFile, match=f"cut short or removed.*T/2/.*{whole - 20} bytes"):
+                store._queues.flush()
+            assert flushed(store, 5) == [20, 20, 0, 20, 20]
+        os.truncate(path, whole)
+        store._queues.flush()
+        assert flushed(store, 5) == [20] * 5
+
+
+def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
+    """Nothing behind it is synced, and nothing counts as durable that was not."""
+    door = OsDoor()
+    tried: list[int] = []
+
+    def third_fails(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            tried.append(address)
+            return -errno.EIO if len(tried) == 3 else real(table, address, length)
+
+        return msync
+
+    with open_store(tmp_path / "store", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+        fill(store, 5)
+        with msync_by(door, third_fails), pytest.raises(StorageError, match="msync"):
+            store._queues.flush()
+        assert len(tried) == 3
+        assert flushed(store, 5)[2:] == [0, 0, 0]
+
+
+def test_a_queue_in_another_filesystem_is_synced_by_itself(tmp_path: Path) -> None:
+    """Behind a link, say: the sync of the store's own filesystem does not reach it."""
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs two filesystems")
+    door = OsDoor()
+    synced: list[int] = []
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as other,
+        open_store(tmp_path / "store", config=StoreConfig.tiny(), door=door, _start_services=False) as store,
+    ):
+        (tmp_path / "store" / "consumequeue" / "T").mkdir(parents=True)
+        (tmp_path / "store" / "consumequeue" / "T" / "1").symlink_to(other)
+        store._queues.many = TOGETHER
+        fill(store, 3)
+        with msync_behind(door, lambda: synced.append(1)):
+            store._queues.flush()
+        assert flushed(store, 3) == [20] * 3
+        together = store._queues._directory
+        whole = together is not None and together.sync_filesystem()  # else each is synced
+        assert len(synced) == (1 if whole else 3)
