@@ -24,7 +24,7 @@ def test_killed_tasks_and_drivers_lose_and_repeat_nothing(tmp_path: Path) -> Non
     if shutil.which("java") is None:
         pytest.skip("needs Java 17")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else tmp_path) as place:
-        run = kills.Run(Path(place), "store", 3000, ["task", "driver"], random.Random(6), limit=500, most_delay_s=2.0)
+        run = kills.Run(Path(place), "store", 3000, ["task", "driver"], random.Random(6), limit=200, most_delay_s=1.0)
         run.carry_out()
         run.check()
         assert run.done == {"task": 1, "driver": 1}
