@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ def table() -> Table:
 
 @pytest.fixture(scope="session", autouse=True)
 def _memory() -> Iterator[None]:
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # pytest ends in order then, and this puts back what it set
     with host_memory.kept(_KEPT_BYTES) as told:
         _TABLE.notes.append(told)
         yield

@@ -692,9 +692,9 @@ cdef class ConsumeQueue:
     cdef bint is_dirty(self) noexcept:
         return mq_load64(&self.state.end) > self.flushed or self.cut
 
-    cdef int sync_names(self) except -1:
+    cdef int sync_names(self, bint fresh) except -1:
         """Names of what is new; and of what was taken away, as units that come back after a power cut would be believed."""
-        if self.files and self.fresh:
+        if self.files and fresh:
             self._sync_names()
         elif self.files and self.cut:
             self.door.fsync_dir(self.path)
@@ -879,9 +879,9 @@ cdef class QueueTable:
         return list(self.queues.values())
 
     def dirty(self) -> list:
-        """(queue, stream byte behind its last unit) of those that have something to flush."""
+        """(queue, stream byte behind its last unit, are its names new?) of those that have something to flush."""
         cdef ConsumeQueue queue
-        return [(queue, mq_load64(&queue.state.end)) for queue in list(self.queues.values()) if queue.is_dirty()]
+        return [(queue, mq_load64(&queue.state.end), queue.fresh) for queue in list(self.queues.values()) if queue.is_dirty()]
 
     def __len__(self):
         return len(self.queues)

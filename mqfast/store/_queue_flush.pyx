@@ -38,8 +38,8 @@ cdef class _Flush:
     cdef Work work[FILES_AT_ONCE]
     cdef int count
     cdef list files                 # (queue, its end, file, was it mapped?) of each of `work`
-    cdef list whole                 # (queue, its end) of those whose last file was taken
-    cdef dict elsewhere             # queue -> its end, of those that the sync of the filesystem did not reach
+    cdef list whole                 # what `dirty` says of those queues whose last file was taken
+    cdef dict elsewhere             # queue -> the same, of those that the sync of the filesystem did not reach
     cdef dict failed                # queue -> why
     cdef int64_t device             # what was synced as a whole; -1: nothing
     cdef int64_t done
@@ -56,13 +56,14 @@ cdef class _Flush:
         cdef MappedFile file
         cdef int64_t end
         try:
-            for queue, end in dirty:
+            for one in dirty:
+                queue, end, _ = one
                 for file in list(queue.files):
                     if self.count == FILES_AT_ONCE:
                         self.together()
                     if file in queue.files:         # else retention took it, or it went with its topic
                         self.take(queue, end, file)
-                self.whole.append((queue, end))
+                self.whole.append(one)
             self.together()
         finally:
             self.let_go()
@@ -98,6 +99,7 @@ cdef class _Flush:
         cdef ConsumeQueue queue
         cdef MappedFile file
         cdef int64_t end
+        cdef bint fresh
         with nogil:
             while tried < self.count and (tried == 0 or self.work[tried - 1].rc >= 0):
                 _carry_out(&self.work[tried])
@@ -109,10 +111,15 @@ cdef class _Flush:
                 self.believe(&self.work[i], queue, end, file)
             except MqfastError as error:
                 self.fail(queue, error)
-        for queue, end in self.whole:
-            if queue not in self.failed and queue not in self.elsewhere:
+        for one in self.whole:
+            queue, end, fresh = one
+            if queue in self.elsewhere:
+                self.elsewhere[queue] = one
+            elif queue not in self.failed:
                 queue.flushed = max(queue.flushed, end)
-                queue.cut = queue.fresh = False
+                queue.cut = False
+                if fresh:           # else its first file may have come meanwhile, and nobody has synced that name
+                    queue.fresh = False
         self.whole.clear()
         self.let_go()
         return 0
@@ -120,7 +127,7 @@ cdef class _Flush:
     cdef int believe(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
         if not one.sync:
             if one.rc_stat < 0 or one.st.device != self.device:
-                self.elsewhere[queue] = end
+                self.elsewhere[queue] = None
                 return 0
             if not _is_unsynced(queue, end, file):
                 return 0
@@ -157,7 +164,7 @@ cdef bint _is_unsynced(ConsumeQueue queue, int64_t end, MappedFile file) noexcep
 
 
 def flush_queues(list dirty, int64_t device=-1) -> int:
-    """Make the units of each (queue, end) durable up to that byte of its stream, and the names of its files; returns the bytes synced.
+    """Make the units of each queue durable up to the byte that `QueueTable.dirty` told, and the names of its files; returns the bytes synced.
 
     Args: device: all of this filesystem was synced after the ends were read, which is believed of queues whose files lie there and are what
     they should be; -1: none was, and each file is synced. Raises: StorageError of a sync that failed, after which nothing is synced any more;
@@ -167,15 +174,15 @@ def flush_queues(list dirty, int64_t device=-1) -> int:
     cdef _Flush flush = _Flush.__new__(_Flush, device)
     cdef ConsumeQueue queue
     if device < 0:
-        for queue, _ in dirty:
+        for queue, _, fresh in dirty:
             try:
-                queue.sync_names()
+                queue.sync_names(fresh)
             except MqfastError:
                 if not queue.state.deleted:
                     raise
     flush.flush(dirty)
     if flush.elsewhere:
-        flush.done += flush_queues(list(flush.elsewhere.items()))
+        flush.done += flush_queues(list(flush.elsewhere.values()))
     for error in flush.failed.values():
         raise error
     return flush.done

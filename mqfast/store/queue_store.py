@@ -405,8 +405,16 @@ class QueueStore:
         together = self._directory
         if len(dirty) < self.many or together is None or not together.sync_filesystem():
             together = None
-        done = flush_queues(dirty, -1 if together is None else together.device)
-        return done + sum(queue.flush() for queue in list(self.batch.values()))
+        bad: CorruptFile | None = None
+        done = 0
+        try:
+            done = flush_queues(dirty, -1 if together is None else together.device)
+        except CorruptFile as error:
+            bad = error
+        done += sum(queue.flush() for queue in list(self.batch.values()))
+        if bad is not None:
+            raise bad
+        return done
 
     def delete_expired(self, min_physical: int) -> int:
         """Drop queue files whose records are all gone; returns how many."""

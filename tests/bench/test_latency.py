@@ -106,7 +106,7 @@ def test_a_run_that_is_stopped_puts_everything_back(
     words = ("--kinds", "mmap", "--rates", "1000", "--seconds", "4.9", "--segment", "4.9", "--path", str(tmp_path))
     with subprocess.Popen([sys.executable, str(script), *words], stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("*/mmap/commitlog")):
+        while not list(tmp_path.glob("*/mmap/consumequeue/Bench")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)

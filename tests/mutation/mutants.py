@@ -561,8 +561,8 @@ MUTANTS: Final = (
     Mutant(
         "names-of-a-new-queue-not-synced",
         _QUEUE,
-        "        if self.files and self.fresh:\n            self._sync_names()\n",
-        "        if self.files and self.fresh:\n            pass\n",
+        "        if self.files and fresh:\n            self._sync_names()\n",
+        "        if self.files and fresh:\n            pass\n",
         "units in files without a name are lost",
         ("test_a_new_queue_has_its_name_on_the_disk_before_the_checkpoint_counts_it",),
     ),
@@ -577,10 +577,18 @@ MUTANTS: Final = (
     Mutant(
         "queue-with-a-bad-file-counts-as-flushed",
         _QUEUE_FLUSH,
-        "            if queue not in self.failed and queue not in self.elsewhere:\n",
-        "            if queue not in self.elsewhere:\n",
+        "            elif queue not in self.failed:\n",
+        "            else:\n",
         "the checkpoint would vouch for units of a file that was cut short",
         ("test_a_file_that_was_cut_short_costs_the_other_queues_nothing",),
+    ),
+    Mutant(
+        "names-made-during-a-flush-count-as-synced",
+        _QUEUE_FLUSH,
+        "                if fresh:           # else",
+        "                if True:            # else",
+        "units in files without a name are lost",
+        ("test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_the_next_one",),
     ),
     Mutant(
         "queue-in-another-filesystem-believed",

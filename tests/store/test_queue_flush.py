@@ -18,15 +18,18 @@ from pathlib import Path
 import pytest
 from store.small_store import bodies, still
 
+from mqfast import Message
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StorageError
-from mqfast.store._consume_queue import ConsumeQueue
+from mqfast.store._consume_queue import ConsumeQueue, QueueTable
 from mqfast.store._os import OsDoor
+from mqfast.store._queue_flush import flush_queues
 from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import Msync, msync_behind, msync_by
+from simulation import STRICT, Sim
 
 EACH_BY_ITSELF, TOGETHER = 1 << 30, 1
 
@@ -136,6 +139,56 @@ def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
             store._queues.flush()
         assert len(tried) == 3
         assert flushed(store, 5)[2:] == [0, 0, 0]
+
+
+def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_the_next_one(sim: Sim) -> None:
+    """Of a queue that recovery left without files: it was dirty when the flush began, and its names were not new."""
+    base = os.path.join(sim.root, "consumequeue")
+    table = QueueTable()
+    other, cut = (ConsumeQueue(sim.door, base, "T", number, 400) for number in range(2))
+    for queue, at in ((other, 0), (cut, 100)):
+        queue.make_room(at)
+        queue.put(0, 100, 0, at)
+        table.insert(queue)
+    flush_queues(table.dirty())
+    other.put(100, 100, 0, 1)
+    cut.cut_to(0)
+    assert not cut.file_list
+
+    def first_unit() -> None:
+        if not cut.file_list:
+            cut.make_room(0)
+            cut.put(200, 100, 0, 0)
+
+    with msync_behind(sim.door, first_unit):
+        flush_queues(table.dirty())
+    assert cut.file_list
+    assert cut.flushed_bytes == 0
+    flush_queues(table.dirty())
+    assert cut.flushed_bytes == 20
+    sim.door.fsync_dir(sim.root)  # whose entry `consumequeue` the store has made durable when it opens
+    image = Path(sim.root).parent / "image"
+    sim.image(str(image), STRICT)
+    (file,) = (image / "consumequeue" / "T" / "1").iterdir()
+    assert any(file.read_bytes())
+    other.close()
+    cut.close()
+
+
+def test_a_light_queue_that_is_bad_costs_the_batch_queues_nothing(tmp_path: Path) -> None:
+    with still(tmp_path / "store") as store:
+        store.topic_table.ensure("B", 1, attributes={"queue.type": "BatchCQ"})
+        store.put_message(Message("B", b"x", sys_flag=0x80, properties={"INNER_NUM": "3"}))
+        fill(store, 1)
+        path = tmp_path / "store" / "consumequeue" / "T" / "0" / ("0" * 20)
+        whole = path.stat().st_size
+        os.truncate(path, whole - 20)
+        with pytest.raises(CorruptFile):
+            store._queues.flush()
+        batch = store._queues.get("B", 0)
+        assert batch is not None
+        assert batch.flush() == 0  # type: ignore[union-attr]
+        os.truncate(path, whole)
 
 
 def test_a_queue_in_another_filesystem_is_synced_by_itself(tmp_path: Path) -> None:
