@@ -219,7 +219,7 @@ def test_a_miss_is_explained_by_a_floor_of_the_same_run(run: ModuleType) -> None
     assert "make 6.7 k/s" in why(150_000.0)
     assert why(120_000.0) == ""
     assert "sync flush, 1 waiters (>= 2x RocketMQ): not explained" in run.document(
-        [], run.Results(), [], [], [("sync flush, 1 waiters", "1.4x", ">= 2x RocketMQ", False, "durable", "")]
+        [], run.Results(), [], [], [run.Target("sync flush, 1 waiters", "1.4x", ">= 2x RocketMQ", False, "durable", "")]
     )
 
 
@@ -257,6 +257,42 @@ def test_a_tail_beside_another_store(run: ModuleType, noise: int, explained: boo
     row = next(row for row in run.targets(results) if row[0] == "p99 to max at 20,000/s, mqfast")
     assert row[3] is False
     assert bool(row[5]) is explained
+
+
+def test_a_tail_that_one_turn_makes(run: ModuleType) -> None:
+    """A stall in one turn is missed by all turns as one, and told apart by the median over them; both are printed.
+    Fewer turns than a median is told of make none.
+    """
+    pytest.importorskip("hdrh.histogram")
+
+    def judged(turns: int) -> Any:
+        results = run.Results()
+        for number in range(turns):
+            for name, ns in (("mqfast", 800), (run.NOISE, 500), (run.CHRONICLE, 900)):
+                stalled = name == "mqfast" and number == 0
+                results.add("paced 20,000/s", name, {"due": [[ns, 990], [9_000_000 if stalled else ns, 10]]})
+        return results, {row.what: row for row in run.targets(results)}
+
+    results, rows = judged(7)
+    row = rows["p99.9 at 20,000/s, mqfast"]
+    assert row.measured.startswith("9.00 ms / 800 ns (noise 500 ns / 500 ns,")
+    assert (row.met, row.median_turn, row.why) == (False, True, "")
+    assert (rows["p99 at 20,000/s, mqfast"].met, rows["p99 at 20,000/s, mqfast"].median_turn) == (True, False)
+    beside = rows["p99 to max at 20,000/s, mqfast"]
+    assert (beside.met, beside.median_turn) == (False, True)
+
+    class Named:
+        name = "mqfast"
+
+    text = run.document([Named()], results, [], [], list(rows.values()))
+    assert "| <= 3.00 us | page cache | missed; median turn met |" in text
+    assert "- p99.9 at 20,000/s, mqfast (<= 3.00 us): not explained" in text
+    assert "| paced 20,000/s, from when due | mqfast | 800 ns | 800 ns | 800 ns | 800 ns | 800 ns | 800 ns |" in text
+    results, rows = judged(6)
+    row = rows["p99.9 at 20,000/s, mqfast"]
+    assert row.measured.startswith("9.00 ms (noise 500 ns,")
+    assert (row.met, row.median_turn) == (False, False)
+    assert "median over the turns:" not in run.document([Named()], results, [], [], [])
 
 
 def test_the_document_keeps_what_is_around(run: ModuleType, tmp_path: Path) -> None:
