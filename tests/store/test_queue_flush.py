@@ -144,6 +144,8 @@ def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
 def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_the_next_one(sim: Sim) -> None:
     """Of a queue that recovery left without files: it was dirty when the flush began, and its names were not new."""
     base = os.path.join(sim.root, "consumequeue")
+    sim.door.makedirs(base, False)
+    sim.door.fsync_dir(sim.root)  # as the store does when it opens
     table = QueueTable()
     other, cut = (ConsumeQueue(sim.door, base, "T", number, 400) for number in range(2))
     for queue, at in ((other, 0), (cut, 100)):
@@ -166,10 +168,10 @@ def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_t
     assert cut.flushed_bytes == 0
     flush_queues(table.dirty())
     assert cut.flushed_bytes == 20
-    sim.door.fsync_dir(sim.root)  # whose entry `consumequeue` the store has made durable when it opens
     image = Path(sim.root).parent / "image"
     sim.image(str(image), STRICT)
     (file,) = (image / "consumequeue" / "T" / "1").iterdir()
+    assert file.name == "0" * 20  # the one that was cut away began at byte 2000
     assert any(file.read_bytes())
     other.close()
     cut.close()
