@@ -19,6 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import host_memory
+import processors
 from harness import Floor, Row, Table, compiled
 
 _TABLE = Table()
@@ -34,9 +35,7 @@ def table() -> Table:
 
 @pytest.fixture(scope="session", autouse=True)
 def _memory() -> Iterator[None]:
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # pytest ends in order then, and this puts back what it set
+    processors.end_in_order(signal.default_int_handler)  # pytest ends in order of a KeyboardInterrupt only
     with host_memory.kept(_KEPT_BYTES) as told:
         _TABLE.notes.append(told)
         yield

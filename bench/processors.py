@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -23,15 +23,17 @@ _KERNEL = 2  # kthreadd, which starts all threads of the kernel
 _WORKQUEUES = Path("/sys/devices/virtual/workqueue/cpumask")
 
 
-def end_in_order() -> None:
+def _leave(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not end the work of the first
+    sys.exit(128 + number)
+
+
+def end_in_order(leave: Callable[[int, FrameType | None], object] = _leave) -> None:
     """Have a signal that ends this process leave through its blocks, which put back what they changed on the machine
-    (here, and in host_memory.py) and remove stores. To be called by a script's main thread before the first of them.
+    (here, and in host_memory.py) and remove stores. To be called by the main thread before the first of them.
+
+    Args: leave: takes the signal and raises what the caller's blocks are left with.
     """
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not end the work of the first
-        sys.exit(128 + number)
-
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's word stands
             signal.signal(number, leave)

@@ -288,6 +288,13 @@ def test_a_tail_that_one_turn_makes(run: ModuleType) -> None:
     assert "| <= 3.00 us | page cache | missed; median turn met |" in text
     assert "- p99.9 at 20,000/s, mqfast (<= 3.00 us): not explained" in text
     assert "| paced 20,000/s, from when due | mqfast | 800 ns | 800 ns | 800 ns | 800 ns | 800 ns | 800 ns |" in text
+    for ns, by_turn in ((110_000, True), (130_000, False)):  # beside twice the noise of the median turn, 60 us
+        results = run.Results()
+        for number in range(7):
+            results.add("paced 20,000/s", run.NOISE, {"due": [[4_000_000 if number == 0 else 60_000, 1000]]})
+            results.add("paced 20,000/s", "mqfast", {"due": [[9_000_000 if number == 0 else ns, 1000]]})
+        row = next(row for row in run.targets(results) if row.what == "p99.99 at 20,000/s, mqfast")
+        assert (row.met, row.median_turn) == (False, by_turn)
     results, rows = judged(6)
     row = rows["p99.9 at 20,000/s, mqfast"]
     assert row.measured.startswith("9.00 ms (noise 500 ns,")
