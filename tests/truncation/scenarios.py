@@ -119,13 +119,15 @@ def log_under_writer(path: Path, kind: str, way: str, settings: dict[str, Any]) 
     return report
 
 
-def unflushed_without_touch(path: Path) -> dict[str, Any]:
+def unflushed_without_touch(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Acknowledged but not durable, then gone, and no page is touched again: the flush must not call it durable."""
     calm = {"flushIntervalCommitLog": 100_000, "flushCommitLogThoroughInterval": 100_000, "prefault_window_bytes": 0}
-    store = opened(path, dispatch="inline", **calm)
+    store = opened(path, dispatch="inline", **{**calm, **settings})
     store.put("T", BODY)
     dispatched(store)
     result = store.put("T", BODY)
+    if store.log.pool is not None:
+        store.log.commit()  # else the flush would write it into the file once more
     os.truncate(log_file(path), 0)
     report = {"flush": outcome(store.flush), "flushed": store.log.flushed, "end": result.physical_offset}
     report |= {"pages": lost_page_count(), "state": str(store.state)}

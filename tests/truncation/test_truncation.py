@@ -95,8 +95,12 @@ def test_a_flush_of_a_log_file_that_is_gone_fails(tmp_path: Path, kind: str, set
     assert report["abort"]
 
 
-def test_bytes_that_are_gone_are_not_called_durable_though_nobody_touched_them(tmp_path: Path) -> None:
-    report = report_of("unflushed_without_touch", tmp_path)
+@pytest.mark.parametrize("settings", [{}, POOL], ids=["mapped", "pool"])
+def test_bytes_that_are_gone_are_not_called_durable_though_nobody_touched_them(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Mapped, the page of the next put tells as well; with the pool only the length of the file does."""
+    report = report_of("unflushed_without_touch", tmp_path, settings)
     assert report["pages"] == 0, "a page was touched: the test does not show what it should"
     assert report["flush"][0] in ("StoreFailed", "FlushError")
     assert report["flushed"] <= report["end"]
