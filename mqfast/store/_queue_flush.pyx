@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from mqfast.store._consume_queue cimport ConsumeQueue, sync_units
 from mqfast.store._mapped_file cimport MappedFile
-from mqfast.store._os cimport check, mq_os, mq_stat
+from mqfast.store._os cimport check, mq_os, mq_stat, populate
 
 from errno import ENOENT as _ENOENT
 
@@ -17,12 +17,16 @@ from mqfast.errors import CorruptFile, MqfastError
 cdef enum:
     FILES_AT_ONCE = 256
 
+cdef int64_t PAGE = 4096
+cdef int64_t FEWEST_PAGES = 2       # that a queue filled since the last flush: puts of fewer meet fewer faults than this has system calls
+
 
 cdef struct Work:                   # on one file of a queue
     mq_os *os
     const char *name
     uint8_t *base                   # NULL: not mapped
     int64_t first, to, end          # bytes of the file: what is synced, and how far units go
+    int64_t ready                   # and from there on, what puts come to until the next flush; 0: nothing
     bint sync
     int rc, rc_stat                 # what came of it
     mq_stat st
@@ -31,6 +35,9 @@ cdef struct Work:                   # on one file of a queue
 cdef void _carry_out(Work *one) noexcept nogil:
     one.rc = sync_units(one.os, one.base, one.first, one.to, one.end) if one.sync else 0
     one.rc_stat = one.os.stat(one.os, one.name, &one.st) if one.rc >= 0 else 0
+    if one.rc >= 0 and one.ready > one.end:
+        # who writes pages to the disk takes the right to write from them, the kernel in its own time from all of the file: each would be a fault
+        populate(one.os, one.base + (one.end & ~(PAGE - 1)), one.ready - (one.end & ~(PAGE - 1)))
 
 
 @cython.final
@@ -80,11 +87,14 @@ cdef class _Flush:
         one.to = queue.file_bytes if queue.cut else min(end - file.start_offset, queue.file_bytes)
         one.end = end - file.start_offset
         one.sync = sync
+        one.ready = 0
         try:
             one.base = file.hold() if sync or mapped else NULL
         except MqfastError as error:
             self.fail(queue, error)
             return 0
+        if one.base != NULL and file is queue.tail and end - queue.flushed >= FEWEST_PAGES * PAGE:
+            one.ready = min(one.end + 2 * (end - queue.flushed), file.allocated)
         try:
             self.files.append((queue, end, file, mapped))
         except MemoryError:

@@ -8,6 +8,7 @@ Room: tests/store. Asks Linux which pages this process has mapped; nothing here 
 from __future__ import annotations
 
 import mmap
+import os
 import resource
 import struct
 from pathlib import Path
@@ -116,6 +117,27 @@ def test_written_pages_of_a_queue(tmp_path: Path) -> None:
         store.put("T", b"another")
         store._dispatcher.step()
         assert bodies(store) == [*[b""] * 10_000, b"another"]
+
+
+def test_units_behind_a_flush_do_not_fault(tmp_path: Path) -> None:
+    """The kernel writes all pages of a file in its own time, also those that wait for units, and takes the right to
+    write from them; each was a fault of a thread that puts then, for as long as the file lasted.
+    """
+    sizes = {"mapped_file_bytes_commit_log": 64 << 20, "mapped_file_bytes_consume_queue": 6_000_000}
+    with still(tmp_path / "store", **sizes) as store:
+        producer = store.producer("T", 0)
+        faults = []
+        for _ in range(4):
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+            for _ in range(10_000):
+                producer.put(b"")
+            faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+            store._dispatcher.step()
+            with only(tmp_path / "store" / "consumequeue" / "T" / "0").open("r+b") as file:
+                os.fsync(file.fileno())
+            store._flush.flush_queues()
+        assert max(faults[1:]) < 10, f"{faults} of 49 pages each"
+        assert len(bodies(store)) == 40_000
 
 
 def test_a_first_queue_file_that_is_full(tmp_path: Path) -> None:
