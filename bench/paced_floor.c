@@ -20,7 +20,7 @@
 #endif
 
 enum { WINDOW = 16 << 20, STEP = 512 << 10, PAGE = 4096 };
-static const int64_t FLUSH_NS = 500000000, NAP_NS = 1000000;
+static const int64_t FLUSH_NS = 500000000, NAP_NS = 1000000, TICKS_NS = 20000000;
 
 typedef struct {
     uint8_t *base;
@@ -92,9 +92,10 @@ static void *sync_often(void *given) {
     return NULL;
 }
 
-/* count records, one every period_ns; due and call get the ns of each from when it was due and from when it began. -1: failed */
+/* count records, one every period_ns, the first so long after a tick of the timer (latency.first_due); due and call get the ns of each from
+ * when it was due and from when it began. -1: failed */
 int64_t paced_floor(const char *path, const uint8_t *body, int64_t size, int64_t header_bytes, int64_t period_ns,
-                    int64_t count, int64_t *due, int64_t *call) {
+                    int64_t count, int64_t *due, int64_t *call, int64_t phase_ns) {
     int64_t record = size + header_bytes;
     paced_log log = {.bytes = (record * count + PAGE - 1) & ~(int64_t)(PAGE - 1)};
     pthread_t ready, sync;
@@ -114,6 +115,7 @@ int64_t paced_floor(const char *path, const uint8_t *body, int64_t size, int64_t
     }
     nap(20 * NAP_NS); /* until the first window is ready */
     int64_t at = now_ns() + NAP_NS, place = 0;
+    at += ((phase_ns - at) % TICKS_NS + TICKS_NS) % TICKS_NS;
     for (int64_t k = 0; threads == 2 && k < count; k++, at += period_ns, place += record) {
         int64_t now;
         while ((now = now_ns()) < at) continue;

@@ -1,8 +1,9 @@
 """``make bench-rivals``: every rival on the same bytes in one run; writes docs/benchmarks.md and docs/benchmarks.png.
 
-One process a rival, all alive together, one of them at work at any time, turn about: so the noise of the machine meets
-all. Medians over rounds for rates; latencies of all turns together for percentiles. Page-cache speed and durable speed
-are separate columns. It must never write the documents from a quick run, and never leave a store behind.
+One process a rival, all alive together, one of them at work at any time, turn about, while the others are stopped: so
+the noise of the machine meets all, and nobody's threads are noise of another. Medians over rounds for rates; latencies
+of all turns together for percentiles. Page-cache speed and durable speed are separate columns. It must never write the
+documents from a quick run, and never leave a store or a stopped process behind.
 
     python bench/rivals/run.py                  the full run (about 40 minutes; --paced-seconds 300 for long tails)
     python bench/rivals/run.py --quick          seconds instead of minutes, into build/rivals: does everything work?
@@ -15,12 +16,13 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 import host_memory  # noqa: E402
 import java_side  # noqa: E402
 import processors  # noqa: E402
-from latency import LONGEST_NS, PERCENTILES, machine, steal_ms  # noqa: E402
+from latency import LONGEST_NS, PERCENTILES, machine, phase_of, steal_ms  # noqa: E402
 from reasons import new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
@@ -114,6 +116,11 @@ class Process:
             answer = self.ask(*words)
         self.written += int(answer.get("count", rate * seconds)) * (size + 200)
         return answer
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, unless it ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
 
     def close(self) -> None:
         """End the process."""
@@ -222,12 +229,29 @@ class Results:
         return {part: int(statistics.median(turn[part] for turn in turns)) for part in turns[0]}
 
 
+@contextlib.contextmanager
+def stopped(processes: Sequence[Process]) -> Iterator[None]:
+    """Stop these meanwhile: an open store has threads that wake up a thousand times a second, on any processor."""
+    try:
+        for process in processes:
+            process.signal(signal.SIGSTOP)
+        yield
+    finally:
+        for process in processes:
+            process.signal(signal.SIGCONT)
+
+
 def run(processes: list[Process], results: Results, arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
     """All columns, round by round."""
     seconds, rounds = arguments.seconds, arguments.rounds
+
+    def alone(process: Process, mode: str, *words: object, processor: int | None = None) -> dict[str, Any]:
+        with stopped([other for other in processes if other is not process]):
+            return process.measure(mode, *words, processor=processor)
+
     say("warming up")
     for process in processes:
-        process.measure("cache", "single", 1024, arguments.warm_up, 1)
+        alone(process, "cache", "single", 1024, arguments.warm_up, 1)
     columns: list[tuple[str, str, tuple[object, ...]]] = [
         ("put 40 B", "cache", ("single", 40, seconds, 1)),
         (KEYWORDS, "cache", ("keywords", 40, seconds)),
@@ -244,7 +268,7 @@ def run(processes: list[Process], results: Results, arguments: argparse.Namespac
                 if column == KEYWORDS and not process.name.startswith("mqfast"):
                     continue
                 if (column, process.name) not in results.skipped:
-                    results.add(column, process.name, process.measure(mode, *words))
+                    results.add(column, process.name, alone(process, mode, *words))
         say(f"{column}: {rounds} rounds")
     turns = max(1, round(arguments.paced_seconds / arguments.segment))
     segment = min(arguments.segment, arguments.paced_seconds)
@@ -256,11 +280,8 @@ def run(processes: list[Process], results: Results, arguments: argparse.Namespac
                 if process.name not in PACED or min(rounds_ns) * rate > 1e9:
                     results.skipped.setdefault((column, process.name), "slower than the pace")
                     continue
-                results.add(
-                    column,
-                    process.name,
-                    process.measure("cache", "paced", 1024, rate, segment, processor=arguments.processor),
-                )
+                words = ("paced", 1024, rate, segment, phase_of(number, rate))
+                results.add(column, process.name, alone(process, "cache", *words, processor=arguments.processor))
             say(f"{column}: turn {number + 1} of {turns}")
 
 

@@ -316,16 +316,17 @@ class CLog(Rival):
         self.run = harness.compiled("paced_floor.c", Path(tempfile.mkdtemp(prefix="mqfast-floor-"))).paced_floor
         self.run.restype = ctypes.c_int64
         pointer, number = ctypes.c_void_p, ctypes.c_int64
-        self.run.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[number] * 4, pointer, pointer]
+        self.run.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[number] * 4, pointer, pointer, number]
 
     def open(self, directory: str, durable: bool) -> None:
         os.makedirs(directory)
         self.path = os.fsencode(os.path.join(directory, "log"))
 
-    def paced(self, size: int, rate: int, due: array[int], call: array[int]) -> None:
+    def paced(self, size: int, rate: int, due: array[int], call: array[int], phase_ns: int) -> None:
         """One record for every place of the arrays, which get ns from when it was due and from when it began."""
+        body, period_ns = b"x" * size, 1_000_000_000 // rate
         places = (due.buffer_info()[0], call.buffer_info()[0])
-        if self.run(self.path, b"x" * size, size, RECORD_BYTES, 1_000_000_000 // rate, len(due), *places) < 0:
+        if self.run(self.path, body, size, RECORD_BYTES, period_ns, len(due), *places, phase_ns) < 0:
             raise OSError("the log in C could not be made, or its pages could not")
 
 

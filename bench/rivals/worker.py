@@ -7,7 +7,7 @@ Words of a command are separated by tabs:
     keywords SIZE SECONDS           the same, in one thread, by mqfast's put with keywords
     batch SIZE SECONDS              batches of a thousand: the same
     timed SIZE SECONDS              time of each put: {"call": [[ns, count], ...]}
-    paced SIZE RATE SECONDS         puts on a schedule: {"due": ..., "call": ...}
+    paced SIZE RATE SECONDS PHASE   puts on a schedule (latency.first_due): {"due": ..., "call": ...}
     thread                          the number that Linux gave the thread that puts: {"thread": number}
     close
 
@@ -151,14 +151,14 @@ class Process:
             values.append(done - begin)
         return {"call": rounded(values)}
 
-    def paced(self, size: str, rate: str, seconds: str) -> dict[str, Any]:
+    def paced(self, size: str, rate: str, seconds: str, phase_ns: str) -> dict[str, Any]:
         """On a schedule: from when due, and from the call."""
         if isinstance(self.rival, CFloor):
             return {"skip": "measured whole"}
         count = max(1, int(int(rate) * float(seconds)))
         due, call = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
         if isinstance(self.rival, CLog):
-            self.rival.paced(int(size), int(rate), due, call)
+            self.rival.paced(int(size), int(rate), due, call, int(phase_ns))
             return {"due": rounded(due), "call": rounded(call)}
         body, put = b"x" * int(size), self.rival.putter()
         for _ in range(min(2000, count)):
@@ -167,7 +167,7 @@ class Process:
         gc.disable()
         try:
             with self.rival.meanwhile(int(size), int(rate)):
-                paced(put, body, 1_000_000_000 // int(rate), due, call)
+                paced(put, body, 1_000_000_000 // int(rate), due, call, int(phase_ns))
         finally:
             gc.enable()
         return {"due": rounded(due), "call": rounded(call)}

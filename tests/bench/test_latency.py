@@ -6,6 +6,7 @@ It must never judge the speed of this machine.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ def test_a_stall_is_charged_to_all_it_delayed(latency: ModuleType) -> None:
                 pass
 
     due, call = array("Q", bytes(8 * 100)), array("Q", bytes(8 * 100))
-    latency.paced(put, b"x", 1_000_000, due, call)
+    latency.paced(put, b"x", 1_000_000, due, call, 0)
     assert calls[0] == 100
     assert due[19] >= 50_000_000
     assert call[19] >= 50_000_000
@@ -45,8 +46,27 @@ def test_no_put_begins_early(latency: ModuleType) -> None:
     """The schedule is kept: n puts take at least (n - 1) periods."""
     times: list[int] = []
     due, call = array("Q", bytes(8 * 50)), array("Q", bytes(8 * 50))
-    latency.paced(lambda body: times.append(time.perf_counter_ns()), b"x", 200_000, due, call)
+    latency.paced(lambda body: times.append(time.perf_counter_ns()), b"x", 200_000, due, call, 0)
     assert times[-1] - times[0] >= 49 * 200_000 - due[0]
+
+
+def test_turns_begin_at_phases_of_the_timer_that_are_spread_evenly(latency: ModuleType) -> None:
+    """Of ten turns in a row one begins in each tenth of the period, or beside it."""
+    for now in (0, 7, 123_456_789_012):
+        for phase in (0, 1, 49_999):
+            begin = latency.first_due(now, phase)
+            assert 1_000_000 <= begin - now < 21_000_000
+            assert begin % 4_000_000 == phase, "so long after a tick of 250 a second"
+    for first in (0, 13):
+        phases = sorted(latency.phase_of(number, 20_000) for number in range(first, first + 10))
+        assert phases[0] >= 0
+        assert phases[-1] < 50_000
+        assert max(b - a for a, b in itertools.pairwise(phases)) < 10_000
+
+    due, call = array("Q", bytes(8 * 3)), array("Q", bytes(8 * 3))
+    times: list[int] = []
+    latency.paced(lambda body: times.append(time.perf_counter_ns()), b"x", 1_000_000, due, call, 123_000)
+    assert (times[0] - 123_000) % 20_000_000 <= due[0]
 
 
 def test_gates_follow_the_noise(latency: ModuleType) -> None:

@@ -62,7 +62,7 @@ def test_a_rival_in_its_process(name: str, tmp_path: Path) -> None:
         assert batch["count"] > 0
         (timed,) = worker.ask("timed", 1024, 0.05).values()
         assert [value for value, _ in timed] == sorted(value for value, _ in timed)
-        paced = worker.ask("paced", 1024, 1000, 0.1)
+        paced = worker.ask("paced", 1024, 1000, 0.1, 0)
         assert sum(count for _, count in paced["due"]) == sum(count for _, count in paced["call"]) == 100
         assert worker.ask("close") == {}
         assert worker.ask("open", tmp_path / "durable", "durable") == {}
@@ -79,14 +79,14 @@ def test_the_log_in_c(tmp_path: Path) -> None:
     worker = Worker("log in C (floor)")
     try:
         assert worker.ask("open", tmp_path / "store", "cache") == {}
-        paced = worker.ask("paced", 1024, 10_000, 0.7)  # longer than its time between two syncs
+        paced = worker.ask("paced", 1024, 10_000, 0.7, 0)  # longer than its time between two syncs
         assert sum(count for _, count in paced["due"]) == sum(count for _, count in paced["call"]) == 7000
         assert min(value for value, _ in paced["call"]) > 10
         assert "skip" in worker.ask("single", 1024, 0.05, 1)
         assert "skip" in worker.ask("timed", 1024, 0.05)
         assert list((tmp_path / "store").iterdir()) == []  # its file has no name
         (tmp_path / "store").rmdir()
-        assert "OSError" in worker.ask("paced", 1024, 10_000, 0.01)["error"]
+        assert "OSError" in worker.ask("paced", 1024, 10_000, 0.01, 0)["error"]
         assert worker.ask("close") == {}
     finally:
         assert worker.end() == 0
@@ -119,10 +119,10 @@ def test_the_loop_has_its_processor_to_itself(run: ModuleType, name: str, least:
         name, [sys.executable, str(RIVALS / "worker.py"), name], "", tmp_path / "place", most_bytes=1 << 30
     )
     try:
-        assert "error" not in rival.measure("cache", "paced", 1024, 1000, 0.01)
+        assert "error" not in rival.measure("cache", "paced", 1024, 1000, 0.01, 0)
         loop = rival.ask("thread")["thread"]
         answers: list[dict[str, Any]] = []
-        words = ("cache", "paced", 1024, 1000, 2.0)
+        words = ("cache", "paced", 1024, 1000, 2.0, 0)
         measuring = threading.Thread(target=lambda: answers.append(rival.measure(*words, processor=max(allowed))))
         measuring.start()
         alone = False
@@ -139,6 +139,32 @@ def test_the_loop_has_its_processor_to_itself(run: ModuleType, name: str, least:
         assert os.sched_getaffinity(loop) == allowed
     finally:
         rival.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux tells the state of a process")
+def test_the_others_stand_still_meanwhile(run: ModuleType, tmp_path: Path) -> None:
+    """And go on afterwards, whatever became of the measurement; one that ended is no failure."""
+
+    def state(rival: Any) -> str:
+        return Path(f"/proc/{rival.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    name = "write + fdatasync"
+    command = [sys.executable, str(RIVALS / "worker.py"), name]
+    rivals = [run.Process(name, command, "", tmp_path / str(number), most_bytes=1 << 30) for number in range(3)]
+    try:
+        for number, rival in enumerate(rivals):
+            (tmp_path / str(number)).mkdir()
+            assert "thread" in rival.ask("thread")
+        with contextlib.suppress(KeyError), run.stopped(rivals[1:]):
+            assert rivals[0].measure("cache", "single", 100, 0.01, 1)["count"] > 0
+            assert state(rivals[1]) == "T"
+            rivals[2].process.kill()
+            rivals[2].process.wait()
+            raise KeyError
+        assert "thread" in rivals[1].ask("thread")
+    finally:
+        for rival in rivals:
+            rival.close()
 
 
 def test_the_bytes_are_there(tmp_path: Path) -> None:

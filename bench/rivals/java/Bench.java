@@ -23,6 +23,7 @@ public final class Bench {
     }
 
     private static final int CHUNK = 200;
+    private static final long TICKS_NS = 20_000_000;
     private static PrintStream out;
 
     public static void main(String[] args) throws Exception {
@@ -57,7 +58,7 @@ public final class Bench {
                         answer = timed(target, Integer.parseInt(words[1]), Double.parseDouble(words[2]));
                         break;
                     case "paced":
-                        answer = paced(target, Integer.parseInt(words[1]), Integer.parseInt(words[2]), Double.parseDouble(words[3]));
+                        answer = paced(target, Integer.parseInt(words[1]), Integer.parseInt(words[2]), Double.parseDouble(words[3]), Long.parseLong(words[4]));
                         break;
                     case "thread":
                         answer = "{\"thread\":" + Files.readSymbolicLink(Path.of("/proc/thread-self")).getFileName() + "}";
@@ -146,7 +147,7 @@ public final class Bench {
         return "{\"call\":" + text(histogram) + "}";
     }
 
-    private static String paced(Target target, int size, int rate, double seconds) throws Exception {
+    private static String paced(Target target, int size, int rate, double seconds, long phase) throws Exception {
         byte[] body = body(size);
         int count = (int) Math.max(1, rate * seconds);
         long[] due = new long[count];
@@ -159,6 +160,7 @@ public final class Bench {
         System.gc();
         double period = 1e9 / rate;
         long start = System.nanoTime() + 1_000_000;
+        start += Math.floorMod(phase - start, TICKS_NS); // as first_due in latency.py
         for (int k = 0; k < count; k++) {
             long at = start + (long) (k * period);
             long now = System.nanoTime();
