@@ -268,6 +268,12 @@ class Bare(Rival):
         os.close(self.file)
 
 
+def _compiled(source: str) -> ctypes.CDLL:
+    """A C file of bench/, loaded; nothing of it stays behind."""
+    with tempfile.TemporaryDirectory(prefix="mqfast-floor-") as place:
+        return harness.compiled(source, Path(place))
+
+
 class CFloor(Rival):
     """The floor in C: copy + CRC into a file mapping made writable before; durable: pwrite + fdatasync in C.
 
@@ -277,7 +283,7 @@ class CFloor(Rival):
     name = "floor in C"
 
     def __init__(self) -> None:
-        self.floor = harness.Floor(harness.compiled("floor.c", Path(tempfile.mkdtemp(prefix="mqfast-floor-"))))
+        self.floor = harness.Floor(_compiled("floor.c"))
 
     def open(self, directory: str, durable: bool) -> None:
         os.makedirs(directory)
@@ -313,7 +319,7 @@ class CLog(Rival):
     has_durable = False
 
     def __init__(self) -> None:
-        self.run = harness.compiled("paced_floor.c", Path(tempfile.mkdtemp(prefix="mqfast-floor-"))).paced_floor
+        self.run = _compiled("paced_floor.c").paced_floor
         self.run.restype = ctypes.c_int64
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self.run.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[number] * 4, pointer, pointer, number]
