@@ -23,8 +23,14 @@ _KERNEL = 2  # kthreadd, which starts all threads of the kernel
 _WORKQUEUES = Path("/sys/devices/virtual/workqueue/cpumask")
 
 
+def _stay(number: int, frame: FrameType | None) -> None:
+    """For a second signal, which must not end the work of the first; where one is ignored, Python complains of one that
+    came just before.
+    """
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not end the work of the first
+    signal.signal(number, _stay)
     sys.exit(128 + number)
 
 
