@@ -16,10 +16,12 @@ SMALL = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 1000, "
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """Take out what is a time of day: names of index files made by recovery, and what their flush threads race for."""
+    """Take out what is a time of day: names of index files made by recovery, how many there are at that moment (once
+    three of four), and what their flush threads race for.
+    """
     report = dict(report)
     made = report["filesCreatedByLoad"]
-    report["filesCreatedByLoad"] = sorted("index/*" if name.startswith("index/") else name for name in made)
+    report["filesCreatedByLoad"] = sorted({"index/*" if name.startswith("index/") else name for name in made})
     if sum(name.startswith("index/") for name in made) > 1:
         report["checkpointAfterLoad"] = {
             **report["checkpointAfterLoad"],
