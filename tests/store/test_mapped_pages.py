@@ -124,7 +124,7 @@ def test_units_behind_a_flush_do_not_fault(tmp_path: Path) -> None:
     write from them; each was a fault of a thread that puts then, for as long as the file lasted.
     """
     sizes = {"mapped_file_bytes_commit_log": 64 << 20, "mapped_file_bytes_consume_queue": 6_000_000}
-    with still(tmp_path / "store", **sizes) as store:
+    with still(tmp_path / "store", **sizes, **POOL) as store:  # records go where all pages are there already
         producer = store.producer("T", 0)
         faults = []
         for _ in range(4):
@@ -132,6 +132,7 @@ def test_units_behind_a_flush_do_not_fault(tmp_path: Path) -> None:
             for _ in range(10_000):
                 producer.put(b"")
             faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+            store.log.commit()
             store._dispatcher.step()
             with only(tmp_path / "store" / "consumequeue" / "T" / "0").open("r+b") as file:
                 os.fsync(file.fileno())
