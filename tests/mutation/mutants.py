@@ -583,14 +583,6 @@ MUTANTS: Final = (
         ("test_a_file_that_was_cut_short_costs_the_other_queues_nothing",),
     ),
     Mutant(
-        "pages-ahead-of-units-stay-read-only",
-        _QUEUE_FLUSH,
-        "    if one.rc >= 0 and one.ready > one.end:\n",
-        "    if False:\n",
-        "a put faults at each page of its queue once the kernel has written the file",
-        ("test_units_behind_a_flush_do_not_fault",),
-    ),
-    Mutant(
         "names-made-during-a-flush-count-as-synced",
         _QUEUE_FLUSH,
         "                if fresh:           # else",
