@@ -16,12 +16,10 @@ SMALL = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 1000, "
 
 
 def comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """Take out what is a time of day: names of index files made by recovery, how many there are at that moment (once
-    three of four), and what their flush threads race for.
-    """
+    """Take out what is a time of day: names of index files made by recovery, and what their flush threads race for."""
     report = dict(report)
     made = report["filesCreatedByLoad"]
-    report["filesCreatedByLoad"] = sorted({"index/*" if name.startswith("index/") else name for name in made})
+    report["filesCreatedByLoad"] = sorted("index/*" if name.startswith("index/") else name for name in made)
     if sum(name.startswith("index/") for name in made) > 1:
         report["checkpointAfterLoad"] = {
             **report["checkpointAfterLoad"],
@@ -37,7 +35,18 @@ def ask(oracle: JavaOracle, case: Case, store: Path) -> dict[str, Any]:
 
 
 def check(oracle: JavaOracle, case: Case, tmp_path: Path) -> None:
-    found = comparable(ask(oracle, case, copy_of(case, tmp_path)))
+    """RocketMQ names index files by the millisecond, and of two made within one the second takes the place of the first
+    (8 of 60 loads on a busy machine had one file less, and other answers from the index): then it loads once more.
+    """
+
+    def index_files(report: dict[str, Any]) -> int:
+        return sum(name.startswith("index/") for name in report["filesCreatedByLoad"])
+
+    for attempt in range(20):
+        report = ask(oracle, case, copy_of(case, tmp_path / str(attempt)))
+        if index_files(report) == index_files(case.expected):
+            break
+    found = comparable(report)
     for name, value in comparable(case.expected).items():
         assert found[name] == value, name
 
