@@ -27,6 +27,8 @@ __all__ = ["PERCENTILES", "Load", "LoadResult", "run"]
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 _TOPIC: Final = "Bench"
 _CHUNK: Final = 1000
+_CHUNK_BYTES: Final = 4 << 20
+_RECORD_BYTES: Final = 256  # of a record without its body, and more
 _FILE_BYTES: Final = 256 << 20
 _LEAST_BUDGET: Final = 16 << 20
 _MOST_BUDGET: Final = 8 << 30
@@ -83,10 +85,11 @@ class LoadResult:
 class _Phase:
     """One half of the run: all threads begin together and end at the deadline, at the budget, or at the first error."""
 
-    def __init__(self, store: MessageStore, load: Load, seconds: float, end_offset: int) -> None:
+    def __init__(self, store: MessageStore, load: Load, seconds: float, chunk: int, end_offset: int) -> None:
         self.store = store
         self.load = load
         self.seconds = seconds
+        self.chunk = chunk
         self.end_offset = end_offset
         self.stop = False
         self.ended_by = "time"
@@ -105,9 +108,7 @@ class _Phase:
         try:
             puts = self._puts(number)
             body = b"x" * self.load.size
-            # With sync flush each put is a disk access, so the clock may be asked after each.
-            chunk = 1 if self.load.flush == "sync" else _CHUNK
-            log, samples, clock = self.store.log, self.samples[number], time.perf_counter_ns
+            chunk, log, samples, clock = self.chunk, self.store.log, self.samples[number], time.perf_counter_ns
             count = 0
             self.barrier.wait()
             while not self.stop:
@@ -172,6 +173,7 @@ def _percentiles(samples: list[array[int]]) -> dict[str, int]:
 
 
 def _budget(path: str, load: Load) -> int:
+    """Bytes of log that this load may write."""
     free = shutil.disk_usage(path).free
     allowed = min(_MOST_BUDGET, free // 3)
     if load.max_bytes is not None:
@@ -179,6 +181,25 @@ def _budget(path: str, load: Load) -> int:
     if allowed < _LEAST_BUDGET:
         raise UsageError(f"{path}: expected room for {3 * _LEAST_BUDGET:,} bytes, found {free:,} free")
     return allowed
+
+
+def _chunk(load: Load, budget: int) -> tuple[int, int]:
+    """Returns: puts of a thread between two looks at the clock and at the end of the log; and bytes of log, at most,
+    between two looks of all threads, each with the rest of a file that takes no more.
+
+    Raises: UsageError when half of the budget is not enough for that.
+    """
+    record = load.size + _RECORD_BYTES
+    # With sync flush each put is a disk access, so the clock may be asked after each.
+    most = 1 if load.flush == "sync" else _CHUNK
+    chunk = max(1, min(most, _CHUNK_BYTES // record, budget // (8 * load.threads * record)))
+    step = load.threads * (chunk + 1) * record
+    if 2 * step > budget:
+        raise UsageError(
+            f"max_bytes: expected at least {2 * step:,} bytes of log for {load.threads} threads that put"
+            f" {load.size:,} bytes each, found {budget:,}, the least of max_bytes and of what the disk has room for"
+        )
+    return chunk, step
 
 
 def run(path: str | os.PathLike[str], load: Load, progress: Callable[[float], None] | None = None) -> LoadResult:
@@ -193,6 +214,7 @@ def run(path: str | os.PathLike[str], load: Load, progress: Callable[[float], No
     if not os.path.isdir(where):
         raise UsageError(f"{where}: expected a directory on the disk to measure, found none")
     budget = _budget(where, load)
+    chunk, step = _chunk(load, budget)
     file_bytes = min(_FILE_BYTES, max(_LEAST_BUDGET, budget // 4))
     directory = tempfile.mkdtemp(prefix="mqfast-bench-", dir=where)
     sync = load.flush == "sync"
@@ -211,12 +233,13 @@ def run(path: str | os.PathLike[str], load: Load, progress: Callable[[float], No
                 store.put(_TOPIC, b"", queue_id, wait_store_ok=False)
             store.flush()
             start = store.log.written
-            counted = _Phase(store, load, load.seconds / 2, start + budget // 2)
+            half = budget // 2 - step
+            counted = _Phase(store, load, load.seconds / 2, chunk, start + half)
             seconds = counted.run(False, part(0.0))
             flushing = time.perf_counter()
             store.flush()
             durable_seconds = seconds + time.perf_counter() - flushing
-            timed = _Phase(store, load, load.seconds / 2, store.log.written + budget // 2)
+            timed = _Phase(store, load, load.seconds / 2, chunk, store.log.written + half)
             timed.run(True, part(0.5))
             latency = _percentiles(timed.samples)
             count = sum(counted.counts)

@@ -6,6 +6,7 @@ It must never judge a figure: this is about the form, on any machine, however bu
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from mqfast.bench.load import Load, run
 from mqfast.bench.suite import ROWS, Row, slower
 from mqfast.cli.main import ExitCode
 from mqfast.cli.main import main as cli_main
-from mqfast.errors import UsageError
+from mqfast.errors import StoreFailed, UsageError
 
 PERCENTILES = ["p50", "p90", "p99", "p99.9", "p99.99", "max"]
 QUICK = ["--seconds", "0.2", "--max-bytes", str(16 << 20)]
@@ -105,16 +106,38 @@ def test_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not (tmp_path / "none").exists()
 
 
-def test_a_failing_thread_ends_the_load(tmp_path: Path) -> None:
-    """What a put raises in a thread comes out of run, and the store is removed."""
+@pytest.mark.parametrize(
+    "size,threads,max_bytes", [(5 << 20, 2, 48 << 20), (1024, 4, 16 << 20), (0, 64, 16 << 20), (1 << 20, 1, 16 << 20)]
+)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_no_load_writes_more_than_its_budget(
+    tmp_path: Path, size: int, threads: int, max_bytes: int, flush: str
+) -> None:
+    """However large a body is and however many put: a disk that fills up is not only the bench's."""
+    found = run(tmp_path, Load(threads=threads, size=size, flush=flush, seconds=0.3, max_bytes=max_bytes))
+    assert found.messages > 0
+    assert found.samples > 0
+    assert (found.messages + found.samples) * (size + 91) <= max_bytes
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_body_that_is_too_large_for_the_budget(tmp_path: Path) -> None:
+    """It is refused before anything is written."""
     with pytest.raises(UsageError, match="size"):
         Load(size=-1)
-    load = Load(size=5 << 20, seconds=0.1, threads=2, max_bytes=24 << 20)
-    # Each body is legal, but no log file of this budget takes it.
-    with pytest.raises(Exception, match="at most") as caught:
-        run(tmp_path, Load(size=40 << 20, seconds=0.1, threads=2, max_bytes=24 << 20))
-    assert isinstance(caught.value, UsageError)
-    assert run(tmp_path, load).messages > 0
+    with pytest.raises(UsageError, match=r"max_bytes: expected at least .* found 25,165,824"):
+        run(tmp_path, Load(size=5 << 20, seconds=0.1, threads=2, max_bytes=24 << 20))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_thread_ends_the_load(tmp_path: Path) -> None:
+    """What a put raises in a thread comes out of run, and the store is removed."""
+
+    def harm(_part: float) -> None:
+        os.truncate(next(tmp_path.glob("*/commitlog/00000000000000000000")), 0)
+
+    with pytest.raises(StoreFailed):
+        run(tmp_path, Load(size=1024, seconds=60, threads=2, max_bytes=1 << 30), harm)
     assert list(tmp_path.iterdir()) == []
 
 
