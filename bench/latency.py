@@ -40,6 +40,7 @@ PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 KINDS = ("memory", "mmap", "pool")
 LONGEST_NS = 60_000_000_000
 WARM_UP = 2000
+LEAD_S = 1  # of puts at the same pace that do not count: pages that were synced before a turn are read-only at first
 _TICKS_NS = 20_000_000  # whole ticks of 100, 250 and 1,000 a second
 
 
@@ -149,16 +150,16 @@ def turn(
     processor: int | None = None,
     phase_ns: int = 0,
 ) -> tuple[array[int], array[int], dict[str, int]]:
-    """One turn of so many seconds, alone on this processor (None: anywhere); returns both arrays and the counters'
-    differences.
+    """One turn of so many seconds, alone on this processor (None: anywhere), behind LEAD_S of puts that do not count;
+    returns both arrays and the differences of the counters, which do count the lead.
     """
     import processors  # beside this file, which tests import without its folder
 
     body = b"x" * size
-    count = max(1, int(rate * seconds))
+    lead, count = rate * LEAD_S, max(1, int(rate * seconds))
     # Every page of the arrays is written here, before the clock runs.
-    due, call = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
-    for _ in range(min(WARM_UP, count)):
+    due, call = array("Q", bytes(8 * (lead + count))), array("Q", bytes(8 * (lead + count)))
+    for _ in range(WARM_UP):
         put(body)
     gc.collect()
     gc.disable()
@@ -169,7 +170,7 @@ def turn(
     finally:
         gc.enable()
     after = counters()
-    return due, call, {name: after[name] - before[name] for name in before}
+    return due[lead:], call[lead:], {name: after[name] - before[name] for name in before}
 
 
 class Target:
@@ -253,7 +254,7 @@ def measure(
         for rate in rates:
             for number in range(turns):
                 for kind in kinds:
-                    put = targets[kind].put(int(rate * segment + WARM_UP) * (size + 128))
+                    put = targets[kind].put(int(rate * (LEAD_S + segment) + WARM_UP) * (size + 128))
                     os.sync()  # what the turn before left for the disk to do is not this one's
                     phase_ns = phase_of(number, rate)
                     series[kind, rate].add(*turn(put, size, rate, min(segment, seconds), processor, phase_ns))

@@ -31,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 import host_memory  # noqa: E402
 import java_side  # noqa: E402
 import processors  # noqa: E402
-from latency import LONGEST_NS, PERCENTILES, machine, phase_of, steal_ms  # noqa: E402
+from latency import LEAD_S, LONGEST_NS, PERCENTILES, machine, phase_of, steal_ms  # noqa: E402
 from reasons import new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
@@ -104,6 +104,7 @@ class Process:
         size = int(str(words[1]))
         seconds = float(str(words[3] if words[0] == "paced" else words[2]))
         rate = int(str(words[2])) if words[0] == "paced" else 2_000_000
+        seconds += LEAD_S if words[0] == "paced" else 0
         coming = int(min(rate * seconds * (size + 200), 3 << 30)) if mode == "cache" else 64 << 20
         answer = self.at(mode, coming)
         if answer:

@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from latency import paced
+from latency import LEAD_S, WARM_UP, paced
 from stores import RIVALS, CFloor, CLog, HotMemory, Mqfast, Rival
 
 CHUNK = 200
@@ -152,16 +152,16 @@ class Process:
         return {"call": rounded(values)}
 
     def paced(self, size: str, rate: str, seconds: str, phase_ns: str) -> dict[str, Any]:
-        """On a schedule: from when due, and from the call."""
+        """On a schedule, behind a lead that does not count: from when due, and from the call."""
         if isinstance(self.rival, CFloor):
             return {"skip": "measured whole"}
-        count = max(1, int(int(rate) * float(seconds)))
-        due, call = array("Q", bytes(8 * count)), array("Q", bytes(8 * count))
+        lead, count = int(rate) * LEAD_S, max(1, int(int(rate) * float(seconds)))
+        due, call = array("Q", bytes(8 * (lead + count))), array("Q", bytes(8 * (lead + count)))
         if isinstance(self.rival, CLog):
             self.rival.paced(int(size), int(rate), due, call, int(phase_ns))
-            return {"due": rounded(due), "call": rounded(call)}
+            return {"due": rounded(due[lead:]), "call": rounded(call[lead:])}
         body, put = b"x" * int(size), self.rival.putter()
-        for _ in range(min(2000, count)):
+        for _ in range(WARM_UP):
             put(body)
         gc.collect()
         gc.disable()
@@ -170,7 +170,7 @@ class Process:
                 paced(put, body, 1_000_000_000 // int(rate), due, call, int(phase_ns))
         finally:
             gc.enable()
-        return {"due": rounded(due), "call": rounded(call)}
+        return {"due": rounded(due[lead:]), "call": rounded(call[lead:])}
 
     def thread(self) -> dict[str, Any]:
         """Which thread puts, so that it can be kept on a processor."""

@@ -69,6 +69,21 @@ def test_turns_begin_at_phases_of_the_timer_that_are_spread_evenly(latency: Modu
     assert (times[0] - 123_000) % 20_000_000 <= due[0]
 
 
+def test_a_turn_has_a_lead_that_does_not_count(latency: ModuleType) -> None:
+    """The disk was asked to write everything just before a turn: what that costs the first puts is not the pace's."""
+    calls = 0
+
+    def put(_body: bytes) -> None:
+        nonlocal calls
+        calls += 1
+
+    due, call, counted = latency.turn(put, 10, 500, 0.2)
+    assert len(due) == len(call) == 100
+    assert min(call) > 0
+    assert calls == latency.WARM_UP + 500 * latency.LEAD_S + 100
+    assert counted["steal_ms"] >= 0
+
+
 def test_gates_follow_the_noise(latency: ModuleType) -> None:
     """p99.99 may be twice the noise of the same run; the other limits are fixed."""
 

@@ -24,6 +24,7 @@ public final class Bench {
 
     private static final int CHUNK = 200;
     private static final long TICKS_NS = 20_000_000;
+    private static final int LEAD_S = 1; // as in latency.py
     private static PrintStream out;
 
     public static void main(String[] args) throws Exception {
@@ -142,19 +143,20 @@ public final class Bench {
                     break;
                 }
             }
-            add(histogram, chunk, n);
+            add(histogram, chunk, 0, n);
         } while (System.nanoTime() < end);
         return "{\"call\":" + text(histogram) + "}";
     }
 
     private static String paced(Target target, int size, int rate, double seconds, long phase) throws Exception {
         byte[] body = body(size);
-        int count = (int) Math.max(1, rate * seconds);
+        int lead = rate * LEAD_S;
+        int count = lead + (int) Math.max(1, rate * seconds);
         long[] due = new long[count];
         long[] call = new long[count];
         Arrays.fill(due, 1); // so that no page is met for the first time in the loop
         Arrays.fill(call, 1);
-        for (int i = 0; i < Math.min(2000, count); i++) {
+        for (int i = 0; i < 2000; i++) {
             target.put(body);
         }
         System.gc();
@@ -175,14 +177,14 @@ public final class Bench {
         }
         TreeMap<Long, long[]> dues = new TreeMap<>();
         TreeMap<Long, long[]> calls = new TreeMap<>();
-        add(dues, due, count);
-        add(calls, call, count);
+        add(dues, due, lead, count);
+        add(calls, call, lead, count);
         return "{\"due\":" + text(dues) + ",\"call\":" + text(calls) + "}";
     }
 
     // Values keep their 11 highest bits: an error below one in a thousand.
-    private static void add(TreeMap<Long, long[]> histogram, long[] values, int count) {
-        for (int i = 0; i < count; i++) {
+    private static void add(TreeMap<Long, long[]> histogram, long[] values, int from, int to) {
+        for (int i = from; i < to; i++) {
             long value = Math.max(1, values[i]);
             int shift = Math.max(0, 53 - Long.numberOfLeadingZeros(value));
             histogram.computeIfAbsent(value >> shift << shift, key -> new long[1])[0]++;
