@@ -12,7 +12,7 @@ from mqfast.store.results import PutMessageStatus
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store._put import PutResult, Ticket
+    from mqfast.store._put_result import PutResult, Ticket
 
 __all__ = ["durable", "settled"]
 

@@ -1,4 +1,4 @@
-# The Python edge of a put: the cdef base of MessageStore, the bound producer, the result.
+# The Python edge of a put: the cdef base of MessageStore and the bound producer.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from mqfast.store._append cimport Appended, Template
 from mqfast.store._commit_log cimport CommitLog
@@ -6,26 +6,11 @@ from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._log_state cimport LogState
 from mqfast.store._os cimport Mutex
+from mqfast.store._put_result cimport BatchResult, PutResult
 from mqfast.store._record cimport Draft
 
 
 cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1
-
-
-cdef class PutResult:
-    cdef readonly int64_t physical_offset
-    cdef readonly int64_t queue_offset
-    cdef readonly int64_t store_timestamp
-    cdef readonly int32_t size
-    cdef int outcome
-    cdef bytes host
-
-
-cdef class BatchResult:
-    cdef Appended *items
-    cdef Py_ssize_t count
-    cdef int outcome
-    cdef bytes host
 
 
 cdef class PutPath:

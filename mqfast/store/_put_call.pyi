@@ -2,6 +2,6 @@
 
 from collections.abc import Callable
 
-from mqfast.store._put import PutResult
+from mqfast.store._put_result import PutResult
 
 PUT: Callable[..., PutResult]

@@ -21,7 +21,7 @@ from mqfast.store.service import Service
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import Bell, CommitLog
-    from mqfast.store._put import Ticket
+    from mqfast.store._put_result import Ticket
     from mqfast.store.checkpoint import StoreCheckpoint
     from mqfast.store.index_service import IndexService
     from mqfast.store.queue_store import QueueStore

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mqfast.store._commit_log import Bell
-    from mqfast.store._put import PutResult
+    from mqfast.store._put_result import PutResult
     from mqfast.store._record import StoredMessage
 
 __all__ = ["MessageStore", "open_store"]
