@@ -9,7 +9,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._append cimport prefault_piece
 from mqfast.store._consume_queue cimport ConsumeQueue
-from mqfast.store._group_commit cimport call_waiters, commit_up_to, flush_up_to, latch, readable
+from mqfast.store._group_commit cimport call_waiters, commit_up_to, flush_by_clock, flush_up_to, latch, readable
 from mqfast.store._log_state cimport (
     LOG_CLOSED,
     LOG_FAILED,
@@ -526,8 +526,8 @@ cdef class CommitLog:
 
     def keep_flushed(self, Bell bell, double seconds, double interval, double thorough_interval, int64_t least_pages) -> None:
         """Flush by the clock until the bell rings, ``seconds`` are over, or there is a file for ``reap``: after each ``interval`` what is at
-        least so many pages, after ``thorough_interval`` whatever there is. GIL: released; each return to Python stops a thread that puts for
-        some 60 us.
+        least so many pages, after ``thorough_interval`` whatever there is. While the log is busy the page that puts are in waits for the next
+        interval. GIL: released; each return to Python stops a thread that puts for some 60 us.
 
         Raises: FlushError when a sync fails; the store is latched then. Thread: one at a time.
         """
@@ -549,8 +549,9 @@ cdef class CommitLog:
                     if now >= self.thorough_flush_due:
                         rc = flush_up_to(s, end, -1)
                         self.thorough_flush_due = now + thorough_step
-                    elif _pages_behind(end, mq_load64(&s.flushed)) >= least_pages:
-                        rc = flush_up_to(s, end, -1)
+                    elif (_pages_behind(end, mq_load64(&s.flushed)) >= least_pages
+                            or mq_load64(&s.flushed) < mq_load64(&s.led_end)):
+                        rc = flush_up_to(s, end, -1) if self.sync_flush else flush_by_clock(s)
                     self.flush_due = now + step
                     now = s.os.monotonic_ns(s.os)
                 if now >= until or mq_load64(&s.pending_head) != mq_load64(&self.reap_head):      # a pool has few buffers: none may wait for its return

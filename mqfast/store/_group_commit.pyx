@@ -38,6 +38,9 @@ from mqfast.store._os cimport (
 )
 
 cdef int64_t PAGE = 4096
+cdef int64_t HUGE_PAGE = 2 << 20
+cdef int64_t BUSY_BYTES = 1 << 20        # a flush by the clock of so much was not the last one: more comes
+cdef int LEFT_PART = 5                   # and may leave a fifth of it to the next
 cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 cdef int LOST = 5                        # EIO: a page or a whole file is gone
 cdef int64_t GATHER_NS = 100000          # 16 threads that were woken need some 150 us on two processors until all are back
@@ -184,20 +187,45 @@ cdef void _gather(LogState *s) noexcept nogil:
     s.hasty = s.in_vain
 
 
-cdef void _lead(LogState *s) noexcept nogil:
-    """Sync everything that is written, and say whom that covers. The flush lock is held."""
+cdef int64_t _behind_puts(LogState *s, int64_t written) noexcept nogil:
+    """Where a flush by the clock ends while the log is busy: before the page that puts are in, a huge one where that leaves little.
+
+    The sync of a page takes the right to write from it, and a put that comes there meanwhile is a fault that may wait for the filesystem's journal.
+    The page's rest goes with the next flush, when puts are elsewhere. The flush lock is held.
+    """
+    cdef int64_t flushes = written - s.flushed, tail = mq_load64(&s.pending_tail), rest
+    cdef PendingFile *f
+    if s.pooled or flushes < BUSY_BYTES or s.pending_head >= tail:
+        return written
+    f = &s.pending[(tail - 1) % RING]
+    if not f.start <= written < f.start + f.bytes:      # the log rolls just now
+        return written
+    rest = (written - f.start) & (HUGE_PAGE - 1)
+    if rest * LEFT_PART > flushes:
+        rest &= PAGE - 1
+    return written - rest
+
+
+cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
+    """Sync everything that is written, by the clock without the page that puts are in, and say whom that covers. The flush lock is held."""
     cdef uint32_t group = s.group + 1, before = s.group_arrivals
-    cdef int64_t timestamp, end, began
+    cdef int64_t timestamp, written, end, began
     _gather(s)
     s.group_arrivals = mq_load32(&s.arrivals)       # before `written`: whoever is counted is covered
     # a timestamp read before `written` belongs to a record at or before it
     timestamp = mq_load64(&s.last_store_timestamp)
-    end = mq_load64(&s.written)
+    written = mq_load64(&s.written)
+    end = _behind_puts(s, written) if by_clock else written
     mq_store64(&s.group_end[group & 1], end)
     mq_store32(&s.group, group)
     began = s.os.monotonic_ns(s.os)
     if _sync(s, end) == 0 and s.flushed >= end:
-        mq_store64(&s.flushed_timestamp, timestamp)
+        if end == written:
+            mq_store64(&s.flushed_timestamp, timestamp)
+        elif end >= s.led_end:          # that time belongs to a record that was left: the one before does not
+            mq_store64(&s.flushed_timestamp, max(s.flushed_timestamp, s.led_timestamp))
+    s.led_timestamp = timestamp
+    mq_store64(&s.led_end, written)
     s.sync_ns = s.os.monotonic_ns(s.os) - began
     s.company = mq_load32(&s.arrivals) - before
 
@@ -211,6 +239,32 @@ cdef void call_waiters(LogState *s, uint32_t group, bint everybody) noexcept nog
     else:
         futex_wake_one(&s.group_done[(group + 1) & 1])
     futex_wake_all(&s.group_done[group & 1])
+
+
+cdef bint _lead_and_let_go(LogState *s, int64_t target, bint by_clock) noexcept nogil:
+    """Lead a sync unless everything before target is durable already. The flush lock is held, and let go of. Returns: is the log latched?"""
+    cdef bint failed = mq_load32(&s.flags) & LOG_FAILED
+    cdef uint32_t group
+    if s.flushed < target and not failed:
+        _lead(s, by_clock)
+        failed = mq_load32(&s.flags) & LOG_FAILED
+    group = s.group
+    unlock(&s.flush_lock)
+    call_waiters(s, group, failed)
+    return failed
+
+
+cdef int flush_by_clock(LogState *s) noexcept nogil:
+    """Make durable what is written, but for the page that puts are in while the log is busy; led_end > flushed says that something was left.
+
+    Returns 1, or -errno when the log is latched.
+    """
+    cdef int64_t target = mq_load64(&s.written)
+    if not mq_lock_try(&s.flush_lock):
+        return flush_up_to(s, target, -1)       # with those who wait for the disk already
+    if _lead_and_let_go(s, target, True):
+        return s.error if s.error < 0 else -LOST
+    return 1
 
 
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil:
@@ -230,13 +284,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
         if deadline_ns >= 0:
             left = max(0, deadline_ns - s.os.monotonic_ns(s.os))
         if mq_lock_try(&s.flush_lock):
-            failed = mq_load32(&s.flags) & LOG_FAILED
-            if s.flushed < target and not failed:
-                _lead(s)
-                failed = mq_load32(&s.flags) & LOG_FAILED
-            group = s.group
-            unlock(&s.flush_lock)
-            call_waiters(s, group, failed)
+            failed = _lead_and_let_go(s, target, False)
             if left == 0 and not failed and mq_load64(&s.flushed) < target:
                 return 0
             continue

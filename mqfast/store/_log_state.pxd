@@ -61,6 +61,8 @@ cdef struct LogState:
     int64_t committed
     int64_t flushed
     int64_t flushed_timestamp       # store timestamp of the newest record known durable
+    int64_t led_end                 # what was written when the newest sync began, which may have left the last page of it
+    int64_t led_timestamp           # store timestamp of a record before that
     int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
     int64_t prefaulted              # physical offset up to which pages were made writable ahead
     int64_t sync_calls

@@ -14,6 +14,7 @@ from typing import Any
 from golden_checks import read_queue
 
 from mqfast.config import StoreConfig
+from mqfast.store._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
 
 SMALL: dict[str, Any] = {
@@ -25,10 +26,10 @@ SMALL: dict[str, Any] = {
 POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
 
 
-def still(path: Path, **settings: Any) -> MessageStore:
+def still(path: Path, door: OsDoor | None = None, **settings: Any) -> MessageStore:
     """A store without threads."""
     config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
-    return open_store(path, config=config, _start_services=False)
+    return open_store(path, config=config, door=door, _start_services=False)
 
 
 def bodies(store: Any, topic: str = "T", queue_id: int = 0, at: int = 0) -> list[bytes]:

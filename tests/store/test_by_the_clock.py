@@ -20,7 +20,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
 from mqfast.store._commit_log import Bell
 from mqfast.store._os import OsDoor
-from mqfast.store.message_store import open_store
+from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -55,6 +55,58 @@ def test_the_long_interval_flushes_whatever_there_is(tmp_path: Path) -> None:
         store.put("T", b"x")
         store.log.keep_flushed(Bell(), 0.02, 0.001, 0.002, 4)
         assert store.log.flushed == store.log.written > 0
+
+
+def an_interval(store: MessageStore, least_pages: int = 4) -> None:
+    """One interval goes by: at most one flush. The first call only begins it."""
+    time.sleep(0.002)
+    store.log.keep_flushed(Bell(), 0, 0.001, NEVER, least_pages)
+
+
+@pytest.mark.parametrize(
+    "body_bytes,count,unit",
+    [
+        (1_000_000, 19, 2 << 20),  # 125 KiB into a huge page
+        (500_000, 3, 4096),  # 1.4 MiB into the first huge page: to leave all of that would be too much
+        (500_000, 2, 1),  # less than what a busy log takes
+    ],
+)
+def test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy(
+    tmp_path: Path, body_bytes: int, count: int, unit: int
+) -> None:
+    with still(tmp_path / "store", mapped_file_bytes_commit_log=64 << 20) as store:
+        an_interval(store)
+        for _ in range(count):
+            store.put("T", b"x" * body_bytes)
+        an_interval(store)
+        written = store.log.written
+        assert store.log.flushed == written - written % unit
+        an_interval(store, 1000)
+        assert store.log.flushed == written, "what was left goes with the next flush, however little it is"
+
+
+def test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too(tmp_path: Path) -> None:
+    for call in ("flush", "flush_pages"):
+        with still(tmp_path / call, mapped_file_bytes_commit_log=64 << 20) as store:
+            for _ in range(19):
+                store.put("T", b"x" * 1_000_000)
+            getattr(store.log, call)(*[4] * (call == "flush_pages"))
+            assert store.log.flushed == store.log.written
+
+
+def test_the_time_that_is_flushed_is_not_that_of_a_record_that_was_left(tmp_path: Path) -> None:
+    """The checkpoint would claim what the disk does not have."""
+    door = OsDoor()
+    with still(tmp_path / "store", door, mapped_file_bytes_commit_log=64 << 20) as store:
+        an_interval(store)
+        flushed = []
+        for ms in (1_000_000, 2_000_000, 3_000_000):
+            door.fix_clock(ms)
+            for _ in range(19 if ms < 3_000_000 else 0):
+                store.put("T", b"x" * 1_000_000)
+            an_interval(store)
+            flushed.append((store.log.flushed_timestamp, store.log.flushed == store.log.written))
+        assert flushed == [(0, False), (1_000_000, False), (2_000_000, True)]
 
 
 def test_intervals_go_on_over_several_calls(tmp_path: Path) -> None:

@@ -11,10 +11,17 @@ import mmap
 import os
 import resource
 import struct
+import sys
 from pathlib import Path
 
 import pytest
 from store.small_store import POOL, bodies, still
+
+from mqfast.store._os import OsDoor
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
+
+from hooks import msync_behind
 
 PAGEMAP = Path("/proc/self/pagemap")
 PAGE = mmap.PAGESIZE
@@ -102,7 +109,8 @@ def test_a_few_pages_are_not_worth_it(tmp_path: Path) -> None:
 
 
 def test_written_pages_of_a_queue(tmp_path: Path) -> None:
-    with still(tmp_path / "store", mapped_file_bytes_consume_queue=400_000) as store:
+    door = OsDoor()
+    with still(tmp_path / "store", door, mapped_file_bytes_consume_queue=400_000) as store:
         for number in range(10_000):
             store.put("T", b"")
             if number % 2_500 == 0:
@@ -111,9 +119,13 @@ def test_written_pages_of_a_queue(tmp_path: Path) -> None:
         path = only(tmp_path / "store" / "consumequeue" / "T" / "0")
         last = 200_000 // PAGE
         assert set(range(last + 1)) <= mapped_pages(path)
-        store._flush.flush_queues()
-        assert not mapped_pages(path) & set(range(last))
-        assert last in mapped_pages(path), "the next unit goes there"
+        meanwhile: list[set[int]] = []
+        with msync_behind(door, lambda: meanwhile.append(mapped_pages(path))):
+            store._flush.flush_queues()
+        for pages in (*meanwhile, mapped_pages(path)):
+            assert not pages & set(range(last))
+            assert last in pages, "the next unit goes there"
+        assert len(meanwhile) == 1
         store.put("T", b"another")
         store._dispatcher.step()
         assert bodies(store) == [*[b""] * 10_000, b"another"]
