@@ -109,6 +109,7 @@ cdef class ConsumeQueue:
     cdef bint _fills_fast(self) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
     cdef bint is_dirty(self) noexcept
+    cdef int64_t behind_units(self, int64_t end) noexcept
     cdef int sync_names(self, bint fresh) except -1
     cdef int _sync_names(self) except -1
     cdef int _sync_first_file(self) except -1

@@ -40,6 +40,7 @@ cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
 
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
+cdef int64_t BUSY_BYTES = 64 << 10       # a flush by the clock of so much was not the last one: it leaves the page of the last units
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
 cdef int SHORT_FILE = 1
 
@@ -689,6 +690,14 @@ cdef class ConsumeQueue:
 
     # --- flush, delete ---
 
+    cdef int64_t behind_units(self, int64_t end) noexcept:
+        """Where a flush by the clock ends while the queue is busy: before the page that units are put in, for the reason that the log's has
+        (_group_commit.pyx). The next one comes behind all units that there were at this one.
+        """
+        if self.tail is None or self.cut or end - self.flushed < BUSY_BYTES or end <= self.tail.start_offset:
+            return end
+        return end - ((end - self.tail.start_offset) & 4095)
+
     cdef bint is_dirty(self) noexcept:
         return mq_load64(&self.state.end) > self.flushed or self.cut
 
@@ -878,10 +887,23 @@ cdef class QueueTable:
         """All queues."""
         return list(self.queues.values())
 
-    def dirty(self) -> list:
-        """(queue, stream byte behind its last unit, are its names new?) of those that have something to flush."""
+    def dirty(self, bint by_clock=False) -> tuple:
+        """([(queue, stream byte up to which to flush, are its names new?)] of those that have something to flush, is a page left of any?).
+
+        Args: by_clock: leave the page that units are put in of queues that are busy; else to behind the last unit.
+        """
         cdef ConsumeQueue queue
-        return [(queue, mq_load64(&queue.state.end), queue.fresh) for queue in list(self.queues.values()) if queue.is_dirty()]
+        cdef int64_t end, to
+        cdef bint left = False
+        cdef list found = []
+        for queue in list(self.queues.values()):
+            if queue.is_dirty():
+                to = end = mq_load64(&queue.state.end)
+                if by_clock:
+                    to = queue.behind_units(end)
+                    left = left or to < end
+                found.append((queue, to, queue.fresh))
+        return found, left
 
     def __len__(self):
         return len(self.queues)

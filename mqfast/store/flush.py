@@ -54,6 +54,7 @@ class FlushService:
         self._config = config
         self._lock = Mutex()
         self._tickets: list[Ticket] = []
+        self._covered = 0  # store time of what was dispatched before the newest flush of the queues
         self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
         self.service = Service("flush", self._turn)
 
@@ -81,7 +82,7 @@ class FlushService:
         self._see_flushed()
         if time.monotonic() >= self._queues_due:
             self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
-            self.flush_queues()
+            self.flush_queues(by_clock=True)
         else:
             self.keep_few_mapped()
         self._log.reap()
@@ -98,8 +99,10 @@ class FlushService:
         self._log.flush_pages(0 if thorough else self._least_pages())
         self._see_flushed()
 
-    def flush_queues(self) -> None:
+    def flush_queues(self, *, by_clock: bool = False) -> None:
         """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered.
+
+        By the clock the page that a busy queue puts units in is left to the next flush.
 
         Does nothing once the log is latched: after a failed sync this store syncs nothing any more.
 
@@ -109,12 +112,15 @@ class FlushService:
             return
         covered = self._log.dispatched_timestamp
         try:
-            self._queues.flush()
+            self._queues.flush(by_clock)
         except StorageError as error:
             # The kernel may have dropped the pages: a second sync would say that they are durable.
             self._log.fail(error.errno or EIO)
             raise
-        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)
+        # Of what there was at the flush before nothing is left now.
+        synced = self._covered if self._queues.left_page else covered
+        self._covered = covered
+        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, synced)
         self._checkpoint.flush()
         self.keep_few_mapped()
 

@@ -91,6 +91,7 @@ class QueueStore:
         self.skipped = 0
         # Opened before the first unit: it tells of what failed since then.
         self._directory: OpenDirectory | None = None
+        self.left_page = False  # did the last flush leave one to the next?
         self.many = 64  # from so many queues on one sync of everything is less work than one a queue
         # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
         self.only_known_topics = False
@@ -398,9 +399,13 @@ class QueueStore:
 
     # --- flush, delete, close ---
 
-    def flush(self) -> int:
-        """Make all units durable; returns the bytes synced. Raises: StorageError."""
-        dirty = self.table.dirty()
+    def flush(self, by_clock: bool = False) -> int:
+        """Make all units durable; returns the bytes synced.
+
+        Args: by_clock: the page that a busy queue puts units in waits for the next flush, and ``left_page`` says so.
+        Raises: StorageError.
+        """
+        dirty, left = self.table.dirty(by_clock)
         # One sync of everything where it replaces many; not all systems have one that tells of failures.
         together = self._directory
         if len(dirty) < self.many or together is None or not together.sync_filesystem():
@@ -414,6 +419,7 @@ class QueueStore:
         done += sum(queue.flush() for queue in list(self.batch.values()))
         if bad is not None:
             raise bad
+        self.left_page = left
         return done
 
     def delete_expired(self, min_physical: int) -> int:

@@ -796,6 +796,30 @@ MUTANTS: Final = (
         ("test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there",),
     ),
     Mutant(
+        "page-of-a-unit-synced-by-the-clock",
+        _QUEUE,
+        "        return end - ((end - self.tail.start_offset) & 4095)\n",
+        "        return end\n",
+        "a put would be a fault that may wait for the filesystem's journal",
+        ("test_by_the_clock_a_busy_queue_keeps_the_page_that_its_units_come_to",),
+    ),
+    Mutant(
+        "few-units-left-too",
+        _QUEUE,
+        "self.cut or end - self.flushed < BUSY_BYTES or end",
+        "self.cut or end",
+        "a queue that rests would have its last units on the disk only when it is closed",
+        ("test_by_the_clock_a_busy_queue_keeps_the_page_that_its_units_come_to",),
+    ),
+    Mutant(
+        "units-that-were-left-claimed",
+        _FLUSH,
+        "        synced = self._covered if self._queues.left_page else covered\n",
+        "        synced = covered\n",
+        "the checkpoint claims only what a sync has covered",
+        ("test_the_checkpoint_knows_nothing_of_units_that_were_left",),
+    ),
+    Mutant(
         "queue-unmapped-to-its-end",
         _QUEUE,
         "(min(to, end) & ~<int64_t> 4095) - first)",
@@ -1171,11 +1195,11 @@ MUTANTS: Final = (
     Mutant(
         "checkpoint-before-the-sync",
         _FLUSH,
-        "        try:\n            self._queues.flush()\n",
+        "        try:\n            self._queues.flush(by_clock)\n",
         "        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)\n"
         "        self._checkpoint.flush()\n"
         "        try:\n"
-        "            self._queues.flush()\n",
+        "            self._queues.flush(by_clock)\n",
         "a power cut between the two would leave a claim that nothing covers",
         ("test_the_checkpoint_follows_the_sync_of_the_queues",),
     ),

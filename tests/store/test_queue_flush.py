@@ -103,6 +103,42 @@ def test_a_queue_of_many_files(tmp_path: Path, many: int) -> None:
         assert store._queues.flush() == 0
 
 
+def put_units(store: MessageStore, count: int) -> None:
+    for _ in range(count):
+        store.put("T", b"")
+    store._dispatcher.step()
+
+
+@pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
+def test_by_the_clock_a_busy_queue_keeps_the_page_that_its_units_come_to(tmp_path: Path, many: int) -> None:
+    """A put that comes there during the sync would wait for the filesystem. Whoever asks for a flush gets all of it."""
+    file_bytes = 150_000  # no whole number of pages
+    with still(tmp_path / "store", mapped_file_bytes_consume_queue=file_bytes) as store:
+        store._queues.many = many
+        put_units(store, 10_000)
+        store._flush.flush_queues(by_clock=True)
+        assert flushed(store, 1) == [file_bytes + (200_000 - file_bytes) // 4096 * 4096]
+        put_units(store, 10)
+        store._flush.flush_queues(by_clock=True)
+        assert flushed(store, 1) == [200_200], "few units are all of them"
+        put_units(store, 10_000)
+        store._flush.flush_queues()
+        assert flushed(store, 1) == [400_200]
+        assert len(bodies(store)) == 20_010
+
+
+def test_the_checkpoint_knows_nothing_of_units_that_were_left(tmp_path: Path) -> None:
+    door = OsDoor()
+    with still(tmp_path / "store", door, mapped_file_bytes_consume_queue=6_000_000) as store:
+        known = []
+        for ms, count in ((1_000_000, 10_000), (2_000_000, 10_000), (3_000_000, 10), (4_000_000, 0)):
+            door.fix_clock(ms)
+            put_units(store, count)
+            store._flush.flush_queues(by_clock=True)
+            known.append(store._checkpoint.logics_msg_timestamp)
+        assert known == [0, 1_000_000, 3_000_000, 3_000_000]
+
+
 @pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
 def test_a_file_that_was_cut_short_costs_the_other_queues_nothing(tmp_path: Path, many: int) -> None:
     """The error names it each time, and all others are durable, those behind it as well."""
@@ -152,7 +188,7 @@ def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_t
         queue.make_room(at)
         queue.put(0, 100, 0, at)
         table.insert(queue)
-    flush_queues(table.dirty())
+    flush_queues(table.dirty()[0])
     other.put(100, 100, 0, 1)
     cut.cut_to(0)
     assert not cut.file_list
@@ -163,10 +199,10 @@ def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_t
             cut.put(200, 100, 0, 0)
 
     with msync_behind(sim.door, first_unit):
-        flush_queues(table.dirty())
+        flush_queues(table.dirty()[0])
     assert cut.file_list
     assert cut.flushed_bytes == 0
-    flush_queues(table.dirty())
+    flush_queues(table.dirty()[0])
     assert cut.flushed_bytes == 20
     image = Path(sim.root).parent / "image"
     sim.image(str(image), STRICT)
