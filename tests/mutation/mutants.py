@@ -286,7 +286,7 @@ MUTANTS: Final = (
         _GROUP,
         "            failed = _lead_and_let_go(s, target, False)\n",
         "            failed = _lead_and_let_go(s, target, True)\n",
-        "what somebody waits for is on the disk when he goes on",
+        "whoever waits would wait for two syncs",
         ("test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too",),
         seconds=60,
     ),

@@ -92,6 +92,7 @@ def test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too(tmp_
                 store.put("T", b"x" * 1_000_000)
             getattr(store.log, call)(*[4] * (call == "flush_pages"))
             assert store.log.flushed == store.log.written
+            assert store.stats()["sync_calls"] == 1, "in one sync"
 
 
 def test_the_time_that_is_flushed_is_not_that_of_a_record_that_was_left(tmp_path: Path) -> None:
