@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store.small_store import POOL, eventually, still
+from store.small_store import POOL, bodies, eventually, still
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -25,7 +25,7 @@ from mqfast.store.message_store import MessageStore, open_store
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import msync_behind
-from simulation import Sim
+from simulation import STRICT, Sim, in_real_time
 
 NEVER = 1000.0
 
@@ -108,6 +108,33 @@ def test_the_time_that_is_flushed_is_not_that_of_a_record_that_was_left(tmp_path
             an_interval(store)
             flushed.append((store.log.flushed_timestamp, store.log.flushed == store.log.written))
         assert flushed == [(0, False), (1_000_000, False), (2_000_000, True)]
+
+
+def test_a_power_cut_behind_flushes_by_the_clock_takes_what_they_left_and_no_more(tmp_path: Path) -> None:
+    """What the log says is flushed is recovered, to its last whole record, with its units."""
+    sizes = {"mapped_file_bytes_commit_log": 8 << 20, "mapped_file_bytes_consume_queue": 150_000}
+    with (
+        in_real_time(tmp_path) as sim,
+        still(Path(sim.root) / "store", sim.door, prefault_window_bytes=0, **sizes) as store,
+    ):
+        an_interval(store)
+        ends = []
+        for turn in range(3):
+            for _ in range(5000):
+                ends.append(store.put("T", b"%d" % len(ends) + b"x" * 300).physical_offset)
+            ends.append(store.log.written)
+            store._dispatcher.step()
+            an_interval(store)
+            store._flush.flush_queues(by_clock=True)
+            flushed = store.log.flushed
+            assert flushed < store.log.written, "nothing was left: the test does not show what it should"
+            sim.image(str(tmp_path / str(turn)), STRICT)
+            with still(tmp_path / str(turn) / "store", **sizes) as image:
+                assert image.log.written == max(end for end in ends if end <= flushed)
+                found = bodies(image)
+            assert found == [b"%d" % number + b"x" * 300 for number in range(len(found))]
+            ends.pop()
+            assert len(found) == sum(end <= flushed for end in ends[1:])
 
 
 def test_intervals_go_on_over_several_calls(tmp_path: Path) -> None:
