@@ -187,17 +187,19 @@ def _chunk(load: Load, budget: int) -> tuple[int, int]:
     """Returns: puts of a thread between two looks at the clock and at the end of the log; and bytes of log, at most,
     between two looks of all threads, each with the rest of a file that takes no more.
 
-    Raises: UsageError when half of the budget is not enough for that.
+    Raises: UsageError when the budget is not enough for that twice.
     """
     record = load.size + _RECORD_BYTES
     # With sync flush each put is a disk access, so the clock may be asked after each.
     most = 1 if load.flush == "sync" else _CHUNK
     chunk = max(1, min(most, _CHUNK_BYTES // record, budget // (8 * load.threads * record)))
     step = load.threads * (chunk + 1) * record
-    if 2 * step > budget:
+    least = load.queues * _RECORD_BYTES + 2 * step  # a first message makes each queue
+    if least > budget:
         raise UsageError(
-            f"max_bytes: expected at least {2 * step:,} bytes of log for {load.threads} threads that put"
-            f" {load.size:,} bytes each, found {budget:,}, the least of max_bytes and of what the disk has room for"
+            f"max_bytes: expected at least {least:,} bytes of log for {load.threads} threads that put"
+            f" {load.size:,} bytes each, and {load.queues} queues; found {budget:,},"
+            " the least of max_bytes and of what the disk has room for"
         )
     return chunk, step
 
@@ -233,7 +235,7 @@ def run(path: str | os.PathLike[str], load: Load, progress: Callable[[float], No
                 store.put(_TOPIC, b"", queue_id, wait_store_ok=False)
             store.flush()
             start = store.log.written
-            half = budget // 2 - step
+            half = (budget - start) // 2 - step
             counted = _Phase(store, load, load.seconds / 2, chunk, start + half)
             seconds = counted.run(False, part(0.0))
             flushing = time.perf_counter()

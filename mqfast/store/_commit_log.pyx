@@ -257,7 +257,7 @@ cdef class CommitLog:
 
     @property
     def flushed(self) -> int:
-        """Physical offset up to which the disk has the log."""
+        """Physical offset up to which the disk has the log; after a flush by the clock it may lie inside a record."""
         return mq_load64(&self.state.flushed)
 
     @property

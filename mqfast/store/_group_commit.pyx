@@ -210,7 +210,8 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     """Sync everything that is written, by the clock without the page that puts are in, and say whom that covers. The flush lock is held."""
     cdef uint32_t group = s.group + 1, before = s.group_arrivals
     cdef int64_t timestamp, written, end, began
-    _gather(s)
+    if not by_clock:
+        _gather(s)
     s.group_arrivals = mq_load32(&s.arrivals)       # before `written`: whoever is counted is covered
     # a timestamp read before `written` belongs to a record at or before it
     timestamp = mq_load64(&s.last_store_timestamp)

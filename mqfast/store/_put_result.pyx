@@ -1,7 +1,7 @@
 """What a put answers: where its message was stored, one or many, and the ticket of one that is not awaited.
 
-Nothing here may be made between an append and its answer: what raises MemoryError then has stored a message that nobody hears of. So a put
-makes its result before it appends (_put.pyx), and what costs more than an assignment is made when asked for.
+A result must never be made behind its append: who meets MemoryError there has stored a message that nobody hears of. A put makes its result
+first (_put.pyx) and then only assigns; message ids and the results of a batch are made when asked for.
 """
 
 cimport cython

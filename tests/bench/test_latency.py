@@ -77,11 +77,10 @@ def test_a_turn_has_a_lead_that_does_not_count(latency: ModuleType) -> None:
         nonlocal calls
         calls += 1
 
-    due, call, counted = latency.turn(put, 10, 500, 0.2)
+    due, call, _ = latency.turn(put, 10, 500, 0.2)
     assert len(due) == len(call) == 100
     assert min(call) > 0
     assert calls == latency.WARM_UP + 500 * latency.LEAD_S + 100
-    assert counted["steal_ms"] >= 0
 
 
 def test_gates_follow_the_noise(latency: ModuleType) -> None:

@@ -121,12 +121,14 @@ def test_no_load_writes_more_than_its_budget(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_body_that_is_too_large_for_the_budget(tmp_path: Path) -> None:
-    """It is refused before anything is written."""
+def test_bodies_or_queues_that_are_too_much_for_the_budget(tmp_path: Path) -> None:
+    """They are refused before anything is written."""
     with pytest.raises(UsageError, match="size"):
         Load(size=-1)
     with pytest.raises(UsageError, match=r"max_bytes: expected at least .* found 25,165,824"):
         run(tmp_path, Load(size=5 << 20, seconds=0.1, threads=2, max_bytes=24 << 20))
+    with pytest.raises(UsageError, match="100000 queues; found 16,777,216"):
+        run(tmp_path, Load(queues=100_000, seconds=0.1, max_bytes=16 << 20))
     assert list(tmp_path.iterdir()) == []
 
 
