@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
 from mqfast.store._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState
-from mqfast.store._os cimport crc32_copy, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_store64, mq_wall_ms
+from mqfast.store._os cimport crc32_copy, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_store32, mq_store64, mq_wall_ms
 
 cdef struct Appended:
     int64_t physical_offset
@@ -64,9 +64,12 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
         memcpy(at + 5, key, key_bytes)
         at[5 + key_bytes] = 2
     mq_publish32(p, total)
-    if in_place and queue_put(q, physical, total, t.tags_code, q.next_offset) == PUT_DONE:
-        q.last_store_timestamp = now
-        mq_store64(&s.dispatched, physical + total)
+    if in_place:
+        if queue_put(q, physical, total, t.tags_code, q.next_offset) == PUT_DONE:
+            q.last_store_timestamp = now
+            mq_store64(&s.dispatched, physical + total)
+        else:
+            mq_store32(&s.unplaced, 1)
     out.physical_offset = physical
     out.queue_offset = q.next_offset
     out.store_timestamp = now

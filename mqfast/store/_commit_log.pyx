@@ -145,6 +145,7 @@ cdef class CommitLog:
         self.hide_unflushed = hide_unflushed
         self.prefault_window = prefault_window
         self.state.os = door.os
+        self.state.borrowed = -1
         self.state.crc_property = crc_property
         self.state.inline_dispatch = inline_dispatch
 
@@ -482,7 +483,10 @@ cdef class CommitLog:
         mq_store64(&self.reap_head, mq_load64(&s.pending_head))
         # not by the length of `retained`: a roll under way has put its file there and may still wait for the put lock
         while len(self.retained) > 1 and self.reaped < mq_load64(&self.reap_head):
-            file = self.retained.pop(0)
+            file = self.retained[0]
+            if file.buffer != NULL and mq_load64(&s.borrowed) == file.start_offset:
+                break                   # the dispatcher reads in it, for some milliseconds
+            self.retained.pop(0)
             self.reaped += 1
             if file.buffer != NULL:
                 self.pool.give_back(file)
@@ -617,7 +621,9 @@ cdef class CommitLog:
         self.state.committed = self.state.written
 
     def nap(self, Bell bell, double seconds, bint undispatched=False) -> bool:
-        """Sleep without the GIL until the bell rings, the time is over, or (``undispatched``) there is something to dispatch.
+        """Sleep without the GIL until the bell rings, the time is over, or (``undispatched``) there is something to dispatch: records that
+        readers may see, or, with a pool, some whose put found no room for a unit. Those would grow to a whole commit interval's before they
+        are committed, and puts put no unit themselves until the dispatcher has caught up with them.
 
         Looks every millisecond at first; when 30 of them brought nothing to dispatch, every 10 ms while the log moves (puts
         dispatch themselves then, and each look takes time from them), every 20 ms while it does not. Returns: is there something to dispatch?
@@ -631,7 +637,7 @@ cdef class CommitLog:
             while mq_load32(&bell.word) == seen:
                 # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
                 limit = readable(s, sync)
-                if undispatched and mq_load64(&s.dispatched) < limit:
+                if undispatched and (mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) and not sync)):
                     break
                 left = until - s.os.monotonic_ns(s.os)
                 if left <= 0:
@@ -644,7 +650,7 @@ cdef class CommitLog:
                 futex_wait(&bell.word, seen, min(left, step))
         bell.seen = mq_load32(&bell.word)
         limit = readable(s, sync)
-        return mq_load64(&s.dispatched) < limit
+        return mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) != 0 and not sync)
 
     def nap_until_written(self, Bell bell, int64_t end, double seconds) -> None:
         """Sleep without the GIL until the bell rings, the time is over, or the log was written up to ``end``; looks every 50 ms."""

@@ -15,9 +15,9 @@ from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store._log_state cimport LogState
+from mqfast.store._log_state cimport LOG_FAILED, LogState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, breathe_before, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, breathe_before, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -135,10 +135,12 @@ cdef bint _has_more(Walk *w) noexcept nogil:
         if w.limit - w.at <= 2 * HAND_OVER and (not pooled or (s.file_bytes != 0 and s.file_start == w.file_start)):
             w.holding = True
             if pooled:
-                w.mapping = w.base
-                w.base = s.base
+                _look_into(w, s.base)
             return True
         unlock(&s.lock)
+    if pooled and _borrow(w):
+        return True
+    _let_go(w)
     if pooled:
         commit_up_to(s, limit)
         limit = readable(s, False)
@@ -146,13 +148,38 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     return limit > w.at
 
 
+cdef inline void _look_into(Walk *w, const uint8_t *buffer) noexcept nogil:
+    if w.mapping == NULL:
+        w.mapping = w.base
+        w.base = buffer
+
+
+cdef bint _borrow(Walk *w) noexcept nogil:
+    """Read on in the pool's buffer, up to what is written now. False: it is not this file's any more, or nothing came since.
+
+    A commit of all that a fast thread puts in an interval takes so long that another interval's has come by then: the dispatcher would be
+    hundreds of milliseconds behind, in which no put puts its unit itself.
+    """
+    cdef LogState *s = w.follow
+    cdef bint there
+    lock(&s.lock)
+    there = s.file_bytes != 0 and s.file_start == w.file_start and not mq_load32(&s.flags) & LOG_FAILED
+    if there:
+        mq_store64(&s.borrowed, s.file_start)       # before the log can roll: `reap` sees it
+        w.limit = s.written
+        _look_into(w, s.base)
+    unlock(&s.lock)
+    return there and w.limit > w.at
+
+
 cdef inline void _let_go(Walk *w) noexcept nogil:
+    if w.mapping != NULL:
+        w.base = w.mapping
+        w.mapping = NULL
+        w.same_bytes = w.known_bytes = -1       # they stood in the buffer, which may now be given back
+        mq_store64(&w.follow.borrowed, -1)
     if w.holding:
         w.holding = False
-        if w.mapping != NULL:
-            w.base = w.mapping
-            w.mapping = NULL
-            w.same_bytes = w.known_bytes = -1       # they stood in the buffer, which may now be given back
         unlock(&w.follow.lock)
 
 
@@ -169,10 +196,13 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
     if w.follow != NULL and w.records == 0:         # once in a step, not for each queue that has to be made
         breathe_before(w.limit - w.at)
+    if w.follow != NULL and readable(w.follow, w.hide_unflushed) < w.limit and not _borrow(w):
+        commit_up_to(w.follow, w.limit)
+        w.limit = readable(w.follow, w.hide_unflushed)
     while True:
         stop = _records(w, table, x, indexing)
         _show(w)
-        if w.mapping == NULL or stop == AT_LIMIT:
+        if w.mapping == NULL or stop == AT_LIMIT or stop == NO_ROOM:        # room is made for a queue, whatever its record says
             break
         # whatever this record needs, it is read where it can be read without the put lock
         _let_go(w)
@@ -311,11 +341,16 @@ cdef class Dispatcher:
         cdef Walk w
         cdef int stop = AT_LIMIT
         cdef int64_t begun
-        cdef bint follow = limit < 0
+        cdef bint follow = limit < 0, unplaced
         if follow:
             limit = readable(&log.state, log.hide_unflushed)
         take(self.mutex)
         try:
+            unplaced = follow and mq_load32(&log.state.unplaced)
+            if unplaced:
+                mq_store32(&log.state.unplaced, 0)
+            if unplaced and mq_load64(&log.state.dispatched) >= limit:
+                limit = mq_load64(&log.state.written)
             if mq_load64(&log.state.dispatched) >= limit:
                 return 0
             if self.error is not None:
@@ -352,6 +387,8 @@ cdef class Dispatcher:
                 raise self.error
             if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
                 mq_cas64(&log.state.dispatched, begun, w.at)
+            if unplaced and w.records and not w.keyed and mq_load64(&log.state.dispatched) < mq_load64(&log.state.written):
+                mq_store32(&log.state.unplaced, 1)      # not caught up yet: puts still put no unit
             return w.records
         finally:
             if follow:

@@ -45,6 +45,7 @@ cdef struct LogState:
     bint crc_property
     bint pooled
     # commit and flush: other lines
+    uint32_t unplaced               # 1: a put found no room for its unit: it and those after it wait for the dispatcher
     int64_t padding[4]
     uint32_t flush_lock             # its holder syncs for everybody
     uint32_t commit_lock
@@ -64,6 +65,7 @@ cdef struct LogState:
     int64_t led_end                 # what was written when the newest sync began, which may have left the last page of it
     int64_t led_timestamp           # store timestamp of a record before that
     int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
+    int64_t borrowed                # start of the file in whose pool buffer the dispatcher reads, -1: none. Set under the put lock
     int64_t prefaulted              # physical offset up to which pages were made writable ahead
     int64_t sync_calls
     int64_t synced_bytes

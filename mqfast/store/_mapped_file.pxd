@@ -31,7 +31,8 @@ cdef class MappedFile:
     cdef uint8_t *hold(self) except NULL
     cdef void release(self) noexcept
     cdef int map(self) except -1
-    cdef int mapped_at(self, void *address) except -1
+    cdef mq_guarded *guard(self, void *address, const char *kept_name, mq_latch *kept_latch) noexcept nogil
+    cdef int mapped_at(self, void *address, mq_guarded *guarded) except -1
     cdef int check_damage(self) except -1   # after every read through the mapping, and before a result of it is believed
     cdef void watch(self, Latch latch) noexcept
     cdef void unmap(self) noexcept

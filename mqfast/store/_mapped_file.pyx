@@ -29,6 +29,8 @@ from mqfast.store._os cimport (
     guard_add,
     guard_remove,
     guard_watch,
+    mq_guarded,
+    mq_latch,
     mq_load32,
     mq_os,
     mq_stat,
@@ -135,7 +137,7 @@ cdef class MappedFile:
         room: as if ``grow`` had been called up to there, but none where the disk has not so much.
         Raises: DiskFull, StorageError; no half file is left behind.
         Durability: the file and its directory entry are synced before this returns; not without ``durable``: the caller does that later.
-        GIL: released, once for the file and once for its pages: a thread that computes lets it wait 5 ms each time that it wants it back.
+        GIL: released, once for everything: a thread that computes lets it wait 5 ms each time that it wants it back.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
         cdef bytes encoded = _os.fsencode(path), parent = _os.path.dirname(encoded)
@@ -146,7 +148,10 @@ cdef class MappedFile:
         cdef Step step = OPEN
         cdef int64_t allocated = file_bytes
         cdef void *address = NULL
+        cdef mq_guarded *guarded = NULL
+        cdef const char *kept_name
         file._init(door, path, start_offset, file_bytes, True)
+        kept_name = <const char *> file.native_path
         with nogil:
             rc = _make(os, name, directory, file_bytes, whole, durable, &fd, &step)
             if rc >= 0 and not whole:
@@ -155,6 +160,11 @@ cdef class MappedFile:
                     allocated = 0
             if rc >= 0:     # a new mapping waits for whoever makes pages ready, who may wait for the journal of the filesystem
                 rc_map = os.mmap(os, fd, file_bytes, MQ_READ_WRITE, &address)
+                if rc_map >= 0:
+                    guarded = file.guard(address, kept_name, NULL)
+                    if guarded != NULL and not whole and allocated:
+                        breathe_before(allocated)
+                        populate(os, address, allocated)
         if fd < 0:
             raise os_error(rc, _STEPS[step], path)
         file.fd = fd
@@ -163,12 +173,8 @@ cdef class MappedFile:
                 raise os_error(rc, _STEPS[step], path if step != SYNC_NAME else _os.fsdecode(parent))
             check(rc_map, "mmap", path)
             file.allocated = allocated
-            file.mapped_at(address)
-            if not whole and allocated:
-                with nogil:
-                    breathe_before(allocated)
-                    populate(os, file.base, allocated)
-                file.check_damage()
+            file.mapped_at(address, guarded)
+            file.check_damage()
         except BaseException:
             file.close_fd()
             os.unlink(os, name)
@@ -232,16 +238,19 @@ cdef class MappedFile:
         if opened:
             self.close_fd()
         check(rc, "mmap", self.path)
-        return self.mapped_at(address)
+        return self.mapped_at(address, self.guard(address, <const char *> self.native_path, NULL if self.latch is None else &self.latch.c))
 
-    cdef int mapped_at(self, void *address) except -1:
-        global live_mappings
+    cdef mq_guarded *guard(self, void *address, const char *kept_name, mq_latch *kept_latch) noexcept nogil:
+        """Before a page of the mapping is touched. Returns: for ``mapped_at``; NULL without memory."""
         self.damage.hits = 0
-        self.guarded = guard_add(address, self.file_bytes, <const char *> self.native_path, &self.damage,
-                                 NULL if self.latch is None else &self.latch.c)
-        if self.guarded == NULL:
+        return guard_add(address, self.file_bytes, kept_name, &self.damage, kept_latch)
+
+    cdef int mapped_at(self, void *address, mq_guarded *guarded) except -1:
+        global live_mappings
+        if guarded == NULL:
             self.os.munmap(self.os, address, self.file_bytes)
             raise MemoryError()
+        self.guarded = guarded
         self.base = <uint8_t *> address
         live_mappings += 1
         return 0

@@ -15,6 +15,8 @@ import pytest
 from store.small_store import POOL, bodies, still
 
 from mqfast.config import StoreConfig
+from mqfast.errors import StoreFailed
+from mqfast.store._commit_log import Bell
 from mqfast.store.message_store import MessageStore, open_store
 
 # What a record may need beside a unit where its queue has room for one.
@@ -84,15 +86,75 @@ def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> Non
         assert bodies(store)[-2:] == [b"in the buffer only", b"by its put"]
 
 
-def test_much_that_is_not_committed_is_committed_first(tmp_path: Path) -> None:
+def test_much_that_is_not_committed_is_read_from_the_buffer(tmp_path: Path) -> None:
+    """A commit of it would take as long as it takes to put as much again."""
     with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
         committed = fall_back(store)
-        for _ in range(30):
+        for _ in range(30):  # of 20 units a file: room has to be made on the way
             store.put("T", b"z" * 1000)
         store._dispatcher.step()
-        assert store.log.dispatched == store.log.written
-        assert store.log.committed > committed
+        assert store.log.dispatched == store.log.written > store.log.committed == committed
+        store.put("T", b"by its put")
+        assert store.log.dispatched == store.log.written > store.log.committed == committed
         assert len(bodies(store)) == store.put_count
+
+
+def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(tmp_path: Path) -> None:
+    """Where nothing is committed for 200 ms, puts would leave their units to it for as long."""
+    bell = Bell()
+    with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
+        committed = store.log.committed
+        assert not store.log.nap(bell, 0.0, True)
+        while store.log.dispatched == store.log.written:
+            store.put("T", b"y")
+        assert store.log.nap(bell, 0.0, True)
+        assert store._dispatcher.step() == 1
+        assert store.log.dispatched == store.log.written > store.log.committed == committed
+        assert not store.log.nap(bell, 0.0, True)
+        store.put("T", b"for the dispatcher", keys="k")  # that waits for the commit: its entry names what readers may see
+        assert not store.log.nap(bell, 0.0, True)
+
+
+def test_what_a_walk_leaves_behind_puts_without_room_is_gone_on_with_at_once(tmp_path: Path) -> None:
+    bell = Bell()
+    with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
+        committed = store.log.commit()
+        store._dispatcher.step()
+        while store.log.dispatched == store.log.written:
+            store.put("T", b"y")
+        written = store.log.written
+        make_room = store._queues.keep_few_tails
+        monkey = pytest.MonkeyPatch()
+
+        def and_one_more() -> None:
+            make_room()
+            store.put("T", b"meanwhile")
+
+        store._dispatcher.follow_bytes = 0
+        monkey.setattr(store._queues, "keep_few_tails", and_one_more)
+        assert store._dispatcher.step() == 2
+        monkey.undo()
+        assert written < store.log.dispatched
+        assert store.log.committed == committed
+
+
+def test_a_log_that_failed_does_not_keep_the_dispatcher_awake(sim: Any) -> None:
+    config = StoreConfig.tiny(**POOL, mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400)
+    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store.put("T", b"first")
+    store.log.commit()
+    store._dispatcher.step()
+    while store.log.dispatched == store.log.written:
+        store.put("T", b"y")
+    sim.fault("pwrite", 1, errno.EIO)
+    with pytest.raises(StoreFailed):
+        store.log.commit()
+    dispatched = store.log.dispatched
+    assert store._dispatcher.step() == 0
+    assert not store.log.nap(Bell(), 0.0, True)
+    assert store.log.dispatched == dispatched < store.log.written
+    sim.heal()
+    store.close()
 
 
 @pytest.mark.parametrize("need", NEEDS)
@@ -154,7 +216,7 @@ def test_a_commit_that_fails_in_between_latches_and_is_no_damage(sim: Any) -> No
     store._dispatcher.step()
     committed = fall_back(store)
     store.put("T", b"y")
-    store.put("New", b"a queue")  # has to be read from the file
+    store.put("T", b"a key", keys="k")  # has to be read from the file
     sim.fault("pwrite", 1, errno.EIO)
     store._dispatcher.step()
     assert store.log.error_number == errno.EIO
