@@ -85,6 +85,13 @@ cdef int64_t DISPATCH_LOOKS = 30
 cdef int64_t PREFAULT_LOOKS = 100
 
 
+cdef inline bint _is_wanted(LogState *s, bint sync) noexcept nogil:
+    """Is there something to dispatch?"""
+    # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
+    cdef int64_t limit = readable(s, sync)
+    return mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) != 0 and not sync)
+
+
 cdef inline int64_t _prefault_nap(int64_t left, int64_t taken, int64_t nap) noexcept nogil:
     """How long to sleep when `taken` bytes went in the last nap, and `left` may still go: 1 to 4 ms, with a rate eight times as high in mind."""
     return max(NAP_NS, min(4 * NAP_NS, nap * max(left, 0) // (8 * max(taken, 1))))
@@ -631,13 +638,11 @@ cdef class CommitLog:
         cdef LogState *s = &self.state
         cdef bint sync = self.hide_unflushed
         cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
-        cdef int64_t left, step, limit, looks = 0, last = -1
+        cdef int64_t left, step, looks = 0, last = -1
         cdef uint32_t seen = bell.seen
         with nogil:
             while mq_load32(&bell.word) == seen:
-                # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
-                limit = readable(s, sync)
-                if undispatched and (mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) and not sync)):
+                if undispatched and _is_wanted(s, sync):
                     break
                 left = until - s.os.monotonic_ns(s.os)
                 if left <= 0:
@@ -649,8 +654,7 @@ cdef class CommitLog:
                     last = mq_load64(&s.written)
                 futex_wait(&bell.word, seen, min(left, step))
         bell.seen = mq_load32(&bell.word)
-        limit = readable(s, sync)
-        return mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) != 0 and not sync)
+        return _is_wanted(s, sync)
 
     def nap_until_written(self, Bell bell, int64_t end, double seconds) -> None:
         """Sleep without the GIL until the bell rings, the time is over, or the log was written up to ``end``; looks every 50 ms."""

@@ -774,7 +774,7 @@ MUTANTS: Final = (
     Mutant(
         "pool-waits-for-the-commit",
         _LOG,
-        "(mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) and not sync))",
+        "mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) != 0 and not sync)",
         "mq_load64(&s.dispatched) < limit",
         "puts would leave their units to the dispatcher for a whole commit interval",
         ("test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit",),
