@@ -111,31 +111,8 @@ def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(
         assert store._dispatcher.step() == 1
         assert store.log.dispatched == store.log.written > store.log.committed == committed
         assert not store.log.nap(bell, 0.0, True)
-        store.put("T", b"for the dispatcher", keys="k")  # that waits for the commit: its entry names what readers may see
+        store.put("T", b"for the dispatcher", keys="k")  # its entry names what readers may see: that is after the commit
         assert not store.log.nap(bell, 0.0, True)
-
-
-def test_what_a_walk_leaves_behind_puts_without_room_is_gone_on_with_at_once(tmp_path: Path) -> None:
-    bell = Bell()
-    with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
-        committed = store.log.commit()
-        store._dispatcher.step()
-        while store.log.dispatched == store.log.written:
-            store.put("T", b"y")
-        written = store.log.written
-        make_room = store._queues.keep_few_tails
-        monkey = pytest.MonkeyPatch()
-
-        def and_one_more() -> None:
-            make_room()
-            store.put("T", b"meanwhile")
-
-        store._dispatcher.follow_bytes = 0
-        monkey.setattr(store._queues, "keep_few_tails", and_one_more)
-        assert store._dispatcher.step() == 2
-        monkey.undo()
-        assert written < store.log.dispatched
-        assert store.log.committed == committed
 
 
 def test_a_log_that_failed_does_not_keep_the_dispatcher_awake(sim: Any) -> None:
