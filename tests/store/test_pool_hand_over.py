@@ -111,7 +111,7 @@ def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(
         assert store._dispatcher.step() == 1
         assert store.log.dispatched == store.log.written > store.log.committed == committed
         assert not store.log.nap(bell, 0.0, True)
-        store.put("T", b"for the dispatcher", keys="k")  # its entry names what readers may see: that is after the commit
+        store.put("T", b"for the dispatcher", keys="k")  # its index entry is for readers: not before the commit
         assert not store.log.nap(bell, 0.0, True)
 
 
