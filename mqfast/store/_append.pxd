@@ -21,35 +21,26 @@ cdef struct Template:
     bint dispatch_later             # a topic whose units are not put with the record
     int64_t tags_code
 
-# Lock held by the caller for these. The first stands here so that the loops of a put and of a batch contain it: a call in between costs 34 instructions.
-cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const uint8_t *body, int32_t body_bytes, const uint8_t *key,
-                           int32_t key_bytes, int64_t now, Appended *out) noexcept nogil:
-    """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields.
+# The bodies of a batch: one by one, or the rows of an array, which stand at equal distances and have the same size.
+cdef struct BodyList:
+    const uint8_t **at              # NULL: rows
+    int32_t *sizes
+    const uint8_t *rows
+    int64_t step
+    int32_t row_bytes
 
-    key: behind the template's properties, or NULL; its unit is left to dispatch. now: its store time, or -1 for the clock's. Copy and CRC
-    are one pass that reads each byte once, so that they agree even when the caller's buffer changes meanwhile; into cold log memory the
-    pass costs no more than the copy alone.
+# Lock held by the caller for these. The first two stand here so that the loops of a put and of a batch contain them: a call in between costs 34
+# instructions.
+cdef inline void write_record(uint8_t *p, const Template *t, const uint8_t *body, int32_t body_bytes, const uint8_t *key, int32_t key_bytes,
+                              int32_t total, int64_t queue_offset, int64_t physical, int64_t now) noexcept nogil:
+    """A version 1 record with IPv4 hosts and constant header: copy the template, patch six fields, and the size word last.
+
+    key: behind the template's properties, or NULL. Copy and CRC are one pass that reads each byte once, so that they agree even when the
+    caller's buffer changes meanwhile; into cold log memory the pass costs no more than the copy alone.
     """
-    cdef int32_t total = 88 + body_bytes + t.tail_bytes + (key_bytes + 6 if key != NULL else 0)
-    cdef int64_t physical = s.written
-    cdef int64_t position = physical - s.file_start
-    cdef bint in_place
-    cdef uint8_t *p
     cdef uint8_t *at
-    if position + total + BLANK_BYTES > s.file_bytes:
-        return APPEND_NO_ROOM
-    # nothing older waits for the dispatcher, which then leaves the queue's unit to the put: only now may its fields be looked at
-    in_place = s.inline_dispatch and key == NULL and not t.dispatch_later and mq_load64(&s.dispatched) == physical
-    if in_place:
-        mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
-    if now < 0:
-        now = mq_wall_ms(s.os, &s.tick)
-    if now < s.last_store_timestamp:
-        now = s.last_store_timestamp
-    mq_store64(&s.lock_since_ms, now)
-    p = s.base + position
     memcpy(p + 4, t.header + 4, 84)
-    mq_put64(p + 20, q.next_offset)
+    mq_put64(p + 20, queue_offset)
     mq_put64(p + 28, physical)
     mq_put64(p + 40, now)
     mq_put64(p + 56, now)
@@ -64,6 +55,29 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
         memcpy(at + 5, key, key_bytes)
         at[5 + key_bytes] = 2
     mq_publish32(p, total)
+
+
+cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const uint8_t *body, int32_t body_bytes, const uint8_t *key,
+                           int32_t key_bytes, int64_t now, Appended *out) noexcept nogil:
+    """One record; with a key its unit is left to dispatch. now: its store time, or -1 for the clock's."""
+    cdef int32_t total = 88 + body_bytes + t.tail_bytes + (key_bytes + 6 if key != NULL else 0)
+    cdef int64_t physical = s.written
+    cdef int64_t position = physical - s.file_start
+    cdef bint in_place
+    cdef uint8_t *p
+    if position + total + BLANK_BYTES > s.file_bytes:
+        return APPEND_NO_ROOM
+    # nothing older waits for the dispatcher, which then leaves the queue's unit to the put: only now may its fields be looked at
+    in_place = s.inline_dispatch and key == NULL and not t.dispatch_later and mq_load64(&s.dispatched) == physical
+    if in_place:
+        mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
+    if now < 0:
+        now = mq_wall_ms(s.os, &s.tick)
+    if now < s.last_store_timestamp:
+        now = s.last_store_timestamp
+    mq_store64(&s.lock_since_ms, now)
+    p = s.base + position
+    write_record(p, t, body, body_bytes, key, key_bytes, total, q.next_offset, physical, now)
     if in_place:
         if queue_put(q, physical, total, t.tags_code, q.next_offset) == PUT_DONE:
             q.last_store_timestamp = now
@@ -89,6 +103,6 @@ cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:
     """May nothing be appended for this queue: the log takes nothing now, or the queue's topic was deleted?"""
     return mq_load32(&s.flags) != 0 or q.deleted
 # Not held for these.
-cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint prefault, const uint8_t **at, int32_t *sizes,
-                            Appended *out, Py_ssize_t start, Py_ssize_t n) noexcept nogil
+cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint prefault, const BodyList *bodies, Appended *out,
+                            Py_ssize_t start, Py_ssize_t n) noexcept nogil
 cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk) noexcept nogil

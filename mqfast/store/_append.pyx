@@ -9,7 +9,7 @@ that sees `written` therefore sees the record whole; a reader in another process
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
-from mqfast.store._consume_queue cimport QueueState
+from mqfast.store._consume_queue cimport UNIT_BYTES, QueueState
 from mqfast.store._group_commit cimport latch
 from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState
 from mqfast.store._os cimport (
@@ -19,7 +19,10 @@ from mqfast.store._os cimport (
     mq_cas64,
     mq_load64,
     mq_or32,
+    mq_prefetchw,
     mq_publish32,
+    mq_put32,
+    mq_put64,
     mq_store64,
     mq_wall_ms,
     populate,
@@ -78,17 +81,79 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
 
 # --- it is not held ---
 
-cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint prefault, const uint8_t **at, int32_t *sizes,
-                            Appended *out, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
+cdef inline int32_t _size(const BodyList *bodies, Py_ssize_t i) noexcept nogil:
+    return bodies.row_bytes if bodies.at == NULL else bodies.sizes[i]
+
+
+cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const BodyList *bodies, Appended *out, Py_ssize_t start,
+                            Py_ssize_t end, int64_t now) noexcept nogil:
+    """Append from start on what append_one would append without a second thought, and say so once for all; returns where it stopped: at
+    once, where one needs that thought. The put lock is held.
+
+    What the positions say, and the units that the queue's end says, come at the end of the run: until then nobody looks there.
+    """
+    cdef int64_t physical = s.written, number = q.next_offset, unit_end = q.end
+    cdef int64_t last = s.file_start + s.file_bytes - BLANK_BYTES
+    cdef int32_t size, total
+    cdef Py_ssize_t i = start
+    cdef uint8_t *p
+    cdef uint8_t *unit = NULL
+    cdef bint in_place = s.inline_dispatch and not t.dispatch_later and mq_load64(&s.dispatched) == physical
+    if in_place:
+        if number * UNIT_BYTES != unit_end or q.max_physical > physical:
+            return start
+        end = min(end, start + <Py_ssize_t> ((q.room_end - unit_end) // UNIT_BYTES))
+        unit = q.units + (unit_end - q.file_start)
+    if now < s.last_store_timestamp:
+        now = s.last_store_timestamp
+    mq_store64(&s.lock_since_ms, now)
+    while i < end:
+        size = _size(bodies, i)
+        total = 88 + size + t.tail_bytes
+        if physical + total > last:
+            break
+        p = s.base + (physical - s.file_start)
+        write_record(p, t, bodies.rows + i * bodies.step if bodies.at == NULL else bodies.at[i], size, NULL, 0, total, number, physical, now)
+        if in_place:
+            mq_put64(unit, physical)
+            mq_put32(unit + 8, total)
+            mq_put64(unit + 12, t.tags_code)
+            unit += UNIT_BYTES
+        out[i].physical_offset = physical
+        out[i].queue_offset = number
+        out[i].store_timestamp = now
+        out[i].size = total
+        mq_prefetchw(p + total)
+        mq_prefetchw(p + total + 64)
+        mq_prefetchw(p + total + 128)
+        physical += total
+        number += 1
+        i += 1
+    if i > start:
+        if in_place:
+            mq_store64(&q.max_physical, physical)
+            mq_store64(&q.end, number * UNIT_BYTES)
+            q.last_store_timestamp = now
+            mq_store64(&s.dispatched, physical)
+        mq_store64(&q.next_offset, number)
+        mq_store64(&s.puts, s.puts + (i - start))
+        mq_store64(&s.written, physical)
+        mq_store64(&s.last_store_timestamp, now)     # after `written`, as in append_one
+    mq_store64(&s.lock_since_ms, 0)
+    return i
+
+
+cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint prefault, const BodyList *bodies, Appended *out,
+                            Py_ssize_t start, Py_ssize_t n) noexcept nogil:
     """Append from start on, in chunks; returns where it stopped: n, or earlier when a roll is needed or the log was latched."""
-    cdef Py_ssize_t end, i
+    cdef Py_ssize_t end, i, stop
     cdef int64_t bytes_, now
     cdef int rc
     while start < n:
         end = start
         bytes_ = 0
         while end < n and bytes_ < CHUNK_BYTES:
-            bytes_ += 88 + t.tail_bytes + sizes[end]
+            bytes_ += 88 + t.tail_bytes + _size(bodies, end)
             end += 1
         if prefault and mq_load64(&s.written) + bytes_ > mq_load64(&s.prefaulted):
             prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES, -1, False)     # the prefault thread was outrun: help it
@@ -96,12 +161,18 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
         if refused(s, q):
             unlock(&s.lock)
             return start
-        now = s.os.clock_ms(s.os)       # one reading a chunk: it costs as much as the copy of a small body
-        for i in range(start, end):
-            rc = append_one(s, q, t, at[i], sizes[i], NULL, 0, now, &out[i])
-            if rc != APPEND_OK:
-                unlock(&s.lock)
-                return i
+        now = mq_wall_ms(s.os, &s.tick)      # one reading a chunk: it costs as much as the copy of a small body
+        i = start
+        while i < end:
+            stop = _append_run(s, q, t, bodies, out, i, end, now)
+            if stop == i:
+                rc = append_one(s, q, t, bodies.rows + i * bodies.step if bodies.at == NULL else bodies.at[i], _size(bodies, i), NULL, 0,
+                                now, &out[i])
+                if rc != APPEND_OK:
+                    unlock(&s.lock)
+                    return i
+                stop += 1
+            i = stop
         unlock(&s.lock)
         start = end
     return n

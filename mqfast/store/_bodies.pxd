@@ -1,11 +1,11 @@
 # The bodies of one put_many: where each stands and how long it is, held until this goes.
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from mqfast.store._append cimport BodyList
 from mqfast.store._arrow cimport ArrowArrayStream, ArrowSchema
 
 
 cdef class Bodies:
-    cdef const uint8_t **at
-    cdef int32_t *sizes
+    cdef BodyList list_
     cdef Py_ssize_t count
     cdef list items             # the bodies as objects; None: `view` or `chunks` have them all
     cdef Py_buffer *views       # of items that are no bytes
@@ -13,6 +13,8 @@ cdef class Bodies:
     cdef Py_buffer view         # of an array whose rows they are
     cdef bint rows              # ... is held
     cdef int64_t row_bytes
+    cdef int32_t size_of(self, Py_ssize_t i) noexcept
+    cdef int take_room(self) except -1
     cdef list chunks            # capsules of Arrow arrays, or None
     cdef bytes format           # of these arrays
     cdef int fill(self, int64_t limit) except -1

@@ -54,8 +54,8 @@ cdef class Bodies:
         if self.rows:
             PyBuffer_Release(&self.view)
         PyMem_Free(self.views)
-        PyMem_Free(self.at)
-        PyMem_Free(self.sizes)
+        PyMem_Free(self.list_.at)
+        PyMem_Free(self.list_.sizes)
 
     cdef bint take_rows(self, object many) except -1:
         """Rows of a two-dimensional array, or the elements of fixed-size bytes, void and records of a one-dimensional one."""
@@ -140,19 +140,26 @@ cdef class Bodies:
 
     cdef int fill(self, int64_t limit) except -1:
         """Set the pointers and sizes. Raises: MessageIllegal, MessageTooLarge, naming the first body that is refused."""
-        cdef Py_ssize_t n = max(self.count, 1)
-        self.at = <const uint8_t **> PyMem_Malloc(n * sizeof(void *))
-        self.sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
-        if self.at == NULL or self.sizes == NULL:
-            raise MemoryError()
         if self.items is not None:
             return self.fill_items(limit)
         return self.fill_rows(limit) if self.chunks is None else self.fill_chunks(limit)
 
+    cdef int take_room(self) except -1:
+        cdef Py_ssize_t n = max(self.count, 1)
+        self.list_.at = <const uint8_t **> PyMem_Malloc(n * sizeof(void *))
+        self.list_.sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
+        if self.list_.at == NULL or self.list_.sizes == NULL:
+            raise MemoryError()
+        return 0
+
+    cdef int32_t size_of(self, Py_ssize_t i) noexcept:
+        return self.list_.row_bytes if self.list_.at == NULL else self.list_.sizes[i]
+
     cdef int fill_items(self, int64_t limit) except -1:
         cdef Py_ssize_t i, size
-        cdef const uint8_t **at = self.at
-        cdef int32_t *sizes = self.sizes
+        self.take_room()
+        cdef const uint8_t **at = self.list_.at
+        cdef int32_t *sizes = self.list_.sizes
         cdef list items = self.items
         for i in range(self.count):
             body = items[i]
@@ -177,15 +184,11 @@ cdef class Bodies:
         return 0
 
     cdef int fill_rows(self, int64_t limit) except -1:
-        cdef Py_ssize_t i, step = self.view.strides[0]
-        cdef const uint8_t *row = <const uint8_t *> self.view.buf
-        cdef int32_t size
         if self.count and self.row_bytes > limit:
             raise _too_large(0, limit, self.row_bytes)
-        size = <int32_t> self.row_bytes
-        for i in range(self.count):
-            self.at[i] = row + i * step
-            self.sizes[i] = size
+        self.list_.rows = <const uint8_t *> self.view.buf
+        self.list_.step = self.view.strides[0]
+        self.list_.row_bytes = <int32_t> self.row_bytes
         return 0
 
     cdef int fill_chunks(self, int64_t limit) except -1:
@@ -196,7 +199,12 @@ cdef class Bodies:
         cdef const int64_t *long_offsets
         cdef Py_ssize_t done = 0
         cdef int64_t i, place, first, size, kept = self.row_bytes
+        cdef const uint8_t **at
+        cdef int32_t *sizes
         cdef bint empty, fixed = self.format.startswith(b"w:"), is_long = self.format in (b"Z", b"U")
+        self.take_room()
+        at = self.list_.at
+        sizes = self.list_.sizes
         for capsule in self.chunks:
             array = <ArrowArray *> PyCapsule_GetPointer(capsule, "arrow_array")
             if array.length == 0:
@@ -226,8 +234,8 @@ cdef class Bodies:
                     raise MessageIllegal(f"body {done}: expected rising Arrow offsets, found {first} and {first + size}")
                 if size > limit:
                     raise _too_large(done, limit, size)
-                self.at[done] = data + first
-                self.sizes[done] = <int32_t> size
+                at[done] = data + first
+                sizes[done] = <int32_t> size
                 done += 1
         return 0
 
@@ -237,7 +245,9 @@ cdef class Bodies:
         if self.items is not None:
             return self.items
         self.fill((<int64_t> 1 << 31) - 1)
-        return [(<const char *> self.at[i])[:self.sizes[i]] for i in range(self.count)]
+        if self.list_.at == NULL:
+            return [(<const char *> self.list_.rows + i * self.list_.step)[:self.list_.row_bytes] for i in range(self.count)]
+        return [(<const char *> self.list_.at[i])[:self.list_.sizes[i]] for i in range(self.count)]
 
 
 cdef Bodies bodies_of(object many):

@@ -760,7 +760,7 @@ cdef class Producer:
             raise MemoryError()
         while done < n:
             with nogil:
-                done = append_many(s, q, &self.template, prefault, given.at, given.sizes, result.items, done, n)
+                done = append_many(s, q, &self.template, prefault, &given.list_, result.items, done, n)
             if done < n or mq_load32(&s.flags) & LOG_FAILED:
                 self.store.log.raise_state()    # a close behind the last message is no failure of this put
             if done < n:
@@ -768,7 +768,7 @@ cdef class Producer:
                     self.rebind()
                     q = self.q
                 else:
-                    self.store.log.roll(88 + self.template.tail_bytes + given.sizes[done])
+                    self.store.log.roll(88 + self.template.tail_bytes + given.size_of(done))
         result.count = n
         if self.store.sync_flush:
             result.outcome = self.store.settle(result.end_offset, self.store.sync_timeout_ns)

@@ -182,10 +182,53 @@ MUTANTS: Final = (
     Mutant(
         "room-one-byte-short",
         _APPEND_ONE,
-        "    cdef uint8_t *at\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
-        "    cdef uint8_t *at\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
+        "    cdef uint8_t *p\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
+        "    cdef uint8_t *p\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "a record would leave 7 bytes in its file, too few for the end mark",
         ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
+    ),
+    Mutant(
+        "batch-room-one-byte-short",
+        _APPEND,
+        "        if physical + total > last:\n",
+        "        if physical + total > last + 1:\n",
+        "the same, for a record of a batch",
+        ("test_a_batch_ends_eight_bytes_before_the_end_of_a_file",),
+    ),
+    Mutant(
+        "batch-units-before-what-waits",
+        _APPEND,
+        "not t.dispatch_later and mq_load64(&s.dispatched) == physical\n    if in_place:\n        if number",
+        "not t.dispatch_later\n    if in_place:\n        if number",
+        "the units of older records, which the dispatcher still has to put, would come behind",
+        ("test_batches_leave_what_single_puts_leave",),
+    ),
+    Mutant(
+        "batch-units-without-room",
+        _APPEND,
+        "        end = min(end, start + <Py_ssize_t> ((q.room_end - unit_end) // UNIT_BYTES))\n",
+        "        end = min(end, start + <Py_ssize_t> ((q.room_end - unit_end) // UNIT_BYTES) + 1)\n",
+        "a unit would be written where the file has no block",
+        ("test_batches_leave_what_single_puts_leave",),
+    ),
+    Mutant(
+        "batch-units-at-the-offset",
+        _APPEND,
+        "        if number * UNIT_BYTES != unit_end or q.max_physical > physical:\n            return start\n",
+        "",
+        "a queue's units have no gaps: where its next offset is not its end, a unit goes to the end",
+        ("test_a_batch_into_a_queue_whose_next_offset_is_not_its_end",),
+    ),
+    Mutant(
+        "batch-store-time-goes-back",
+        _APPEND,
+        "    if now < s.last_store_timestamp:\n"
+        "        now = s.last_store_timestamp\n"
+        "    mq_store64(&s.lock_since_ms, now)\n"
+        "    while",
+        "    mq_store64(&s.lock_since_ms, now)\n    while",
+        "the same, for a record of a batch",
+        ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
     ),
     Mutant(
         "general-room-one-byte-short",
@@ -209,17 +252,17 @@ MUTANTS: Final = (
     Mutant(
         "size-word-before-record",
         _APPEND_ONE,
-        "    p = s.base + position\n    memcpy(p + 4, t.header + 4, 84)\n",
-        "    p = s.base + position\n    mq_publish32(p, total)\n    memcpy(p + 4, t.header + 4, 84)\n",
+        "    cdef uint8_t *at\n    memcpy(p + 4, t.header + 4, 84)\n",
+        "    cdef uint8_t *at\n    mq_publish32(p, total)\n    memcpy(p + 4, t.header + 4, 84)\n",
         "another process that sees the size word must see the record",
         ("test_another_process_that_sees_the_size_sees_the_record",),
     ),
     Mutant(
         "written-before-record",
-        _APPEND_ONE,
-        "    p = s.base + position\n    memcpy(p + 4, t.header + 4, 84)\n",
-        "    p = s.base + position\n    mq_store64(&s.written, physical + total)\n"
-        "    memcpy(p + 4, t.header + 4, 84)\n",
+        _APPEND,
+        "        p = s.base + (physical - s.file_start)\n        write_record(",
+        "        p = s.base + (physical - s.file_start)\n        mq_store64(&s.written, physical + total)\n"
+        "        write_record(",
         "a reader that sees the written position must see the record",
         ("test_a_reader_that_sees_the_end_sees_the_record",),
     ),
@@ -229,9 +272,8 @@ MUTANTS: Final = (
         "    if now < s.last_store_timestamp:\n"
         "        now = s.last_store_timestamp\n"
         "    mq_store64(&s.lock_since_ms, now)\n"
-        "    p = s.base + position\n"
-        "    memcpy(",
-        "    mq_store64(&s.lock_since_ms, now)\n    p = s.base + position\n    memcpy(",
+        "    p = s.base + position\n",
+        "    mq_store64(&s.lock_since_ms, now)\n    p = s.base + position\n",
         "search by time and the choice of the start file need store times that never fall",
         ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
     ),
