@@ -1,4 +1,4 @@
-"""A batch is appended in runs that say where the log and the queue end once for all: what stands there is what single puts leave.
+"""A batch says where log and queue end once a run, not after each message: it leaves what single puts leave.
 
 Room: tests/store. The runs: ``_append_run`` in ``mqfast/store/_append.pyx``.
 """
@@ -41,7 +41,7 @@ def left(store: MessageStore) -> tuple[Any, ...]:
 @pytest.mark.parametrize("kind", ["list", "rows", "arrow"])
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_leave_what_single_puts_leave(tmp_path: Path, seed: int, kind: str, pool: bool) -> None:
-    """Over ends of files of the log and the queue, behind puts that left their units to the dispatcher and behind it."""
+    """Over ends of files of the log and the queue, behind puts that left their units, and behind the dispatcher."""
     chance = random.Random(seed)
     settings = {**FILES, **(POOL if pool else {})}
     with still(tmp_path / "runs", **settings) as runs, still(tmp_path / "single", **settings) as single:
