@@ -92,7 +92,7 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
 
     What the positions say, and the units that the queue's end says, come at the end of the run: until then nobody looks there.
     """
-    cdef int64_t physical = s.written, number = q.next_offset, unit_end = q.end
+    cdef int64_t physical = s.written, number = q.next_offset, unit_end
     cdef int64_t last = s.file_start + s.file_bytes - BLANK_BYTES
     cdef int32_t size, total
     cdef Py_ssize_t i = start
@@ -100,6 +100,7 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
     cdef uint8_t *unit = NULL
     cdef bint in_place = s.inline_dispatch and not t.dispatch_later and mq_load64(&s.dispatched) == physical
     if in_place:
+        unit_end = q.end        # the dispatcher's until here
         if number * UNIT_BYTES != unit_end or q.max_physical > physical:
             return start
         end = min(end, start + <Py_ssize_t> ((q.room_end - unit_end) // UNIT_BYTES))

@@ -198,8 +198,8 @@ MUTANTS: Final = (
     Mutant(
         "batch-units-before-what-waits",
         _APPEND,
-        "not t.dispatch_later and mq_load64(&s.dispatched) == physical\n    if in_place:\n        if number",
-        "not t.dispatch_later\n    if in_place:\n        if number",
+        "not t.dispatch_later and mq_load64(&s.dispatched) == physical\n    if in_place:\n        unit_end",
+        "not t.dispatch_later\n    if in_place:\n        unit_end",
         "the units of older records, which the dispatcher still has to put, would come behind",
         ("test_batches_leave_what_single_puts_leave",),
     ),
