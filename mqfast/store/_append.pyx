@@ -5,6 +5,7 @@ is known. Positions are physical offsets. Formats: FORMAT.md.
 
 The order of one append: record bytes, size word (release), queue unit where it can be put at once, `dispatched`, `written` (release). A reader
 that sees `written` therefore sees the record whole; a reader in another process that sees the size word sees the rest of the record.
+A batch has the same order, with the queue's end, `dispatched` and `written` once for all records of a run.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
