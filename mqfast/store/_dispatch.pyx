@@ -346,7 +346,7 @@ cdef class Dispatcher:
             limit = readable(&log.state, log.hide_unflushed)
         take(self.mutex)
         try:
-            unplaced = follow and mq_load32(&log.state.unplaced)
+            unplaced = follow and not log.hide_unflushed and mq_load32(&log.state.unplaced)
             if unplaced:
                 mq_store32(&log.state.unplaced, 0)
             if unplaced and mq_load64(&log.state.dispatched) >= limit:

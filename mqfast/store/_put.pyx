@@ -233,8 +233,8 @@ cdef class PutPath:
         (``address:port``), reconsume_times, prepared_transaction_offset, wait_store_ok (with sync flush, wait for the disk; default True).
         Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
         PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
-        Durability: async flush: survives a kill of the process; a power cut loses what came since the flush before, or little more (docs/durability.md). Sync flush: survives a power cut
-        when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
+        Durability: async flush: survives a kill of the process; a power cut loses what came since the flush before, or little more
+        (docs/durability.md). Sync flush: survives a power cut when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
         Source: DefaultMessageStore.putMessage.
         """
         if properties is None and not options:

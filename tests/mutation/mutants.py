@@ -822,6 +822,14 @@ MUTANTS: Final = (
         ("test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit",),
     ),
     Mutant(
+        "unplaced-beyond-the-flush",
+        _DISPATCH,
+        "            unplaced = follow and not log.hide_unflushed and mq_load32(",
+        "            unplaced = follow and mq_load32(",
+        "with sync flush readers may not see what is not durable",
+        ("test_with_sync_flush_a_put_without_room_does_not_bring_the_dispatcher_beyond_the_flush",),
+    ),
+    Mutant(
         "pool-committed-to-catch-up",
         _DISPATCH,
         "    if pooled and _borrow(w):\n        return True\n",

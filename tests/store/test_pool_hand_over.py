@@ -201,3 +201,24 @@ def test_a_commit_that_fails_in_between_latches_and_is_no_damage(sim: Any) -> No
     assert store._dispatcher.error is None
     sim.heal()
     store.close()
+
+
+@pytest.mark.parametrize("pool", [{}, POOL], ids=["mapped", "pool"])
+def test_with_sync_flush_a_put_without_room_does_not_bring_the_dispatcher_beyond_the_flush(
+    tmp_path: Path, pool: dict[str, Any]
+) -> None:
+    """Readers may not see what is not durable, so the dispatcher waits for it as well."""
+    with still(tmp_path / "store", flush_disk_type="SYNC_FLUSH", mapped_file_bytes_consume_queue=400, **pool) as store:
+        store.put("T", b"first")
+        store._dispatcher.step()
+        while store.log.dispatched == store.log.written:
+            store.put("T", b"y")
+        assert len(bodies(store)) == store.put_count  # a reader dispatched what that put left, and made room
+        store.put("T", b"not durable yet", wait_store_ok=False)
+        assert store.log.dispatched == store.log.flushed < store.log.written
+        assert not store.log.nap(Bell(), 0.0, True)
+        assert store._dispatcher.step() == 0
+        assert store.log.dispatched == store.log.flushed < store.log.written
+        store.flush()
+        store._dispatcher.step()
+        assert store.log.dispatched == store.log.written
