@@ -43,6 +43,8 @@ cdef int64_t BUSY_BYTES = 1 << 20        # a flush by the clock of so much was n
 cdef int LEFT_PART = 5                   # and may leave a fifth of it to the next
 cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 cdef int LOST = 5                        # EIO: a page or a whole file is gone
+cdef int64_t COMMIT_PIECE = 128 << 10    # of one write: some 30 us
+cdef int64_t LONG_YIELD_NS = 1000000     # so long none of the store's threads has a processor that it was given for a moment: others want it
 cdef int64_t GATHER_NS = 100000          # 16 threads that were woken need some 150 us on two processors until all are back
 cdef int GATHER_TURNS = 1000             # the same for a clock that stands still
 cdef uint32_t HASTY_MIN = 4
@@ -63,6 +65,28 @@ cdef void latch(LogState *s, int rc) noexcept nogil:
     mq_or32(&s.flags, LOG_FAILED)
 
 
+cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexcept nogil:
+    """Write the buffer's bytes [at, end) to the file, and let go of the processor after each piece.
+
+    Who stands behind this write may have been woken to have the GIL, and a thread that puts waits until it has had it. On a machine where
+    others want every processor a yield may cost milliseconds: after one of those there are no more in this write.
+    """
+    cdef int64_t n, began
+    cdef bint yields = True
+    cdef int rc = 0
+    while at < end:
+        n = min(COMMIT_PIECE - at % COMMIT_PIECE, end - at)
+        rc = write_all(s.os, f.fd, f.buffer + at, n, at)
+        at += n
+        if rc < 0:
+            break
+        if yields and at < end:
+            began = s.os.monotonic_ns(s.os)
+            give_way()
+            yields = s.os.monotonic_ns(s.os) - began < LONG_YIELD_NS
+    return rc
+
+
 cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
     """Copy pool buffers to the page cache up to target. Only one thread at a time: takes the commit lock."""
     cdef int64_t i, from_, to
@@ -81,7 +105,7 @@ cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
         if from_ < to:
             if f.buffer != NULL:
                 # behind the end mark the buffer may hold what an older file left there: the file keeps its zeros
-                rc = write_all(s.os, f.fd, f.buffer + (from_ - f.start), min(to, f.start + mq_load64(&f.used)) - from_, from_ - f.start)
+                rc = _write_out(s, f, from_ - f.start, min(to - f.start, mq_load64(&f.used)))
                 if rc < 0:
                     latch(s, rc)
                     break

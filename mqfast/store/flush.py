@@ -56,7 +56,7 @@ class FlushService:
         self._tickets: list[Ticket] = []
         self._covered = 0  # store time of what was dispatched before the newest flush of the queues
         self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
-        self.service = Service("flush", self._turn)
+        self.service = Service("flush", self._turn, heavy=True)
 
     def watch(self, ticket: Ticket) -> None:
         """Finish this ticket once it is durable, or once that failed."""
@@ -179,7 +179,7 @@ class CommitService:
     def __init__(self, log: CommitLog, config: StoreConfig) -> None:
         self._log = log
         self._config = config
-        self.service = Service("commit", self._turn)
+        self.service = Service("commit", self._turn, heavy=True)
 
     def _turn(self, bell: Bell) -> None:
         self._log.keep_committed(

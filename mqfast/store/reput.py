@@ -42,7 +42,7 @@ class PrefaultService:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.service = Service("prefault", self._turn)
+        self.service = Service("prefault", self._turn, heavy=True)
 
     def _turn(self, bell: Bell) -> None:
         self._log.keep_prefaulted(bell)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from mqfast.store._commit_log import Bell
-from mqfast.store._os import name_thread
+from mqfast.store._os import ask_for_short_slices, name_thread
 
 __all__ = ["Service"]
 
@@ -23,11 +23,16 @@ class Service:
     """One named background loop.
 
     Args: ``turn(bell)`` does one piece of work and sleeps on the bell itself; it is called until ``stop``.
+    ``heavy``: its work keeps a processor for milliseconds. The threads of all others run before it when they wake up:
+    they want the GIL for a moment, and as soon as they are woken for it a thread that puts waits for them.
     Thread: start and stop from the owner's thread.
     """
 
-    def __init__(self, name: str, turn: Callable[[Bell], None], *, pause_after_error_s: float = 0.1) -> None:
+    def __init__(
+        self, name: str, turn: Callable[[Bell], None], *, heavy: bool = False, pause_after_error_s: float = 0.1
+    ) -> None:
         self.name = name
+        self.heavy = heavy
         self.error: BaseException | None = None
         self._turn = turn
         self._bell = Bell()
@@ -68,6 +73,8 @@ class Service:
             name_thread(f"mqfast-{self.name}")
         except MemoryError:
             pass  # a loop without a name works as well
+        if not self.heavy:
+            ask_for_short_slices()
         while not self._stopping:
             try:
                 self._turn(self._bell)

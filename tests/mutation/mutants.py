@@ -822,6 +822,22 @@ MUTANTS: Final = (
         ("test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit",),
     ),
     Mutant(
+        "a-commit-in-one-write",
+        _GROUP,
+        "n = min(COMMIT_PIECE - at % COMMIT_PIECE, end - at)",
+        "n = end - at",
+        "a thread that was woken to have the GIL, and one that puts behind it, would wait for the whole commit",
+        ("test_pieces_end_at_even_places_and_leave_nothing_out",),
+    ),
+    Mutant(
+        "yields-to-a-thread-that-never-rests",
+        _GROUP,
+        "yields = s.os.monotonic_ns(s.os) - began < LONG_YIELD_NS",
+        "yields = s.os.monotonic_ns(s.os) - began >= 0",
+        "on a busy machine each piece of a commit would wait some milliseconds for its processor",
+        ("test_beside_a_thread_that_never_rests_a_commit_does_not_yield_at_each_piece",),
+    ),
+    Mutant(
         "unplaced-beyond-the-flush",
         _DISPATCH,
         "            unplaced = follow and not log.hide_unflushed and mq_load32(",
