@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,19 @@ def _row(
     what: str,
     per_round: int,
     target_ns: int | None,
+    copies: Sequence[float] = (),
 ) -> None:
+    """copies: the floor, measured between the rounds: where it takes longer than the target, that is why."""
     ns = _median_ns(benchmark, per_round)
-    copy, pages = floor.copy_ns(place, size), floor.page_ns(place, size + 91)
+    copy, pages = statistics.median(copies or [floor.copy_ns(place, size)]), floor.page_ns(place, size + 91)
     benchmark.extra_info.update(ns_per_message=ns, floor_ns=copy, page_ns=pages)
     # New pages of the file are made by another thread, which shares the machine with the put.
     figure = f"{ns:.0f} ns (floor: copy + CRC {copy:.0f}, new pages {pages:.0f})"
-    table.add(what, figure, f"<= {target_ns} ns" if target_ns else "-", None if target_ns is None else ns <= target_ns)
+    why = ""
+    if copies and target_ns is not None and copy > target_ns:
+        why = f"copy and CRC of the same bytes alone take {copy:.0f} ns in this run, measured between the rounds"
+    met = None if target_ns is None else ns <= target_ns
+    table.add(what, figure, f"<= {target_ns} ns" if target_ns else "-", met, why=why)
 
 
 @pytest.mark.parametrize(("size", "target"), [(1024, 300), (40, None)])
@@ -91,14 +98,19 @@ def test_put_many(benchmark: BenchmarkFixture, place: Path, table: Table, floor:
 def test_put_many_in_bursts(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
     """Ten thousand bodies of 1 KiB after a rest of 50 ms: the pages that they need were made ready meanwhile."""
     bodies = [b"x" * 1024] * 1000
+    copies: list[float] = []
     with mqfast.open(place / "store") as store:
 
         def work() -> None:
             for _ in range(10):
                 store.put_many("Bench", bodies)
 
-        benchmark.pedantic(work, setup=lambda: time.sleep(0.05), rounds=ROUNDS, warmup_rounds=2)
-    _row(table, benchmark, floor, place, 1024, "put_many 1024 B in bursts of 11 MB", 10_000, 150)
+        def between() -> None:
+            copies.append(floor.copy_ns(place, 1024))
+            time.sleep(0.05)
+
+        benchmark.pedantic(work, setup=between, rounds=ROUNDS, warmup_rounds=2)
+    _row(table, benchmark, floor, place, 1024, "put_many 1024 B in bursts of 11 MB", 10_000, 150, copies)
 
 
 def test_keyed(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:

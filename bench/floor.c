@@ -338,6 +338,44 @@ int64_t group_floor_ns(const char *path, const uint8_t *body, int64_t size, int6
     return took;
 }
 
+typedef struct {
+    int64_t count, nap_ns, *seen;
+    int64_t at;
+} hand_over;
+
+static void *hand_over_reader(void *argument) {
+    hand_over *h = argument;
+    struct timespec nap = {0, (long)h->nap_ns};
+    for (int64_t i = 0; i < h->count; i++) {
+        while (__atomic_load_n(&h->at, __ATOMIC_ACQUIRE) <= i)
+            if (h->nap_ns > 0) nanosleep(&nap, NULL);
+        h->seen[i] = now_ns();
+    }
+    return NULL;
+}
+
+/* For each of count numbers, one every pause_ns: ns from before one thread stores it to when another one, which looks at it without a rest
+ * (nap_ns 0) or sleeps nap_ns in between, has seen it, into took; 0, or -1: failed */
+int64_t hand_over_floor_ns(int64_t count, int64_t pause_ns, int64_t nap_ns, int64_t *took) {
+    hand_over h = {.count = count, .nap_ns = nap_ns, .seen = took};
+    int64_t *begun = calloc((size_t)count, sizeof *begun);
+    pthread_t reader;
+    if (begun == NULL || pthread_create(&reader, NULL, hand_over_reader, &h) != 0) {
+        free(begun);
+        return -1;
+    }
+    int64_t due = now_ns();
+    for (int64_t i = 0; i < count; i++) {
+        due += pause_ns;
+        while ((begun[i] = now_ns()) < due) {}
+        __atomic_store_n(&h.at, i + 1, __ATOMIC_RELEASE);
+    }
+    pthread_join(reader, NULL);
+    for (int64_t i = 0; i < count; i++) took[i] -= begun[i];
+    free(begun);
+    return 0;
+}
+
 /* ns for count times of: one store to the next of many places, each in a page of its own mapping of file_bytes as a queue has it, one to
  * each of two cache lines beside it (what a store must remember of a queue), and a full fence, as taking a lock is one; -1: failed */
 int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, int64_t count) {

@@ -100,6 +100,9 @@ class Floor:
         self._group = library.group_floor_ns
         self._walk = library.walk_floor_ns
         self._touch = library.touch_floor_ns
+        self._hand_over = library.hand_over_floor_ns
+        self._hand_over.restype = ctypes.c_int64
+        self._hand_over.argtypes = [*[ctypes.c_int64] * 3, ctypes.POINTER(ctypes.c_int64)]
         for function in (self._walk, self._touch, self._sync, self._pages, self._spread, self._gather, self._group):
             function.restype = ctypes.c_int64
         for function, numbers in ((self._copy, 6), (self._record, 7), (self._sustained, 3)):
@@ -183,6 +186,13 @@ class Floor:
         syncs = ctypes.c_int64()
         took = self._group(os.fsencode(directory / "floor"), b"x" * size, size, threads, count, ctypes.byref(syncs))
         return threads * count * 1e9 / took, took / syncs.value
+
+    def hand_over_ns(self, count: int, pause_ns: int, nap_ns: int) -> list[int]:
+        """ns from one thread of C to another that looks at a word without a rest (0), or sleeps so long in between."""
+        took = (ctypes.c_int64 * count)()
+        if self._hand_over(count, pause_ns, nap_ns, took) < 0:
+            raise OSError("the floor's second thread cannot be started")
+        return list(took)
 
     def sync_ns(self, directory: Path, size: int, count: int = 200) -> float:
         """ns for one append and fdatasync."""
