@@ -20,7 +20,6 @@ from mqfast.store._os cimport (
     mq_cas64,
     mq_load64,
     mq_or32,
-    mq_prefetchw,
     mq_publish32,
     mq_put32,
     mq_put64,
@@ -125,9 +124,7 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
         out[i].queue_offset = number
         out[i].store_timestamp = now
         out[i].size = total
-        mq_prefetchw(p + total)
-        mq_prefetchw(p + total + 64)
-        mq_prefetchw(p + total + 128)
+        fetch_to_write(p + total + FETCH_AHEAD, total)
         physical += total
         number += 1
         i += 1
