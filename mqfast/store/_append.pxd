@@ -31,7 +31,7 @@ cdef struct BodyList:
 
 cdef enum:
     FETCH_MOST = 2048               # bytes: what is behind these the processor sees coming by itself
-    FETCH_AHEAD = 1024              # of a batch: so many bytes behind the next record
+    FETCH_AHEAD = 1024              # of a batch, and of a walk that takes CRCs: so many bytes behind the next record
 
 cdef inline void fetch_to_write(const uint8_t *p, int32_t n) noexcept nogil:
     """Ask for the lines of n bytes, at most FETCH_MOST, that are written next: the log is in no cache, and a processor that waits for each line

@@ -11,6 +11,7 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
+from mqfast.store._append cimport FETCH_AHEAD, FETCH_MOST
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport commit_up_to, readable
@@ -213,6 +214,19 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     return stop
 
 
+cdef inline void _fetch_to_read(const uint8_t *p, int32_t n) noexcept nogil:
+    """Ask for the lines of n bytes, at most FETCH_MOST, whose CRC is taken soon. Any address will do."""
+    cdef const uint8_t *end = p + min(n, <int32_t> FETCH_MOST)
+    while True:                     # four at once, some for nothing, as where records are written
+        mq_prefetchr(p)
+        mq_prefetchr(p + 64)
+        mq_prefetchr(p + 128)
+        mq_prefetchr(p + 192)
+        p += 256
+        if p >= end:
+            break
+
+
 cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef const uint8_t *p
     cdef int64_t available, n
@@ -243,8 +257,10 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             return AT_PLACE
         mq_prefetchr(p + r.total)
         mq_prefetchr(p + r.total + 64)
-        if w.checked and not check_crc(p, r, w.property_crc):
-            return AT_BAD
+        if w.checked:
+            _fetch_to_read(p + r.total + FETCH_AHEAD, r.total)
+            if not check_crc(p, r, w.property_crc):
+                return AT_BAD
         if w.dispatch and r.physical_offset >= w.dispatch_from:
             n = r.properties + r.properties_bytes - r.topic
             if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:

@@ -751,7 +751,7 @@ MUTANTS: Final = (
     Mutant(
         "recovery-without-crc",
         _DISPATCH,
-        "        if w.checked and not check_crc(p, r, w.property_crc):\n            return AT_BAD\n",
+        "            if not check_crc(p, r, w.property_crc):\n                return AT_BAD\n",
         "",
         "recovery must end before a record whose body is damaged",
         ("test_trap_34_the_cut_removes_every_file_above_it",),
