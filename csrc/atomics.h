@@ -19,6 +19,23 @@
 #define mq_prefetchw(p) __builtin_prefetch((p), 1, 3)
 #define mq_prefetchr(p) __builtin_prefetch((p), 0, 3)
 
+/* Ask for the lines of n bytes, at most MQ_FETCH_MOST: the processor sees those behind them coming by itself. Any address will do. Four at once,
+ * some for nothing: a look at each would take three times the instructions. The builtin wants a constant, so each way has its function. */
+enum { MQ_FETCH_MOST = 2048 };
+#define MQ_FETCH_LINES(name, prefetch)                                                                                 \
+    static inline void name(const uint8_t *p, int64_t n) {                                                             \
+        const uint8_t *end = p + (n < MQ_FETCH_MOST ? n : MQ_FETCH_MOST);                                              \
+        do {                                                                                                           \
+            prefetch(p);                                                                                               \
+            prefetch(p + 64);                                                                                          \
+            prefetch(p + 128);                                                                                         \
+            prefetch(p + 192);                                                                                         \
+            p += 256;                                                                                                  \
+        } while (p < end);                                                                                             \
+    }
+MQ_FETCH_LINES(mq_fetch_to_write, mq_prefetchw)
+MQ_FETCH_LINES(mq_fetch_to_read, mq_prefetchr)
+
 static inline int64_t mq_load64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static inline void mq_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline uint32_t mq_load32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }

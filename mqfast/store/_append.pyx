@@ -18,6 +18,7 @@ from mqfast.store._os cimport (
     lock,
     mq_and32,
     mq_cas64,
+    mq_fetch_to_write,
     mq_load64,
     mq_or32,
     mq_publish32,
@@ -124,7 +125,7 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
         out[i].queue_offset = number
         out[i].store_timestamp = now
         out[i].size = total
-        fetch_to_write(p + total + FETCH_AHEAD, total)
+        mq_fetch_to_write(p + total + FETCH_AHEAD, total)
         physical += total
         number += 1
         i += 1

@@ -11,14 +11,14 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
-from mqfast.store._append cimport FETCH_AHEAD, FETCH_MOST
+from mqfast.store._append cimport FETCH_AHEAD
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._log_state cimport LOG_FAILED, LogState
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, breathe_before, give, lock, mq_cas64, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, breathe_before, give, lock, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -214,19 +214,6 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     return stop
 
 
-cdef inline void _fetch_to_read(const uint8_t *p, int32_t n) noexcept nogil:
-    """Ask for the lines of n bytes, at most FETCH_MOST, whose CRC is taken soon. Any address will do."""
-    cdef const uint8_t *end = p + min(n, <int32_t> FETCH_MOST)
-    while True:                     # four at once, some for nothing, as where records are written
-        mq_prefetchr(p)
-        mq_prefetchr(p + 64)
-        mq_prefetchr(p + 128)
-        mq_prefetchr(p + 192)
-        p += 256
-        if p >= end:
-            break
-
-
 cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef const uint8_t *p
     cdef int64_t available, n
@@ -258,7 +245,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
         mq_prefetchr(p + r.total)
         mq_prefetchr(p + r.total + 64)
         if w.checked:
-            _fetch_to_read(p + r.total + FETCH_AHEAD, r.total)
+            mq_fetch_to_read(p + r.total + FETCH_AHEAD, r.total)
             if not check_crc(p, r, w.property_crc):
                 return AT_BAD
         if w.dispatch and r.physical_offset >= w.dispatch_from:

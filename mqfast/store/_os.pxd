@@ -27,6 +27,8 @@ cdef extern from "atomics.h" nogil:
     void mq_pause()
     void mq_prefetchw(const void *p)
     void mq_prefetchr(const void *p)
+    void mq_fetch_to_write(const uint8_t *p, int64_t n)
+    void mq_fetch_to_read(const uint8_t *p, int64_t n)
     int64_t mq_load64(const int64_t *p)
     void mq_store64(int64_t *p, int64_t v)
     uint32_t mq_load32(const uint32_t *p)
