@@ -11,7 +11,6 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
-from mqfast.store._append cimport FETCH_AHEAD
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport commit_up_to, readable
@@ -52,6 +51,7 @@ cdef enum Stop:
 
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
+cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that takes CRCs fetches so many bytes behind the next record
 cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
@@ -245,7 +245,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
         mq_prefetchr(p + r.total)
         mq_prefetchr(p + r.total + 64)
         if w.checked:
-            mq_fetch_to_read(p + r.total + FETCH_AHEAD, r.total)
+            mq_fetch_to_read(p + r.total + CHECK_AHEAD, r.total)
             if not check_crc(p, r, w.property_crc):
                 return AT_BAD
         if w.dispatch and r.physical_offset >= w.dispatch_from:

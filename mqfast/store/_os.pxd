@@ -10,6 +10,9 @@ cdef extern from *:
     #define Py_DECREF(object) Py_XDECREF((PyObject *) (object))
     """
 
+cdef extern from "short_copy.h" nogil:
+    void mq_short_copy(uint8_t *to, const uint8_t *source, size_t n)
+
 cdef extern from "endian.h" nogil:
     int16_t mq_get16(const void *p)
     int32_t mq_get32(const void *p)
