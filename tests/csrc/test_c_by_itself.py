@@ -2,8 +2,8 @@
 copies that go no byte too far.
 
 Room: tests. It must never stand in for the tests of the store over a failing door (``tests/crash``) or over files that
-are cut (``tests/truncation``): here is only what ``csrc/os_door.c``, ``csrc/bus_guard.c`` and ``csrc/short_copy.h`` promise
-by themselves. The checks are in the C files beside this one.
+are cut (``tests/truncation``): here is only what ``csrc/os_door.c``, ``csrc/bus_guard.c`` and ``csrc/short_copy.h``
+promise by themselves. The checks are in the C files beside this one.
 """
 
 from __future__ import annotations
