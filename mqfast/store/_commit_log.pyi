@@ -4,7 +4,7 @@ from typing import Any
 
 from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._mapped_file import Latch, MappedFile
-from mqfast.store._os import OsDoor
+from mqfast.store._os import Errand, OsDoor
 from mqfast.store._record import StoredMessage
 
 class Bell:
@@ -78,7 +78,14 @@ class CommitLog:
     def wait_flushed(self, end: int, timeout: float | None = None) -> bool: ...
     def flush_pages(self, least_pages: int) -> None: ...
     def keep_flushed(
-        self, bell: Bell, seconds: float, interval: float, thorough_interval: float, least_pages: int
+        self,
+        bell: Bell,
+        seconds: float,
+        interval: float,
+        thorough_interval: float,
+        least_pages: int,
+        first: Errand | None = None,
+        second: Errand | None = None,
     ) -> None: ...
     def fail(self, error_number: int) -> None: ...
     def commit(self) -> int: ...

@@ -23,6 +23,7 @@ from mqfast.store._log_state cimport (
 )
 from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
+    Errand,
     Mutex,
     OsDoor,
     breathe,
@@ -535,10 +536,12 @@ cdef class CommitLog:
         if _pages_behind(mq_load64(&s.written), mq_load64(&s.flushed)) >= least_pages:
             self.wait_flushed(mq_load64(&s.written))
 
-    def keep_flushed(self, Bell bell, double seconds, double interval, double thorough_interval, int64_t least_pages) -> None:
+    def keep_flushed(self, Bell bell, double seconds, double interval, double thorough_interval, int64_t least_pages, Errand first=None,
+                     Errand second=None) -> None:
         """Flush by the clock until the bell rings, ``seconds`` are over, or there is a file for ``reap``: after each ``interval`` what is at
         least so many pages, after ``thorough_interval`` whatever there is. While the log is busy the page that puts are in waits for the next
-        interval. GIL: released; each return to Python stops a thread that puts for some 60 us.
+        interval. Two errands are carried out before; when one of them fails it returns at once. GIL: released; each return to Python stops a
+        thread that puts for some 60 us.
 
         Raises: FlushError when a sync fails; the store is latched then. Thread: one at a time.
         """
@@ -547,13 +550,18 @@ cdef class CommitLog:
         cdef int64_t end, now = self.door.monotonic_ns(), until = now + <int64_t> (seconds * 1e9)
         cdef int64_t step = max(NAP_NS, <int64_t> (interval * 1e9)), thorough_step = <int64_t> (thorough_interval * 1e9)
         cdef int rc = 1
+        cdef bint failed = False
         if self.flush_due == 0:
             self.flush_due = now + step
             self.thorough_flush_due = now + thorough_step
         with nogil:
-            if now >= self.flush_due:
+            if first is not None:
+                failed = first.carry_out() < 0
+            if second is not None:
+                failed |= second.carry_out() < 0
+            if now >= self.flush_due and not failed:
                 breathe()
-            while rc == 1 and mq_load32(&bell.word) == seen:
+            while rc == 1 and not failed and mq_load32(&bell.word) == seen:
                 now = s.os.monotonic_ns(s.os)
                 if now >= self.flush_due:
                     end = mq_load64(&s.written)

@@ -128,6 +128,23 @@ cdef class OsDoor:
     cdef int _call(self, PathCall call, object path) except 1
     cdef int _stat(self, object path, mq_stat *st) except 1
 
+
+cdef class Errand:
+    cdef int carry_out(self) noexcept nogil
+
+
+cdef class Overwrite(Errand):
+    cdef OsDoor door
+    cdef readonly str path
+    cdef readonly bytes data
+    cdef bytes native_path
+    cdef const char *name
+    cdef const char *from_
+    cdef int64_t count, offset
+    cdef int fd, rc, rc_sync
+    cdef bint tried
+
+
 # The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil

@@ -1,14 +1,15 @@
 """Units of many queues made durable at once (RocketMQ: FlushConsumeQueueService).
 
-Each return to Python stops a thread that puts for 60 to 100 us, so there is one for FILES_AT_ONCE files, not one a file. It must never count a
-queue as flushed of which a file was not synced, is not there, or has lost a page; nor sync anything after a sync that failed.
+Each return to Python stops a thread that puts for 60 to 100 us, so there is one for FILES_AT_ONCE files, not one a file, and for a few files
+none at all: they are an errand for the thread's next sleep. It must never count a queue as flushed of which a file was not synced, is not
+there, or has lost a page; nor sync anything after a sync that failed.
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from mqfast.store._consume_queue cimport ConsumeQueue, sync_units
 from mqfast.store._mapped_file cimport MappedFile
-from mqfast.store._os cimport check, mq_os, mq_stat, populate
+from mqfast.store._os cimport Errand, check, mq_os, mq_stat, populate
 
 from errno import ENOENT as _ENOENT
 
@@ -41,9 +42,12 @@ cdef void _carry_out(Work *one) noexcept nogil:
 
 
 @cython.final
-cdef class _Flush:
+cdef class QueueFlush(Errand):
+    """Syncs of the files of some queues, and what came of them."""
+
     cdef Work work[FILES_AT_ONCE]
     cdef int count
+    cdef int tried                  # of `work`, up to the first one that failed
     cdef list files                 # (queue, its end, file, was it mapped?) of each of `work`
     cdef list whole                 # what `dirty` says of those queues whose last file was taken
     cdef dict elsewhere             # queue -> the same, of those that the sync of the filesystem did not reach
@@ -104,17 +108,27 @@ cdef class _Flush:
         self.count += 1
         return 0
 
+    cdef int carry_out(self) noexcept nogil:
+        cdef int rc = 0
+        while rc >= 0 and self.tried < self.count:
+            _carry_out(&self.work[self.tried])
+            rc = self.work[self.tried].rc
+            self.tried += 1
+        return rc
+
     cdef int together(self) except -1:
-        cdef int i = 0, tried = 0
+        with nogil:
+            self.carry_out()
+        self.conclude()
+        return 0
+
+    cdef int conclude(self) except -1:
+        cdef int i = 0
         cdef ConsumeQueue queue
         cdef MappedFile file
         cdef int64_t end
         cdef bint fresh
-        with nogil:
-            while tried < self.count and (tried == 0 or self.work[tried - 1].rc >= 0):
-                _carry_out(&self.work[tried])
-                tried += 1
-        for i in range(tried):
+        for i in range(self.tried):
             queue, end, file, _ = self.files[i]
             check(self.work[i].rc, "msync", file.path)
             try:
@@ -133,6 +147,23 @@ cdef class _Flush:
         self.whole.clear()
         self.let_go()
         return 0
+
+    def finish(self) -> bool:
+        """Believe what was carried out; False when nothing was yet. Raises: as ``flush_queues``."""
+        if self.tried == 0 < self.count:
+            self.let_go()
+            return False
+        try:
+            self.conclude()
+        finally:
+            self.let_go()
+        for error in self.failed.values():
+            raise error
+        return True
+
+    def abandon(self) -> None:
+        """Let go of the files, and believe nothing."""
+        self.let_go()
 
     cdef int believe(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
         if not one.sync:
@@ -166,6 +197,7 @@ cdef class _Flush:
             if not mapped:
                 file.rest()
         self.files.clear()
+        self.tried = 0
         return 0
 
 
@@ -181,7 +213,7 @@ def flush_queues(list dirty, int64_t device=-1) -> int:
     otherwise, once all others are durable, what was wrong with a file (CorruptFile). Of a queue that is deleted meanwhile nothing is raised.
     Thread: one at a time. GIL: released while it syncs.
     """
-    cdef _Flush flush = _Flush.__new__(_Flush, device)
+    cdef QueueFlush flush = QueueFlush.__new__(QueueFlush, device)
     cdef ConsumeQueue queue
     if device < 0:
         for queue, _, fresh in dirty:
@@ -196,3 +228,28 @@ def flush_queues(list dirty, int64_t device=-1) -> int:
     for error in flush.failed.values():
         raise error
     return flush.done
+
+
+def prepare_flush(list dirty) -> QueueFlush | None:
+    """What ``flush_queues`` would sync, as an errand; None when it has names to sync or more files than fit.
+
+    Thread: it is finished or abandoned before the next flush is prepared; until then it holds the files.
+    """
+    cdef QueueFlush flush = QueueFlush.__new__(QueueFlush, -1)
+    cdef ConsumeQueue queue
+    cdef MappedFile file
+    cdef int64_t end
+    cdef bint fresh
+    try:
+        for one in dirty:
+            queue, end, fresh = one
+            if fresh or queue.cut or flush.count + len(queue.files) > FILES_AT_ONCE:
+                flush.let_go()
+                return None
+            for file in list(queue.files):
+                flush.take(queue, end, file)
+            flush.whole.append(one)
+    except BaseException:
+        flush.let_go()
+        raise
+    return flush

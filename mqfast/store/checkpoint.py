@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqfast.store._os import Mutex
 from mqfast.store.paths import Door
+
+if TYPE_CHECKING:
+    from mqfast.store._os import Overwrite
 
 __all__ = ["StoreCheckpoint"]
 
@@ -99,13 +102,7 @@ class StoreCheckpoint:
         Durability: after it returns they survive power loss.
         """
         with self._lock:
-            data = _FIELDS.pack(
-                self.physic_msg_timestamp,
-                self.logics_msg_timestamp,
-                self.index_msg_timestamp,
-                self.master_flushed_offset,
-                self.confirm_phy_offset,
-            )
+            data = self._packed()
             if data == self._written:
                 return False
             self._written = None
@@ -117,3 +114,27 @@ class StoreCheckpoint:
                 self._whole = True
             self._written = data
             return True
+
+    def prepare_flush(self) -> Overwrite | None:
+        """The same as an errand; None when the numbers are there, or have no file yet: that takes a ``flush``."""
+        with self._lock:
+            data = self._packed()
+            if data == self._written or not self._whole:
+                return None
+            self._written = None
+            return self._door.overwriting(self._path, data, 0)
+
+    def finish_flush(self, errand: Overwrite) -> None:
+        """Believe the errand, if it was carried out. Raises: as ``flush``."""
+        if errand.finish():
+            with self._lock:
+                self._written = errand.data
+
+    def _packed(self) -> bytes:
+        return _FIELDS.pack(
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        )

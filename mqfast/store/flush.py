@@ -8,8 +8,10 @@ and the tickets that wait by callback.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from errno import EIO
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +23,9 @@ from mqfast.store.service import Service
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import Bell, CommitLog
+    from mqfast.store._os import Overwrite
     from mqfast.store._put_result import Ticket
+    from mqfast.store._queue_flush import QueueFlush
     from mqfast.store.checkpoint import StoreCheckpoint
     from mqfast.store.index_service import IndexService
     from mqfast.store.queue_store import QueueStore
@@ -55,6 +59,9 @@ class FlushService:
         self._lock = Mutex()
         self._tickets: list[Ticket] = []
         self._covered = 0  # store time of what was dispatched before the newest flush of the queues
+        self._syncs: QueueFlush | None = None  # errands for the next sleep: what was prepared before it began
+        self._writes: Overwrite | None = None
+        self._syncs_cover = 0
         self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
         self.service = Service("flush", self._turn, heavy=True)
 
@@ -68,6 +75,8 @@ class FlushService:
         config = self._config
         try:
             if self._tickets:
+                for errand in filter(None, (self._writes, self._syncs)):
+                    errand.run()
                 self._log.flush()
             else:
                 self._log.keep_flushed(
@@ -76,15 +85,17 @@ class FlushService:
                     config.flush_interval_ms_commit_log / 1000,
                     config.flush_thorough_interval_ms_commit_log / 1000,
                     self._least_pages(),
+                    self._writes,
+                    self._syncs,
                 )
         finally:
             self._finish_tickets()
+            self._finish_errands()
         self._see_flushed()
         if time.monotonic() >= self._queues_due:
             self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
-            self.flush_queues(by_clock=True)
-        else:
-            self.keep_few_mapped()
+            self._prepare_errands()
+        self.keep_few_mapped()
         self._log.reap()
 
     def _least_pages(self) -> int:
@@ -111,18 +122,53 @@ class FlushService:
         if self._log.error_number:
             return
         covered = self._log.dispatched_timestamp
-        try:
+        with self._latching():
             self._queues.flush(by_clock)
+        self._see_synced(covered)
+        self._checkpoint.flush()
+        self.keep_few_mapped()
+
+    @contextlib.contextmanager
+    def _latching(self) -> Iterator[None]:
+        try:
+            yield
         except StorageError as error:
             # The kernel may have dropped the pages: a second sync would say that they are durable.
             self._log.fail(error.errno or EIO)
             raise
+
+    def _see_synced(self, covered: int) -> None:
         # Of what there was at the flush before nothing is left now.
         synced = self._covered if self._queues.left_page else covered
         self._covered = covered
         self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, synced)
-        self._checkpoint.flush()
-        self.keep_few_mapped()
+
+    def _prepare_errands(self) -> None:
+        """``flush_queues`` by the clock for the next sleep, whose thread has no GIL anyway; the checkpoint says a sleep
+        later what was synced in this one. Where that cannot be, now.
+        """
+        if self._log.error_number:
+            return
+        covered = self._log.dispatched_timestamp
+        self._syncs = self._queues.prepare_flush()
+        if self._syncs is None:
+            self.flush_queues(by_clock=True)
+            return
+        self._syncs_cover = covered
+        self._writes = self._checkpoint.prepare_flush()
+        if self._writes is None:
+            self._checkpoint.flush()
+
+    def _finish_errands(self) -> None:
+        """Believe what was carried out in the last sleep. Raises: StorageError, when a sync failed behind a latched log."""
+        syncs, self._syncs = self._syncs, None
+        writes, self._writes = self._writes, None
+        if syncs is not None:
+            with self._latching():
+                if self._queues.finish_flush(syncs):
+                    self._see_synced(self._syncs_cover)
+        if writes is not None:
+            self._checkpoint.finish_flush(writes)
 
     def keep_few_mapped(self) -> None:
         """Unmap what nobody reads or writes, where too much is mapped."""
@@ -157,6 +203,7 @@ class FlushService:
         self.service.stop()
         error: MqfastError | None = None
         try:
+            self._finish_errands()
             if not self._log.error_number:
                 self.flush_log(thorough=True)
                 self.flush_queues()

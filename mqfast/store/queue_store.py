@@ -19,7 +19,7 @@ from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store._mapped_file import mapping_count
 from mqfast.store._os import Mutex
-from mqfast.store._queue_flush import flush_queues
+from mqfast.store._queue_flush import QueueFlush, flush_queues, prepare_flush
 from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
 
@@ -92,6 +92,7 @@ class QueueStore:
         # Opened before the first unit: it tells of what failed since then.
         self._directory: OpenDirectory | None = None
         self.left_page = False  # did the last flush leave one to the next?
+        self._leaves_page = False  # the same of the one that is prepared
         self.many = 64  # from so many queues on one sync of everything is less work than one a queue
         # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
         self.only_known_topics = False
@@ -421,6 +422,20 @@ class QueueStore:
             raise bad
         self.left_page = left
         return done
+
+    def prepare_flush(self) -> QueueFlush | None:
+        """A flush by the clock as an errand, for ``finish_flush``; None where it takes a ``flush``: of many queues, of
+        new ones, of batch queues.
+        """
+        dirty, self._leaves_page = self.table.dirty(True)
+        return None if self.batch or len(dirty) >= self.many else prepare_flush(dirty)
+
+    def finish_flush(self, errand: QueueFlush) -> bool:
+        """Believe the errand, if it was carried out. Raises: as ``flush``."""
+        if not errand.finish():
+            return False
+        self.left_page = self._leaves_page
+        return True
 
     def delete_expired(self, min_physical: int) -> int:
         """Drop queue files whose records are all gone; returns how many."""

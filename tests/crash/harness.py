@@ -23,6 +23,7 @@ from simulation import KILLED, START_MS, Image, Sim
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.message import Message
+from mqfast.store._commit_log import Bell
 from mqfast.store._os import REAL
 from mqfast.store._scan import LogWalk, PreadFile
 from mqfast.store.message_store import MessageStore, open_store
@@ -202,6 +203,11 @@ class Run:
         """The flush thread's other step: queues and checkpoint."""
         self.store._flush.flush_queues()
 
+    def flush_turn(self) -> None:
+        """A turn of the flush thread, whose sleep is over at once: its errands are done, and the next ones prepared."""
+        self.store._flush._queues_due = 0
+        self.store._flush._turn(Bell())
+
     def flush_log(self) -> None:
         """The flush thread's step."""
         self.store._flush.flush_log(thorough=True)
@@ -230,8 +236,8 @@ class Run:
 
     def services(self, rng: random.Random) -> None:
         """A step of one service, drawn at random."""
-        steps: list[Callable[[], object]] = [self.flush_queues, self.flush_log, self.reput, self.store._allocate.step]
-        steps.append(self.store._persist_topics)
+        steps: list[Callable[[], object]] = [self.flush_queues, self.flush_turn, self.flush_log, self.reput]
+        steps += [self.store._allocate.step, self.store._persist_topics]
         if self.store._pool is not None:
             steps.append(self.commit)
         rng.choice(steps)()
@@ -255,6 +261,8 @@ def leave(store: MessageStore) -> None:
     store._is_closed = True
     for file in store._allocate._ready.values():
         file.drop()
+    if store._flush._syncs is not None:
+        store._flush._syncs.abandon()
     for step in (store._close_index, store._queues.close, store.log.close, store._close_pool, store._lock.release):
         step()
 
