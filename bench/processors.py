@@ -21,6 +21,9 @@ from types import FrameType
 _SYNCS = 100
 _KERNEL = 2  # kthreadd, which starts all threads of the kernel
 _WORKQUEUES = Path("/sys/devices/virtual/workqueue/cpumask")
+_CONNECTIONS = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+_BUCKETS = Path("/sys/module/nf_conntrack/parameters/hashsize")
+_FEW_CONNECTIONS, _FEW_BUCKETS = 1000, 4096
 
 
 def _stay(number: int, frame: FrameType | None) -> None:
@@ -144,10 +147,31 @@ def queued_work_away_from(processor: int, mask: Path = _WORKQUEUES) -> Iterator[
 
 
 @contextlib.contextmanager
+def short_walks_of_connections(connections: Path = _CONNECTIONS, buckets: Path = _BUCKETS) -> Iterator[None]:
+    """Have the firewall's table of connections small meanwhile, if it is as good as empty. Once a minute the kernel
+    walks all of it on the processor where it did so first, which nothing moves: of 262,144 empty buckets for 6.5 ms.
+    """
+    before = ""
+    with contextlib.suppress(OSError, ValueError):  # not root, not Linux, no firewall
+        found = buckets.read_text().strip()
+        if int(connections.read_text()) < _FEW_CONNECTIONS and int(found) > _FEW_BUCKETS:
+            buckets.write_text(str(_FEW_BUCKETS))
+            before = found
+    try:
+        yield
+    finally:
+        if before:
+            with contextlib.suppress(OSError):
+                buckets.write_text(before)
+
+
+@contextlib.contextmanager
 def without_kernel(processor: int | None) -> Iterator[None]:
-    """Keep the kernel's threads that may run anywhere off the processor meanwhile, where root asks for it."""
+    """Keep the kernel's threads that may run anywhere off the processor meanwhile, and what must run there short, where
+    root asks for it.
+    """
     if processor is None:
         yield
         return
-    with queued_work_away_from(processor), _away_from(processor, _of_kernel()):
+    with queued_work_away_from(processor), _away_from(processor, _of_kernel()), short_walks_of_connections():
         yield

@@ -137,3 +137,27 @@ def test_where_the_kernel_has_no_such_mask_nothing_happens(processors: ModuleTyp
     with processors.queued_work_away_from(0, tmp_path / "cpumask"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("buckets", "connections", "during"),
+    [("262144", "3", "4096"), ("262144", "1000", "262144"), ("2048", "0", "2048")],
+)
+def test_a_table_of_connections_is_small_meanwhile_where_it_is_as_good_as_empty(
+    processors: ModuleType, tmp_path: Path, buckets: str, connections: str, during: str
+) -> None:
+    """Whatever ends the block, it is as large as it was; one that is in use, or small, is left alone."""
+    count, size = tmp_path / "count", tmp_path / "size"
+    count.write_text(connections + "\n")
+    size.write_text(buckets + "\n")
+    with pytest.raises(ZeroDivisionError), processors.short_walks_of_connections(count, size):
+        found = size.read_text().strip()
+        raise ZeroDivisionError
+    assert (found, size.read_text().strip()) == (during, buckets)
+
+
+def test_without_a_firewall_nothing_happens(processors: ModuleType, tmp_path: Path) -> None:
+    """The block runs, and no file is made."""
+    with processors.short_walks_of_connections(tmp_path / "count", tmp_path / "size"):
+        pass
+    assert not list(tmp_path.iterdir())
