@@ -160,7 +160,7 @@ class FlushService:
             self._checkpoint.flush()
 
     def _finish_errands(self) -> None:
-        """Believe what was carried out in the last sleep. Raises: StorageError, when a sync failed behind a latched log."""
+        """Believe what was carried out in the last sleep. Raises: as ``flush_queues``."""
         syncs, self._syncs = self._syncs, None
         writes, self._writes = self._writes, None
         if syncs is not None:

@@ -362,8 +362,8 @@ MUTANTS: Final = (
     Mutant(
         "queues-synced-after-a-failure",
         _FLUSH,
-        "        if self._log.error_number:\n            return\n        covered = self._log.dispatched_timestamp\n        with",
-        "        covered = self._log.dispatched_timestamp\n        with",
+        "            return\n        covered = self._log.dispatched_timestamp\n        with",
+        "            pass\n        covered = self._log.dispatched_timestamp\n        with",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
         ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
     ),
@@ -652,8 +652,8 @@ MUTANTS: Final = (
     Mutant(
         "queue-flush-goes-on-behind-a-failed-sync",
         _QUEUE_FLUSH,
-        "and (tried == 0 or self.work[tried - 1].rc >= 0):",
-        "and (tried == 0 or self.work[tried - 1].rc >= -1000):",
+        "        while rc >= 0 and self.tried < self.count:\n",
+        "        while rc >= -1000 and self.tried < self.count:\n",
         "after a sync that failed nothing may be synced any more",
         ("test_a_sync_that_fails_is_the_last_one",),
     ),
@@ -920,8 +920,8 @@ MUTANTS: Final = (
     Mutant(
         "errands-after-a-failure",
         _FLUSH,
-        "        if self._log.error_number:\n            return\n        covered = self._log.dispatched_timestamp\n        self",
-        "        covered = self._log.dispatched_timestamp\n        self",
+        "            return\n        covered = self._log.dispatched_timestamp\n        self",
+        "            pass\n        covered = self._log.dispatched_timestamp\n        self",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
         ("test_a_sync_that_fails_ends_the_sleep_and_latches_the_log",),
     ),
@@ -1309,18 +1309,18 @@ MUTANTS: Final = (
     Mutant(
         "checkpoint-ahead-of-the-queues",
         _FLUSH,
-        "        covered = self._log.dispatched_timestamp\n",
-        "        covered = self._log.last_store_timestamp\n",
+        "        covered = self._log.dispatched_timestamp\n        with",
+        "        covered = self._log.last_store_timestamp\n        with",
         "the checkpoint claims only what a sync has covered",
         ("test_the_checkpoint_knows_nothing_of_what_was_not_dispatched",),
     ),
     Mutant(
         "checkpoint-before-the-sync",
         _FLUSH,
-        "        try:\n            self._queues.flush(by_clock)\n",
+        "        with self._latching():\n            self._queues.flush(by_clock)\n",
         "        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)\n"
         "        self._checkpoint.flush()\n"
-        "        try:\n"
+        "        with self._latching():\n"
         "            self._queues.flush(by_clock)\n",
         "a power cut between the two would leave a claim that nothing covers",
         ("test_the_checkpoint_follows_the_sync_of_the_queues",),
