@@ -86,7 +86,7 @@ cdef packed struct Row:                     # one line of FIXED_FIELDS
     int32_t version
 
 
-cdef object numpy_empty = None, fixed_dtype = None      # made when the first array is asked for
+cdef object numpy_array = None, numpy_empty = None, plain_bytes = None, fixed_dtype = None     # made when the first array is asked for
 
 
 cdef object not_whole(GetResult result, const uint8_t *p):
@@ -99,7 +99,7 @@ def fixed_fields(GetResult result not None):
 
     Raises: CorruptFile when a record is not whole.
     """
-    global numpy_empty, fixed_dtype
+    global numpy_array, numpy_empty, plain_bytes, fixed_dtype
     cdef Py_ssize_t i
     cdef Row *row
     cdef const uint8_t *p
@@ -109,12 +109,12 @@ def fixed_fields(GetResult result not None):
     if fixed_dtype is None:
         import numpy
 
-        numpy_empty, fixed_dtype = numpy.empty, numpy.dtype(list(FIXED_FIELDS))
+        numpy_array, numpy_empty, plain_bytes = numpy.ndarray, numpy.empty, numpy.dtype(numpy.uint8)
+        fixed_dtype = numpy.dtype(list(FIXED_FIELDS))
         assert fixed_dtype.itemsize == <Py_ssize_t> sizeof(Row)
-    array = numpy_empty(result.count, fixed_dtype)
-    if result.count == 0:
-        return array
-    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE)
+    # numpy looks at each field when it makes memory of this dtype, and again when it shows it: of bytes that takes a third
+    memory = numpy_empty(result.count * <Py_ssize_t> sizeof(Row), plain_bytes)
+    PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
     row = <Row *> view.buf
     PyBuffer_Release(&view)     # the array keeps its memory
     for i in range(result.count):
@@ -139,7 +139,7 @@ def fixed_fields(GetResult result not None):
         row.version = 2 if r.magic == MAGIC_V2 else 1
         row += 1
     result.check_damage()
-    return array
+    return numpy_array(result.count, fixed_dtype, memory)
 
 
 # --- Arrow: what a stream holds ---------------------------------------------------------------------------------------------
