@@ -17,8 +17,8 @@ _REASONS = (
     ),
     (
         r"^get \d+, to arrow",
-        "pyarrow takes its time for a batch of 18 columns whatever made them, and the bodies have to be copied: both "
-        "are printed in the row, and get itself comes on top",
+        "pyarrow takes its time for a batch of 18 columns whatever made them, also where it has their schema, and the "
+        "bodies have to be copied: both are printed in the row, and get itself comes on top",
     ),
     (
         r"^get 32, to numpy",

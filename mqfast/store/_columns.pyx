@@ -1,8 +1,8 @@
 """The messages of a GetResult as columns: a numpy array of the fixed fields, and the Arrow C data interface.
 
 Everything is copied, so that columns stay valid after the result, the store and the files are gone. It must never trust a length of a record that
-was not checked against the record, never hand out text that is not UTF-8, and never need pyarrow. numpy is imported where an array is asked for,
-nowhere else. The C structs and their rules: https://arrow.apache.org/docs/format/CDataInterface.html (and CStreamInterface, PyCapsule
+was not checked against the record, never hand out text that is not UTF-8, and never need pyarrow for the Arrow interface. numpy is imported where
+an array is asked for, pyarrow where one of its batches is, nowhere else. The C structs and their rules: https://arrow.apache.org/docs/format/CDataInterface.html (and CStreamInterface, PyCapsule
 interface). The layout of a record: FORMAT.md.
 
 Who owns the C structs is said in _arrow.pyx.
@@ -482,6 +482,30 @@ def arrow_array(GetResult result not None, requested_schema=None):
         free(batch)
         raise
     return schema, new_array_capsule(batch)
+
+
+cdef object import_batch = None, batch_schema = None    # of pyarrow, when its first batch is asked for
+
+
+def record_batch(GetResult result not None):
+    """All messages as a pyarrow.RecordBatch, with one schema for all batches: pyarrow takes longer for a schema than for what it describes.
+
+    Raises: ImportError without pyarrow; otherwise as arrow_array.
+    """
+    global import_batch, batch_schema
+    cdef ArrowArray batch
+    if batch_schema is None:
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise ImportError("to_arrow() needs pyarrow (pip install pyarrow)") from error
+        import_batch, batch_schema = pyarrow.RecordBatch._import_from_c, pyarrow.schema(result)
+    fill_batch(&batch, result, False)
+    try:
+        return import_batch(<size_t> &batch, batch_schema)     # takes the batch over, also when it fails later
+    finally:
+        if batch.release != NULL:
+            batch.release(&batch)
 
 
 # --- Arrow: a stream of one batch ------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ cdef int find_columns() except -1:
 cdef class GetResult:
     """What a get found: a status, the offset to go on from, the queue's bounds, and the messages.
 
-    Iterate over it, index it, or take ``to_numpy()`` and the Arrow interface. Messages and views stay valid as long as they are
+    Iterate over it, index it, or take ``to_numpy()``, ``to_arrow()`` or the Arrow interface. Messages and views stay valid as long as they are
     referenced, also after the store was closed or a file was removed.
     """
 
@@ -164,6 +164,12 @@ cdef class GetResult:
         if columns is None:
             find_columns()
         return columns.fixed_fields(self)
+
+    def to_arrow(self):
+        """All columns of every message as a pyarrow.RecordBatch, copied: as ``pyarrow.record_batch(self)``, in less time. Imports pyarrow."""
+        if columns is None:
+            find_columns()
+        return columns.record_batch(self)
 
     def __arrow_c_array__(self, requested_schema=None):
         if columns is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -126,6 +127,9 @@ def test_no_message(tmp_path: Path) -> None:
         assert batch.num_rows == 0
         assert batch.schema == pa.schema(result)
         assert pa.RecordBatchReader.from_stream(result).read_all().num_rows == 0
+        empty = result.to_arrow()
+        empty.validate(full=True)
+        assert empty == batch
 
 
 def test_schema(tmp_path: Path) -> None:
@@ -221,6 +225,63 @@ def test_columns_outlive_result_store_and_files(tmp_path: Path) -> None:
     gc.collect()
     child.validate(full=True)
     assert dict(child[4].as_py())["p0"] == "v4😀"
+
+
+def test_to_arrow_is_the_record_batch_of_the_result(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    with filled(tmp_path, 200) as store:
+        for result in (everything(store), store.get(TOPIC, 0, 50, max_count=10, tags="A"), store.get(TOPIC, 0, 7, 1)):
+            batch = result.to_arrow()
+            batch.validate(full=True)
+            assert batch.schema == pa.schema(result)
+            assert batch == pa.record_batch(result)
+            assert batch.num_rows == len(result)
+        bodies = result.bodies()
+    del result
+    gc.collect()
+    assert batch["body"].to_pylist() == bodies
+
+
+class ArrowArray(ctypes.Structure):
+    """The C struct, of which a consumer may move a child away."""
+
+
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.POINTER(ArrowArray))
+ArrowArray._fields_ = [
+    *((name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers", "n_children")),
+    ("buffers", ctypes.c_void_p),
+    ("children", ctypes.POINTER(ctypes.POINTER(ArrowArray))),
+    ("dictionary", ctypes.c_void_p),
+    ("release", ctypes.c_void_p),
+    ("private_data", ctypes.c_void_p),
+]
+
+
+@pytest.mark.parametrize("name", ["queue_offset", "body", "tags", "properties"])
+def test_a_column_that_was_moved_away_outlives_the_others(name: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    with filled(tmp_path, 100) as store:
+        result = everything(store)
+        expected = pa.record_batch(result).column(name)
+        place = pa.schema(result).get_field_index(name)
+
+        def moved() -> Any:
+            _, capsule = result.__arrow_c_array__()
+            batch = ArrowArray.from_address(address(capsule, b"arrow_array"))
+            child = batch.children[place].contents
+            column = ArrowArray()
+            ctypes.pointer(column)[0] = child
+            child.release = None
+            RELEASE(batch.release)(batch)
+            assert batch.release is None
+            return pa.Array._import_from_c(ctypes.addressof(column), expected.type)
+
+        column = moved()
+        column.validate(full=True)
+        assert column == expected
+        assert least_growth(moved, 500) < 1 << 20  # a batch has 20 kB
 
 
 def patched(tmp_path: Path, *changes: tuple[bytes, bytes]) -> Any:
@@ -328,6 +389,7 @@ def test_nothing_leaks(tmp_path: Path) -> None:
 
         def turn() -> None:
             pa.record_batch(result)
+            result.to_arrow()
             pa.RecordBatchReader.from_stream(result).read_all()
             pa.RecordBatchReader.from_stream(result)  # dropped with its batch unread
             pa.schema(result)
@@ -350,6 +412,56 @@ def test_failures_leak_nothing_either(tmp_path: Path) -> None:
                     function(result, capsule)
 
         assert least_growth(turn, 1000) < 1 << 19
+
+
+def run_without_pyarrow(script: str, path: Path) -> str:
+    """What a script prints that has a result of 64 messages of 4 KiB and no pyarrow yet."""
+    head = """
+import resource, sys, types, mqfast
+store = mqfast.open(sys.argv[1], prefault_window_bytes=0)
+store.put_many("t", [b"b" * 4096] * 64)
+result = store.get("t", 0, 0, 64)
+assert len(result) == 64
+"""
+    done = subprocess.run([sys.executable, "-c", head + script, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_to_arrow_says_what_it_needs(tmp_path: Path) -> None:
+    script = """
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyarrow":
+            raise ImportError("not installed")
+sys.meta_path.insert(0, Without())
+try:
+    result.to_arrow()
+except ImportError as error:
+    print(error)
+print(result.__arrow_c_array__() is not None)
+"""
+    assert run_without_pyarrow(script, tmp_path) == "to_arrow() needs pyarrow (pip install pyarrow)\nTrue\n"
+
+
+def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+def fails(address, schema):
+    raise RuntimeError("not taken")
+batches = types.SimpleNamespace(_import_from_c=fails)
+sys.modules["pyarrow"] = types.SimpleNamespace(RecordBatch=batches, schema=lambda result: "schema")
+for turn in range(1000):
+    if turn == 100:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        result.to_arrow()
+    except RuntimeError as error:
+        assert str(error) == "not taken"
+    else:
+        raise AssertionError("no error")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    assert int(run_without_pyarrow(script, tmp_path)) < 20_000  # KiB (macOS: bytes); a leak would be 230 MB
 
 
 def test_importing_the_columns_imports_no_numpy() -> None:
