@@ -40,6 +40,24 @@ cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, 
 cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) noexcept nogil
 cdef void release_array(ArrowArray *array) noexcept nogil
 cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil
+
+cdef struct Tree:                           # one piece of memory for a batch: its nodes, their lists, columns whose size is known
+    int64_t users                           # nodes that were not released; the last one frees it
+    int64_t bytes
+    int64_t used
+
+
+cdef Tree *new_tree(int64_t nodes, int64_t columns, int64_t room) noexcept nogil
+cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil
+
+
+cdef inline void *take(Tree *tree, int64_t n) noexcept nogil:
+    """n of the bytes that new_tree was asked for."""
+    cdef uint8_t *p = <uint8_t *> tree + tree.used
+    tree.used += (n + 15) & ~15
+    return p
+
+
 cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil
 
 # Capsules of heap structs; they take them over also when they fail.
@@ -81,6 +99,13 @@ cdef inline int put64(Buffer *b, int64_t x) except -1 nogil:
     memcpy(b.p + b.used, &x, 8)
     b.used += 8
     return 0
+
+
+cdef inline void settle(Buffer *b, Tree *tree, int64_t n) noexcept nogil:
+    """A buffer of n bytes within a tree: it must not grow, and the tree frees it."""
+    b.p = <uint8_t *> take(tree, n)
+    b.used = 0
+    b.room = n
 
 
 cdef inline const void *give(Buffer *b) noexcept nogil:

@@ -3,7 +3,7 @@
 Nothing here knows a record or a result. It must never hand out text that is not UTF-8, and never need pyarrow. The C structs and their
 rules: https://arrow.apache.org/docs/format/CDataInterface.html (and the PyCapsule interface).
 
-Ownership, as Arrow has it: every schema and array struct owns its own buffers and child structs, and gives them up in its release callback, which
+Ownership, as Arrow has it: every schema and array struct owns its own buffers and child structs (those of a tree its last node), and gives them up in its release callback, which
 may be called without the GIL, from any thread, once; a consumer may move a struct away (it copies it and sets release to NULL). A capsule
 that nobody took releases its struct when it goes.
 """
@@ -11,8 +11,9 @@ that nobody took releases its struct when it goes.
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
+from mqfast.store._os cimport mq_add64
 
 from mqfast.errors import UsageError
 from mqfast.message import format_host
@@ -106,6 +107,58 @@ cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_
             release_array(array)
             return -1
     return 0
+
+
+cdef enum:
+    TREE_HEAD = 32      # sizeof(Tree), so that what follows is aligned
+    NODE_MOST = 144     # an ArrowArray, its place in the list of its parent, three buffers, and what is lost to alignment
+
+
+cdef Tree *new_tree(int64_t nodes, int64_t columns, int64_t room) noexcept nogil:
+    """Memory for so many nodes of three buffers at most, and for so many columns of room bytes in all. NULL without memory."""
+    cdef int64_t n = TREE_HEAD + nodes * NODE_MOST + columns * 15 + room
+    cdef Tree *tree = <Tree *> malloc(n)
+    if tree != NULL:
+        tree.users = 0
+        tree.bytes = n
+        tree.used = TREE_HEAD
+    return tree
+
+
+cdef void release_node(ArrowArray *array) noexcept nogil:
+    cdef Tree *tree = <Tree *> array.private_data
+    cdef int64_t i
+    for i in range(array.n_children):
+        if array.children[i].release != NULL:
+            array.children[i].release(array.children[i])
+    for i in range(array.n_buffers):
+        if not <uint8_t *> tree <= <const uint8_t *> array.buffers[i] < <uint8_t *> tree + tree.bytes:
+            free(<void *> array.buffers[i])
+    array.release = NULL        # before the tree goes: the node may stand in it
+    if mq_add64(&tree.users, -1) == 0:
+        free(tree)
+
+
+cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil:
+    """As make_array, with all but the node itself in the tree. A consumer may move it away, and release it after the others."""
+    cdef ArrowArray *children
+    cdef int64_t i
+    memset(array, 0, sizeof(ArrowArray))
+    array.length = length
+    array.n_buffers = n_buffers
+    array.buffers = <const void **> take(tree, n_buffers * sizeof(void *))
+    for i in range(n_buffers):
+        array.buffers[i] = NULL
+    array.n_children = n_children
+    if n_children:
+        array.children = <ArrowArray **> take(tree, n_children * sizeof(ArrowArray *))
+        children = <ArrowArray *> take(tree, n_children * sizeof(ArrowArray))
+        for i in range(n_children):
+            array.children[i] = &children[i]
+            children[i].release = NULL
+    array.private_data = tree
+    array.release = release_node
+    tree.users += 1
 
 
 cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil:

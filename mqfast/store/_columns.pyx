@@ -20,16 +20,18 @@ from mqfast.store._arrow cimport (
     ArrowSchema,
     Buffer,
     Texts,
+    Tree,
     begin_texts,
     drop_buffer,
     drop_texts,
     give,
-    make_array,
     make_map_schema,
+    make_node,
     make_schema,
     new_array_capsule,
     new_schema_capsule,
     new_stream_capsule,
+    new_tree,
     nulls,
     put32,
     put64,
@@ -37,10 +39,11 @@ from mqfast.store._arrow cimport (
     put_host,
     put_properties,
     put_text,
-    release_array,
     release_schema,
     reserve,
     same_bytes,
+    settle,
+    take,
 )
 from mqfast.store._os cimport mq_get32, mq_get64
 from mqfast.store._read cimport GetResult, Hit
@@ -261,27 +264,22 @@ cdef bint wants_large(object requested_schema) except -1:
 
 
 cdef struct Columns:
-    Buffer numbers[18]                      # by Column; only those of fixed width are used
-    Texts texts[18]                         # by Column; only those of text are used
-    Buffer valid_tags
+    void *numbers[18]                       # by Column, in the tree; NULL but for those of fixed width
+    Texts texts[18]                         # by Column; only those of text are used, with their offsets in the tree
+    Buffer valid_tags                       # these four in the tree
     Buffer valid_keys
     Buffer body_offsets
-    Buffer body
     Buffer map_offsets
+    Buffer body
     Texts names
     Texts values
 
 
 cdef void drop_columns(Columns *c) noexcept:
-    cdef int i
-    for i in range(18):
-        drop_buffer(&c.numbers[i])
-        drop_texts(&c.texts[i])
-    drop_buffer(&c.valid_tags)
-    drop_buffer(&c.valid_keys)
-    drop_buffer(&c.body_offsets)
+    cdef int k
+    for k in range(18):
+        drop_buffer(&c.texts[k].text)
     drop_buffer(&c.body)
-    drop_buffer(&c.map_offsets)
     drop_texts(&c.names)
     drop_texts(&c.values)
 
@@ -295,17 +293,17 @@ cdef inline int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_
 
 cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 nogil:
     """Copy every record, one after the other: how many were whole."""
-    cdef int32_t *queue_id = <int32_t *> c.numbers[<int> QUEUE_ID].p
-    cdef int64_t *queue_offset = <int64_t *> c.numbers[<int> QUEUE_OFFSET].p
-    cdef int64_t *physical_offset = <int64_t *> c.numbers[<int> PHYSICAL_OFFSET].p
-    cdef int32_t *size = <int32_t *> c.numbers[<int> SIZE].p
-    cdef int32_t *flag = <int32_t *> c.numbers[<int> FLAG].p
-    cdef int32_t *sys_flag = <int32_t *> c.numbers[<int> SYS_FLAG].p
-    cdef int64_t *born_timestamp = <int64_t *> c.numbers[<int> BORN_TIMESTAMP].p
-    cdef int64_t *store_timestamp = <int64_t *> c.numbers[<int> STORE_TIMESTAMP].p
-    cdef int32_t *reconsume_times = <int32_t *> c.numbers[<int> RECONSUME_TIMES].p
-    cdef int64_t *prepared = <int64_t *> c.numbers[<int> PREPARED].p
-    cdef int32_t *body_crc = <int32_t *> c.numbers[<int> BODY_CRC].p
+    cdef int32_t *queue_id = <int32_t *> c.numbers[<int> QUEUE_ID]
+    cdef int64_t *queue_offset = <int64_t *> c.numbers[<int> QUEUE_OFFSET]
+    cdef int64_t *physical_offset = <int64_t *> c.numbers[<int> PHYSICAL_OFFSET]
+    cdef int32_t *size = <int32_t *> c.numbers[<int> SIZE]
+    cdef int32_t *flag = <int32_t *> c.numbers[<int> FLAG]
+    cdef int32_t *sys_flag = <int32_t *> c.numbers[<int> SYS_FLAG]
+    cdef int64_t *born_timestamp = <int64_t *> c.numbers[<int> BORN_TIMESTAMP]
+    cdef int64_t *store_timestamp = <int64_t *> c.numbers[<int> STORE_TIMESTAMP]
+    cdef int32_t *reconsume_times = <int32_t *> c.numbers[<int> RECONSUME_TIMES]
+    cdef int64_t *prepared = <int64_t *> c.numbers[<int> PREPARED]
+    cdef int32_t *body_crc = <int32_t *> c.numbers[<int> BODY_CRC]
     cdef Py_ssize_t i, count = result.count
     cdef const uint8_t *p
     cdef Record r
@@ -358,66 +356,72 @@ cdef int64_t bodies_too_long() except -2 nogil:
         raise UsageError("the bodies exceed 2 GiB: ask for fewer bytes at a time, or request large_binary for them")
 
 
-cdef int begin_columns(Columns *c, GetResult result, bint large) except -1:
-    """Room for what is known beforehand."""
-    cdef Py_ssize_t count = result.count
+cdef enum:
+    NODES = COLUMNS + 4     # the batch, and the entries of the map with their keys and values
+    IN_TREE = 20            # columns of known size: 11 of numbers, offsets of 5 texts, of bodies and maps, valid tags and keys
+
+
+cdef Tree *begin_columns(Columns *c, GetResult result, bint large) except NULL:
+    """Room for what is known beforehand; all of it in the tree, but for the bodies."""
+    cdef int64_t count = result.count, offsets = (count + 1) * 4, bits = (count + 7) // 8
+    cdef Tree *tree = new_tree(NODES, IN_TREE, count * (6 * 4 + 5 * 8) + 6 * offsets + (2 if large else 1) * offsets + 2 * bits)
     cdef int k
-    for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
-        reserve(&c.texts[k].offsets, (count + 1) * 4)
-        begin_texts(&c.texts[k])
-    for k in (QUEUE_ID, SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
-        reserve(&c.numbers[k], count * 4)
-    for k in (QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED):
-        reserve(&c.numbers[k], count * 8)
-    begin_texts(&c.names)
-    begin_texts(&c.values)
-    reserve(&c.map_offsets, (count + 1) * 4)
-    put32(&c.map_offsets, 0)
-    reserve(&c.valid_tags, (count + 7) // 8)
-    memset(c.valid_tags.p, 0, c.valid_tags.room)
-    reserve(&c.valid_keys, (count + 7) // 8)
-    memset(c.valid_keys.p, 0, c.valid_keys.room)
-    reserve(&c.body, max(result.total_bytes - count * 91, 0))       # a record is its body and 91 bytes at least
-    reserve(&c.body_offsets, (count + 1) * (8 if large else 4))
-    if large:
-        put64(&c.body_offsets, 0)
-    else:
-        put32(&c.body_offsets, 0)
-    return 0
+    if tree == NULL:
+        raise MemoryError()
+    try:
+        for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
+            settle(&c.texts[k].offsets, tree, offsets)
+            begin_texts(&c.texts[k])
+        for k in (QUEUE_ID, SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
+            c.numbers[k] = take(tree, count * 4)
+        for k in (QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED):
+            c.numbers[k] = take(tree, count * 8)
+        begin_texts(&c.names)
+        begin_texts(&c.values)
+        settle(&c.map_offsets, tree, offsets)
+        put32(&c.map_offsets, 0)
+        settle(&c.valid_tags, tree, bits)
+        memset(c.valid_tags.p, 0, bits)
+        settle(&c.valid_keys, tree, bits)
+        memset(c.valid_keys.p, 0, bits)
+        settle(&c.body_offsets, tree, offsets * 2 if large else offsets)
+        if large:
+            put64(&c.body_offsets, 0)
+        else:
+            put32(&c.body_offsets, 0)
+        reserve(&c.body, max(result.total_bytes - count * 91, 0))       # a record is its body and 91 bytes at least
+    except BaseException:
+        free(tree)
+        raise
+    return tree
 
 
-cdef int give_columns(Columns *c, ArrowArray *batch, int64_t count) noexcept:
-    """Make the batch out of the columns. Returns 0, or -1 without memory (what is left of the columns is the caller's)."""
+cdef void give_columns(Columns *c, Tree *tree, ArrowArray *batch, int64_t count) noexcept:
+    """Make the batch out of the columns; it owns the tree."""
     cdef int k
     cdef ArrowArray *child
     cdef Buffer *valid
-    if make_array(batch, count, 1, COLUMNS) < 0:
-        return -1
+    make_node(tree, batch, count, 1, COLUMNS)
     for k in range(COLUMNS):
         child = batch.children[k]
         if k == PROPERTIES:
-            if make_array(child, count, 2, 1) < 0:
-                release_array(batch)
-                return -1
+            make_node(tree, child, count, 2, 1)
             child.buffers[1] = give(&c.map_offsets)
             child = child.children[0]
-            if (make_array(child, c.names.offsets.used // 4 - 1, 1, 2) < 0
-                    or make_array(child.children[0], child.length, 3, 0) < 0 or make_array(child.children[1], child.length, 3, 0) < 0):
-                release_array(batch)
-                return -1
+            make_node(tree, child, c.names.offsets.used // 4 - 1, 1, 2)
+            make_node(tree, child.children[0], child.length, 3, 0)
             child.children[0].buffers[1] = give(&c.names.offsets)
             child.children[0].buffers[2] = give(&c.names.text)
+            make_node(tree, child.children[1], child.length, 3, 0)
             child.children[1].buffers[1] = give(&c.values.offsets)
             child.children[1].buffers[2] = give(&c.values.text)
             continue
-        if make_array(child, count, 2 if c.numbers[k].p != NULL else 3, 0) < 0:
-            release_array(batch)
-            return -1
+        make_node(tree, child, count, 2 if c.numbers[k] != NULL else 3, 0)
         if k == BODY:
             child.buffers[1] = give(&c.body_offsets)
             child.buffers[2] = give(&c.body)
-        elif c.numbers[k].p != NULL:
-            child.buffers[1] = give(&c.numbers[k])
+        elif c.numbers[k] != NULL:
+            child.buffers[1] = c.numbers[k]
         else:
             child.buffers[1] = give(&c.texts[k].offsets)
             child.buffers[2] = give(&c.texts[k].text)
@@ -425,27 +429,26 @@ cdef int give_columns(Columns *c, ArrowArray *batch, int64_t count) noexcept:
                 valid = &c.valid_tags if k == TAGS else &c.valid_keys
                 child.null_count = nulls(valid.p, count)
                 child.buffers[0] = give(valid)
-    return 0
 
 
 cdef int fill_batch(ArrowArray *batch, GetResult result, bint large) except -1:
     """Copy the messages into a new batch."""
-    cdef Columns *c = <Columns *> calloc(1, sizeof(Columns))
+    cdef Columns c
+    cdef Tree *tree = NULL
     cdef int64_t whole
-    if c == NULL:
-        raise MemoryError()
+    memset(&c, 0, sizeof(Columns))
     try:
-        begin_columns(c, result, large)
+        tree = begin_columns(&c, result, large)
         with nogil:
-            whole = fill_columns(c, result, large)
+            whole = fill_columns(&c, result, large)
         if whole < result.count:
             raise not_whole(result, result.hits[whole].record)
         result.check_damage()
-        if give_columns(c, batch, result.count) < 0:
-            raise MemoryError()
+        give_columns(&c, tree, batch, result.count)
+        tree = NULL
     finally:
-        drop_columns(c)
-        free(c)
+        drop_columns(&c)
+        free(tree)
     return 0
 
 
