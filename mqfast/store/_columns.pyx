@@ -45,7 +45,7 @@ from mqfast.store._arrow cimport (
     settle,
     take,
 )
-from mqfast.store._os cimport mq_get32, mq_get64
+from mqfast.store._os cimport mq_fetch_to_read, mq_get32, mq_get64
 from mqfast.store._read cimport GetResult, Hit
 from mqfast.store._record cimport MAGIC_V2, REC_OK, Found, Record, find_properties, parse_record
 
@@ -314,6 +314,8 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
     cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
     for i in range(count):
         p = result.hits[i].record
+        if i + 4 < count:       # get has only seen its head and its tail
+            mq_fetch_to_read(result.hits[i + 4].record, mq_get32(result.hits[i + 4].record))
         if parse_record(p, mq_get32(p), &r) != REC_OK:      # what is made of its fields agrees even if the file changes
             return i
         queue_id[i] = r.queue_id
@@ -369,6 +371,8 @@ cdef Tree *begin_columns(Columns *c, GetResult result, bint large) except NULL:
     if tree == NULL:
         raise MemoryError()
     try:
+        for k in (TOPIC, BORN_HOST, STORE_HOST):
+            reserve(&c.texts[k].text, count * 16)       # what most of them take, so that few grow
         for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
             settle(&c.texts[k].offsets, tree, offsets)
             begin_texts(&c.texts[k])
