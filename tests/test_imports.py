@@ -161,7 +161,10 @@ def test_spark_stays_in_its_room() -> None:
     columns = [e for e in outside if (e.importer, e.imported) == ("mqfast.store._columns", "pyarrow")]
     assert_none([e for e in columns if e.at_import], "pyarrow is imported inside the function")
     others = [e for e in outside if e not in columns]
-    assert_none([e for e in others if e.imported.split(".")[0] in strangers], "only mqfast.spark imports these")
+    assert_none(
+        [e for e in others if e.imported.split(".")[0] in strangers],
+        "only mqfast.spark imports these, and to_arrow() pyarrow",
+    )
     assert_none([e for e in outside if is_in(e.imported, "mqfast.spark")], "nobody imports mqfast.spark")
     known = {*sys.stdlib_module_names, "mqfast", "pyspark", "py4j", "pyarrow", "numpy"}
     inside = [e for e in EDGES if is_in(e.importer, "mqfast.spark")]
