@@ -11,12 +11,14 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
 import psutil
 from harness import QUICK, Floor, Table, in_memory, interleaved, scaled
 from pytest_benchmark.fixture import BenchmarkFixture
+from reasons import far_apart
 
 import mqfast
 
@@ -79,13 +81,27 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
                     put(body)
                 return (time.perf_counter_ns() - began) / puts
 
-            many, one_queue, spread, near = interleaved(
+            strangers = cycle([{}.get for _ in range(count)])
+            stranger = cycle([{}.get])
+
+            def call(which: Iterator[Callable[[object], object]]) -> float:
+                began = time.perf_counter_ns()
+                for get in islice(which, puts):
+                    get(body)
+                return (time.perf_counter_ns() - began) / puts
+
+            many, one_queue, spread, near, called, same = interleaved(
                 many_work,
                 one_work,
                 lambda: floor.spread_ns(place, min(count, MOST_PLACES), puts),
                 lambda: floor.spread_ns(place, 1, puts),
+                lambda: call(strangers),
+                lambda: call(stranger),
             )
-            apart = statistics.median(a - b for a, b in zip(spread, near, strict=True))
+            touching = [a - b for a, b in zip(spread, near, strict=True)]
+            calling = [a - b for a, b in zip(called, same, strict=True)]
+            apart, calls = statistics.median(touching), statistics.median(calling)
+            best = statistics.median(b / (b + x + y) for b, x, y in zip(one_queue, touching, calling, strict=True))
             ratio = statistics.median(b / a for a, b in zip(many, one_queue, strict=True))
             memory = _private_memory() - before
             limit = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -94,12 +110,14 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
             disk = _disk(place / f"many{count}" / "consumequeue") / 2**20
             table.add(
                 f"put 256 B to {count:,} queues in turn",
-                f"{ratio:.2f}x of one queue ({ns:.0f} ns, floor of touching them {apart:.0f} ns more than one; "
+                f"{ratio:.2f}x of one queue ({ns:.0f} ns, floors: touching them {apart:.0f} ns more than one, "
+                f"calling as many objects {calls:.0f}; "
                 f"{memory / 2**20:,.1f} MiB of its own, "
                 f"{mapped:,} of {limit:,} mappings, "
                 f"queues on disk {disk:,.0f} MiB, made in {made:.2f} s{where})",
                 {10_000: ">= 0.8x", 100_000: "mappings < limit"}.get(count, "-"),
                 {10_000: ratio >= 0.8 and mapped < limit, 100_000: mapped < limit}.get(count),
+                why=far_apart(f"{best:.2f}x") if best < 0.8 else "",
             )
             producers.clear()
 

@@ -376,35 +376,39 @@ int64_t hand_over_floor_ns(int64_t count, int64_t pause_ns, int64_t nap_ns, int6
     return 0;
 }
 
-/* ns for count times of: one store to the next of many places, each in a page of its own mapping of file_bytes as a queue has it, one to
- * each of two cache lines beside it (what a store must remember of a queue), and a full fence, as taking a lock is one; -1: failed */
+/* ns for count times of: one to each of two cache lines of the next of many places (what a store must remember of a queue), one to the page that
+ * they name, each in its own mapping of file_bytes as a queue has it, and a full fence, as taking a lock is one; -1: failed */
 int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, int64_t count) {
-    enum { LINES = 2, STRIDE = 1024 };
+    typedef struct {
+        volatile uint8_t *page;
+        volatile int64_t puts;
+        char rest[48];
+        volatile int64_t end;
+        char others[952];
+    } known_place;
     int64_t took = -1, mapped = 0;
-    volatile uint8_t **at = calloc((size_t)places, sizeof *at);
-    volatile uint8_t *known = calloc((size_t)places, STRIDE);
+    known_place *known = calloc((size_t)places, sizeof *known);
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (at != NULL && known != NULL && fd >= 0 && ftruncate(fd, places * file_bytes) == 0) {
+    if (known != NULL && fd >= 0 && ftruncate(fd, places * file_bytes) == 0) {
         for (; mapped < places; mapped++) {
             void *base = mmap(NULL, (size_t)file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, mapped * file_bytes);
             if (base == MAP_FAILED) break;
-            at[mapped] = base;
-            *at[mapped] = 1;
-            known[mapped * STRIDE] = 1;
+            known[mapped].page = base;
+            *known[mapped].page = 1;
         }
         int64_t start = now_ns();
         for (int64_t i = 0, place = 0; mapped == places && i < count; i++) {
-            for (int64_t line = 0; line < LINES; line++) known[place * STRIDE + line * 64]++;
-            (*at[place])++;
+            known[place].puts++;
+            known[place].end++;
+            (*known[place].page)++;
             __atomic_thread_fence(__ATOMIC_SEQ_CST);
             if (++place == places) place = 0;
         }
         if (mapped == places) took = now_ns() - start;
     }
-    for (int64_t i = 0; i < mapped; i++) munmap((void *)at[i], (size_t)file_bytes);
+    for (int64_t i = 0; i < mapped; i++) munmap((void *)known[i].page, (size_t)file_bytes);
     if (fd >= 0) close(fd);
     unlink(path);
-    free((void *)known);
-    free(at);
+    free(known);
     return took;
 }
