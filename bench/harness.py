@@ -166,7 +166,7 @@ class Floor:
         return took / (megabytes << 20) * size
 
     def spread_ns(self, directory: Path, places: int, count: int = 50_000, file_bytes: int = 6_004_736) -> float:
-        """ns to touch the next of so many queues: two cache lines and the page that they name, behind a fence."""
+        """ns to touch the next of so many queues: three cache lines and the page that they name, behind a fence."""
         return self._spread(os.fsencode(directory / "floor"), places, file_bytes, count) / count
 
     def gather_ns(self, directory: Path, size: int, batch: int, count: int = 100_000, header: int = 97) -> float:

@@ -41,7 +41,7 @@ def far_apart(floor_ratio: str) -> str:
     """Puts to many queues; for a run whose floor alone is beyond the target."""
     return (
         "queues and the pages of their files are in no cache: a put to one queue, and what it takes to call as many "
-        f"objects and to touch three lines of as many places on top, would make {floor_ratio} in this run"
+        f"objects and to touch four lines of as many places on top, would make {floor_ratio} in this run"
     )
 
 
