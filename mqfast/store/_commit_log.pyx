@@ -540,8 +540,8 @@ cdef class CommitLog:
                      Errand second=None) -> None:
         """Flush by the clock until the bell rings, ``seconds`` are over, or there is a file for ``reap``: after each ``interval`` what is at
         least so many pages, after ``thorough_interval`` whatever there is. While the log is busy the page that puts are in waits for the next
-        interval. Two errands are carried out before; when one of them fails it returns at once. GIL: released; each return to Python stops a
-        thread that puts for some 60 us.
+        interval. Two errands are carried out before, unless the log is latched; when one of them fails it returns at once. GIL: released;
+        each return to Python stops a thread that puts for some 60 us.
 
         Raises: FlushError when a sync fails; the store is latched then. Thread: one at a time.
         """
@@ -555,10 +555,11 @@ cdef class CommitLog:
             self.flush_due = now + step
             self.thorough_flush_due = now + thorough_step
         with nogil:
-            if first is not None:
-                failed = first.carry_out() < 0
-            if second is not None:
-                failed |= second.carry_out() < 0
+            if not mq_load32(&s.flags) & LOG_FAILED:
+                if first is not None:
+                    failed = first.carry_out() < 0
+                if second is not None:
+                    failed |= second.carry_out() < 0
             if now >= self.flush_due and not failed:
                 breathe()
             while rc == 1 and not failed and mq_load32(&bell.word) == seen:

@@ -86,6 +86,11 @@ class StoreCheckpoint:
         self.warnings.append(text)
         _log.warning("%s", text)
 
+    @property
+    def is_whole(self) -> bool:
+        """Is there a file of the right length, so that numbers may be written in place?"""
+        return self._whole
+
     def get_min_timestamp(self) -> int:
         """The store time up to which log and queues agree on disk, less 3 s; at least 0."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _ALLOWANCE_MS)
@@ -116,10 +121,10 @@ class StoreCheckpoint:
             return True
 
     def prepare_flush(self) -> Overwrite | None:
-        """The same as an errand; None when the numbers are there, or have no file yet: that takes a ``flush``."""
+        """The same as an errand, of a file that ``is_whole``; None when the numbers are there."""
         with self._lock:
             data = self._packed()
-            if data == self._written or not self._whole:
+            if data == self._written:
                 return None
             self._written = None
             return self._door.overwriting(self._path, data, 0)

@@ -73,10 +73,12 @@ class FlushService:
 
     def _turn(self, bell: Bell) -> None:
         config = self._config
+        synced = False
         try:
             if self._tickets:
-                for errand in filter(None, (self._writes, self._syncs)):
-                    errand.run()
+                if not self._log.error_number:
+                    for errand in filter(None, (self._writes, self._syncs)):
+                        errand.run()
                 self._log.flush()
             else:
                 self._log.keep_flushed(
@@ -90,11 +92,13 @@ class FlushService:
                 )
         finally:
             self._finish_tickets()
-            self._finish_errands()
+            synced = self._finish_errands()
         self._see_flushed()
         if time.monotonic() >= self._queues_due:
             self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
-            self._prepare_errands()
+            self._prepare_syncs()
+        if synced:
+            self._writes = self._checkpoint.prepare_flush()
         self.keep_few_mapped()
         self._log.reap()
 
@@ -143,32 +147,31 @@ class FlushService:
         self._covered = covered
         self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, synced)
 
-    def _prepare_errands(self) -> None:
+    def _prepare_syncs(self) -> None:
         """``flush_queues`` by the clock for the next sleep, whose thread has no GIL anyway; the checkpoint says a sleep
         later what was synced in this one. Where that cannot be, now.
         """
         if self._log.error_number:
             return
         covered = self._log.dispatched_timestamp
-        self._syncs = self._queues.prepare_flush()
+        self._syncs = self._queues.prepare_flush() if self._checkpoint.is_whole else None
+        self._syncs_cover = covered
         if self._syncs is None:
             self.flush_queues(by_clock=True)
-            return
-        self._syncs_cover = covered
-        self._writes = self._checkpoint.prepare_flush()
-        if self._writes is None:
-            self._checkpoint.flush()
 
-    def _finish_errands(self) -> None:
-        """Believe what was carried out in the last sleep. Raises: as ``flush_queues``."""
+    def _finish_errands(self) -> bool:
+        """Believe what was carried out in the last sleep: were queues synced? Raises: as ``flush_queues``."""
         syncs, self._syncs = self._syncs, None
         writes, self._writes = self._writes, None
+        synced = False
         if syncs is not None:
             with self._latching():
-                if self._queues.finish_flush(syncs):
-                    self._see_synced(self._syncs_cover)
+                synced = self._queues.finish_flush(syncs)
+            if synced:
+                self._see_synced(self._syncs_cover)
         if writes is not None:
             self._checkpoint.finish_flush(writes)
+        return synced
 
     def keep_few_mapped(self) -> None:
         """Unmap what nobody reads or writes, where too much is mapped."""

@@ -912,8 +912,8 @@ MUTANTS: Final = (
     Mutant(
         "sleep-behind-a-sync-that-failed",
         _LOG,
-        "                failed |= second.carry_out() < 0\n",
-        "                second.carry_out()\n",
+        "                    failed |= second.carry_out() < 0\n",
+        "                    second.carry_out()\n",
         "the log would take puts for a second after a sync of its store has failed",
         ("test_a_sync_that_fails_ends_the_sleep_and_latches_the_log",),
     ),
@@ -936,8 +936,8 @@ MUTANTS: Final = (
     Mutant(
         "checkpoint-one-sleep-early",
         _FLUSH,
-        "                if self._queues.finish_flush(syncs):\n                    self._see",
-        "                self._queues.finish_flush(syncs)\n                if True:\n                    self._see",
+        "            if synced:\n                self._see",
+        "            if True:\n                self._see",
         "the checkpoint claims only what a sync has covered",
         ("test_what_was_not_carried_out_is_not_believed",),
     ),

@@ -6,6 +6,7 @@ a call here, and its sleep is over before it begins.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from store.small_store import bodies, still
 
-from mqfast.errors import CorruptFile, StorageError
+from mqfast.errors import CorruptFile, FlushError, StorageError
 from mqfast.store._commit_log import Bell
 from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._mapped_file import mapping_count
@@ -130,6 +131,25 @@ def test_a_sync_that_fails_ends_the_sleep_and_latches_the_log(tmp_path: Path) ->
         assert [flushed(store, queue_id) for queue_id in (0, 1)] == [20, 20]
 
 
+@pytest.mark.parametrize("ticket", [False, True])
+def test_behind_a_log_that_is_latched_nothing_is_carried_out(tmp_path: Path, ticket: bool) -> None:
+    """It may be latched by whoever puts, between the preparation and the sleep."""
+    door, syncs = OsDoor(), list[int]()
+    with still(tmp_path / "store", door) as store:
+        put_unit(store)
+        store._flush.flush_queues()
+        put_unit(store)
+        turn(store)
+        assert store._flush._syncs is not None
+        if ticket:
+            store._flush.watch(store.put_nowait("T", b"x"))
+        store.log.fail(errno.EIO)
+        with msync_behind(door, lambda: syncs.append(1)), contextlib.suppress(FlushError):
+            turn(store)
+        assert not syncs
+        assert flushed(store) == 20
+
+
 def test_a_checkpoint_that_cannot_be_written_keeps_no_queue_from_the_disk(tmp_path: Path) -> None:
     """Each turn says so, puts go on, and it is written as soon as it can be."""
     door = OsDoor()
@@ -148,14 +168,15 @@ def test_a_checkpoint_that_cannot_be_written_keeps_no_queue_from_the_disk(tmp_pa
             with pytest.raises(StorageError, match="checkpoint"):
                 turn(store)
             turn(store)
+            turn(store)
         with pytest.raises(StorageError, match="checkpoint"):
             turn(store)
         assert flushed(store) == 80
         assert store.log.error_number == 0
         os.rmdir(store.paths.checkpoint)
         os.rename(tmp_path / "away", store.paths.checkpoint)
-        turn(store)
-        turn(store)
+        for _ in range(3):
+            turn(store)
         assert on_disk(store) == 2_000_000
 
 
