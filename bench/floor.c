@@ -92,7 +92,7 @@ int64_t record_floor_ns(const char *path, const uint8_t *bodies, int64_t many, i
     } placed;
     int64_t all = unseen + count, record = FIXED + size + tail_bytes, bytes = record * all + spare, took = -1;
     uint8_t header[FIXED] = {0}, tail[256] = {0};
-    static uint32_t lock;
+    static uint32_t lock, sleepers;
     static int64_t end;
     placed *out = malloc(BATCH * sizeof *out);
     uint8_t *log = map_new(path, bytes, 0), *units = map_new(path, UNIT * all, 0);
@@ -124,7 +124,8 @@ int64_t record_floor_ns(const char *path, const uint8_t *bodies, int64_t many, i
             out[i % BATCH] = (placed){at, i, time, (int32_t)record};
             if (alone) {
                 __atomic_store_n(&end, at + record, __ATOMIC_RELEASE);
-                __atomic_exchange_n(&lock, 0, __ATOMIC_RELEASE);
+                __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
+                if (__atomic_load_n(&sleepers, __ATOMIC_ACQUIRE) != 0) break;
             }
             body = ++number == many ? (number = 0, bodies) : body + size;
         }

@@ -12,10 +12,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport UNIT_BYTES, QueueState
 from mqfast.store._group_commit cimport latch
-from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState
+from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
 from mqfast.store._os cimport (
     futex_wake_all,
-    lock,
     mq_and32,
     mq_cas64,
     mq_fetch_to_write,
@@ -27,7 +26,6 @@ from mqfast.store._os cimport (
     mq_store64,
     mq_wall_ms,
     populate,
-    unlock,
 )
 from mqfast.store._record cimport TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, finish_record
 
@@ -157,9 +155,9 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
             end += 1
         if prefault and mq_load64(&s.written) + bytes_ > mq_load64(&s.prefaulted):
             prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES, -1, False)     # the prefault thread was outrun: help it
-        lock(&s.lock)
+        lock_puts(s)
         if refused(s, q):
-            unlock(&s.lock)
+            unlock_puts(s)
             return start
         now = mq_wall_ms(s.os, &s.tick)      # one reading a chunk: it costs as much as the copy of a small body
         i = start
@@ -169,11 +167,11 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
                 rc = append_one(s, q, t, bodies.rows + i * bodies.step if bodies.at == NULL else bodies.at[i], _size(bodies, i), NULL, 0,
                                 now, &out[i])
                 if rc != APPEND_OK:
-                    unlock(&s.lock)
+                    unlock_puts(s)
                     return i
                 stop += 1
             i = stop
-        unlock(&s.lock)
+        unlock_puts(s)
         start = end
     return n
 
@@ -189,12 +187,12 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     cdef int64_t claimed, start, stop, file_start, file_bytes
     cdef uint8_t *base
     cdef int rc
-    lock(&s.lock)
+    lock_puts(s)
     base = s.base
     file_start = s.file_start
     file_bytes = s.file_bytes
     start = s.written
-    unlock(&s.lock)
+    unlock_puts(s)
     claimed = mq_load64(&s.prefaulted)
     start = max(start, claimed)
     end = min(end, file_start + file_bytes)

@@ -20,6 +20,9 @@ from mqfast.store._log_state cimport (
     RING,
     LogState,
     PendingFile,
+    try_to_lock_puts,
+    unlock_puts,
+    wait_to_lock_puts,
 )
 from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
@@ -34,12 +37,10 @@ from mqfast.store._os cimport (
     give,
     latch_cut,
     lock,
-    lock_wait,
     mq_add32,
     mq_and32,
     mq_load32,
     mq_load64,
-    mq_lock_try,
     mq_or32,
     mq_os,
     mq_publish32,
@@ -308,7 +309,7 @@ cdef class CommitLog:
             mq_or32(&self.state.flags, flag)
             if flag & LOG_CLOSED:           # an append that saw the old flags is over when this returns
                 self.take_put_lock()
-                unlock(&self.state.lock)
+                unlock_puts(&self.state)
         else:
             mq_and32(&self.state.flags, ~flag)
 
@@ -386,10 +387,10 @@ cdef class CommitLog:
     cdef int take_put_lock(self) except -1:
         """Take the put lock with the GIL held: never sleep on it so, and never hold it while waiting for the GIL."""
         cdef LogState *s = &self.state
-        while not mq_lock_try(&s.lock):
+        while not try_to_lock_puts(s):
             with nogil:
-                lock_wait(&s.lock)
-                unlock(&s.lock)
+                wait_to_lock_puts(s)
+                unlock_puts(s)
         return 0
 
     cdef int _retain(self, MappedFile file) except -1:
@@ -466,7 +467,7 @@ cdef class CommitLog:
             raise
         self.take_put_lock()
         if mq_load32(&s.flags) & LOG_CLOSED:
-            unlock(&s.lock)
+            unlock_puts(s)
             self.raise_state()
         if s.file_bytes:
             left = s.file_start + s.file_bytes - s.written
@@ -479,7 +480,7 @@ cdef class CommitLog:
                 mq_store64(&s.dispatched, s.file_start + s.file_bytes)
             mq_store64(&s.written, s.file_start + s.file_bytes)
         self._switch_to(file)
-        unlock(&s.lock)
+        unlock_puts(s)
         self.current = file
         self.allocator.rolled(file)
         return 0
@@ -867,7 +868,7 @@ cdef class CommitLog:
         mq_store64(&s.file_bytes, 0)
         s.base = NULL
         self.current = None
-        unlock(&s.lock)
+        unlock_puts(s)
         with nogil:
             lock(&s.flush_lock)     # nobody is inside a sync or a commit any more
             lock(&s.commit_lock)

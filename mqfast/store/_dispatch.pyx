@@ -15,9 +15,9 @@ from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store._log_state cimport LOG_FAILED, LogState
+from mqfast.store._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, breathe_before, give, lock, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, breathe_before, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -131,14 +131,14 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     if limit - w.at <= HAND_OVER and plain and (pooled or not s.pooled):
         # one record behind a thread that puts without a rest is where it would stay: with the lock it comes to the end, and the puts
         # from then on find nothing that waits, and put their units themselves
-        lock(&s.lock)
+        lock_puts(s)
         w.limit = mq_load64(&s.written)
         if w.limit - w.at <= 2 * HAND_OVER and (not pooled or (s.file_bytes != 0 and s.file_start == w.file_start)):
             w.holding = True
             if pooled:
                 _look_into(w, s.base)
             return True
-        unlock(&s.lock)
+        unlock_puts(s)
     if pooled and _borrow(w):
         return True
     _let_go(w)
@@ -163,13 +163,13 @@ cdef bint _borrow(Walk *w) noexcept nogil:
     """
     cdef LogState *s = w.follow
     cdef bint there
-    lock(&s.lock)
+    lock_puts(s)
     there = s.file_bytes != 0 and s.file_start == w.file_start and not mq_load32(&s.flags) & LOG_FAILED
     if there:
         mq_store64(&s.borrowed, s.file_start)       # before the log can roll: `reap` sees it
         w.limit = s.written
         _look_into(w, s.base)
-    unlock(&s.lock)
+    unlock_puts(s)
     return there and w.limit > w.at
 
 
@@ -181,7 +181,7 @@ cdef inline void _let_go(Walk *w) noexcept nogil:
         mq_store64(&w.follow.borrowed, -1)
     if w.holding:
         w.holding = False
-        unlock(&w.follow.lock)
+        unlock_puts(w.follow)
 
 
 cdef inline void _show(Walk *w) noexcept nogil:

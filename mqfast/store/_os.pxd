@@ -43,6 +43,7 @@ cdef extern from "atomics.h" nogil:
     void mq_fence()
     int mq_cas64(int64_t *p, int64_t expect, int64_t v)
     int mq_lock_try(uint32_t *word)
+    int mq_counted_unlock(uint32_t *word, const uint32_t *sleepers)
 
 cdef extern from "os_door.h" nogil:
     ctypedef struct mq_stat:
@@ -151,6 +152,7 @@ cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc32_copy(uint8_t *to, const uint8_t *p, size_t n) noexcept nogil
 cdef void lock_wait(uint32_t *word) noexcept nogil
 cdef void unlock(uint32_t *word) noexcept nogil
+cdef void counted_lock_wait(uint32_t *word, uint32_t *sleepers) noexcept nogil
 cdef void lock(uint32_t *word) noexcept nogil
 cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil
 cdef void futex_wake_all(uint32_t *word) noexcept nogil

@@ -26,6 +26,7 @@ cdef extern from "atomics.h" nogil:
     void mq_lock(uint32_t *word)
     void mq_lock_wait(uint32_t *word)
     void mq_unlock(uint32_t *word)
+    void mq_counted_lock_wait(uint32_t *word, uint32_t *sleepers)
     void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns)
     void mq_futex_wake_all(uint32_t *word)
     void mq_futex_wake_one(uint32_t *word)
@@ -72,6 +73,9 @@ cdef void lock_wait(uint32_t *word) noexcept nogil:
 
 cdef void unlock(uint32_t *word) noexcept nogil:
     mq_unlock(word)
+
+cdef void counted_lock_wait(uint32_t *word, uint32_t *sleepers) noexcept nogil:
+    mq_counted_lock_wait(word, sleepers)
 
 cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil:
     mq_futex_wait(word, expected, timeout_ns)

@@ -17,21 +17,17 @@ from mqfast.store._append cimport Appended, Template, append_encoded, append_man
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
 from mqfast.store._group_commit cimport flush_up_to
-from mqfast.store._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState
+from mqfast.store._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts, wait_to_lock_puts
 from mqfast.store._os cimport (
     Mutex,
     crc31,
     give,
-    lock,
-    lock_wait,
     mq_load32,
     mq_load64,
-    mq_lock_try,
     mq_prefetchr,
     mq_prefetchw,
     mq_put32,
     take,
-    unlock,
 )
 from mqfast.store._put_result cimport BatchResult, PutResult, fill_result
 from mqfast.store._record cimport (
@@ -164,7 +160,7 @@ cdef class PutPath:
         self.log.take_put_lock()
         for queue in queues:
             queue.state.deleted = deleted
-        unlock(&self.state.lock)
+        unlock_puts(self.state)
         self.forget_producers()
 
     def forget_producers(self) -> None:
@@ -181,8 +177,8 @@ cdef class PutPath:
         if held > self.busy_timeout_ms:
             raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
         with nogil:
-            lock_wait(&s.lock)
-            unlock(&s.lock)
+            wait_to_lock_puts(s)
+            unlock_puts(s)
         self.log.raise_state()      # what was checked before the wait may not hold any more
         return 0
 
@@ -414,18 +410,18 @@ cdef class PutPath:
             mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))
             while True:
                 self.log.raise_state()
-                if not mq_lock_try(&s.lock):
+                if not try_to_lock_puts(s):
                     self.contended()
                     continue
                 if refused(s, &queue.state):
-                    unlock(&s.lock)
+                    unlock_puts(s)
                     if queue.state.deleted:
                         if expected >= 0:
                             return None
                         queue = self.queues.head(message.topic, message.queue_id)
                     continue
                 rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, -1, &out)
-                unlock(&s.lock)
+                unlock_puts(s)
                 if rc == APPEND_OK:
                     break
                 if rc == APPEND_MOVED:
@@ -502,11 +498,11 @@ cdef class PutPath:
             step = n if together else 1
             while i < n:
                 self.log.raise_state()
-                if not mq_lock_try(&s.lock):
+                if not try_to_lock_puts(s):
                     self.contended()
                     continue
                 if _any_refused(s, states + i, step):
-                    unlock(&s.lock)
+                    unlock_puts(s)
                     for k in range(i, n):
                         if states[k].deleted:
                             encoded, queue, sys_flag = drafts[k]
@@ -516,11 +512,11 @@ cdef class PutPath:
                     continue
                 size = <int32_t> total if together else sizes[i]
                 if _append_block(s, block + at, size, step, states + i, sizes + i, flags + i, result.items + i):
-                    unlock(&s.lock)
+                    unlock_puts(s)
                     at += size
                     i += step
                     continue
-                unlock(&s.lock)
+                unlock_puts(s)
                 self.log.roll(size)
         finally:
             PyMem_Free(block)
@@ -705,17 +701,17 @@ cdef class Producer:
         if body_bytes + extra > self.most_bytes:
             self.check_size(body_bytes, extra)
         while True:
-            if not mq_lock_try(&s.lock):
+            if not try_to_lock_puts(s):
                 self.store.contended()
                 continue
             q = self.q              # with the lock: another thread may have rebound this producer
             if refused(s, q):
-                unlock(&s.lock)
+                unlock_puts(s)
                 self.store.log.raise_state()
                 self.rebind()
                 continue
             rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes, -1, out)
-            unlock(&s.lock)
+            unlock_puts(s)
             if rc == APPEND_OK:
                 break
             self.store.log.roll(88 + body_bytes + self.template.tail_bytes + extra)

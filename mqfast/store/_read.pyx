@@ -13,9 +13,9 @@ from libc.string cimport memcmp
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
 from mqfast.store._group_commit cimport readable
-from mqfast.store._log_state cimport LOG_CLOSED, LOG_FORKED
+from mqfast.store._log_state cimport LOG_CLOSED, LOG_FORKED, unlock_puts
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport mq_get32, mq_get64, mq_load32, mq_load64, mq_prefetchr, unlock
+from mqfast.store._os cimport mq_get32, mq_get64, mq_load32, mq_load64, mq_prefetchr
 from mqfast.store._put cimport PutPath, integer
 from mqfast.store._record cimport (
     ANYWHERE,
@@ -234,7 +234,7 @@ cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
     if physical > written - size:
         log.take_put_lock()
         written = log.state.written
-        unlock(&log.state.lock)
+        unlock_puts(&log.state)
     return physical > written - size
 
 

@@ -16,8 +16,8 @@ from libc.string cimport memchr, memcmp, memcpy, strcmp
 from mqfast.store._arrow cimport ArrowArray, ArrowSchema
 from mqfast.store._append cimport Appended, append_encoded, prefault_piece, refused
 from mqfast.store._consume_queue cimport QueueState, QueueTable
-from mqfast.store._log_state cimport APPEND_OK, BLANK_BYTES, LogState
-from mqfast.store._os cimport crc31, lock, mq_get32, mq_load64, mq_put16, mq_put32, unlock
+from mqfast.store._log_state cimport APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
+from mqfast.store._os cimport crc31, mq_get32, mq_load64, mq_put16, mq_put32
 from mqfast.store._put cimport PutPath
 from mqfast.store._record cimport (
     BORN_HOST_V6,
@@ -596,7 +596,7 @@ cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64
         if prefault and mq_load64(&s.written) + CHUNK_BYTES > mq_load64(&s.prefaulted):
             prefault_piece(s, mq_load64(&s.written) + 2 * CHUNK_BYTES, -1, False)
         until = at[0] + CHUNK_BYTES
-        lock(&s.lock)
+        lock_puts(s)
         now = s.os.clock_ms(s.os)
         while at[0] < n and at[0] < until:
             if parse_record(p + at[0], n - at[0], &r) != REC_OK:
@@ -614,5 +614,5 @@ cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64
                 break
             at[0] += r.total
             count[0] += 1
-        unlock(&s.lock)
+        unlock_puts(s)
     return rc

@@ -584,7 +584,7 @@ MUTANTS: Final = (
     Mutant(
         "batch-goes-on-after-the-latch",
         _APPEND,
-        "        if refused(s, q):\n            unlock(&s.lock)\n            return start\n",
+        "        if refused(s, q):\n            unlock_puts(s)\n            return start\n",
         "",
         "nothing may be appended to a store that is closed or latched",
         ("test_a_batch_ends_where_the_store_was_latched",),
@@ -791,7 +791,7 @@ MUTANTS: Final = (
     Mutant(
         "walk-keeps-the-put-lock",
         _DISPATCH,
-        "        w.holding = False\n        unlock(&w.follow.lock)\n",
+        "        w.holding = False\n        unlock_puts(w.follow)\n",
         "        w.holding = False\n",
         "nothing would ever be put again",
         ("test_the_end_of_a_busy_log_is_reached_with_the_put_lock",),
