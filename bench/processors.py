@@ -126,43 +126,51 @@ def _of_kernel() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def queued_work_away_from(processor: int, mask: Path = _WORKQUEUES) -> Iterator[None]:
-    """Keep the work that the kernel queues for any processor off this one meanwhile: its workers take no other word.
-    After each write of a disk some of them turn blocks that were only allocated into written ones, 2 ms at a time.
+def _set_meanwhile(setting: Path, other: Callable[[str], str]) -> Iterator[None]:
+    """Have a setting of the kernel be another one while the block runs, where it is there and root asks for it.
+
+    Args: other: makes it from the present one; an empty text leaves it as it is.
     """
     before = ""
     with contextlib.suppress(OSError, ValueError):  # not root, not Linux
-        found = mask.read_text().strip()
-        rest = int(found.replace(",", ""), 16) & ~(1 << processor)
-        if rest:
-            words = [rest >> 32 * number & 0xFFFFFFFF for number in range(found.count(",") + 1)]
-            mask.write_text(",".join(f"{word:08x}" for word in reversed(words)))
+        found = setting.read_text().strip()
+        wanted = other(found)
+        if wanted:
+            setting.write_text(wanted)
             before = found
     try:
         yield
     finally:
         if before:
             with contextlib.suppress(OSError):
-                mask.write_text(before)
+                setting.write_text(before)
 
 
-@contextlib.contextmanager
-def short_walks_of_connections(connections: Path = _CONNECTIONS, buckets: Path = _BUCKETS) -> Iterator[None]:
+def queued_work_away_from(processor: int, mask: Path = _WORKQUEUES) -> contextlib.AbstractContextManager[None]:
+    """Keep the work that the kernel queues for any processor off this one meanwhile: its workers take no other word.
+    After each write of a disk some of them turn blocks that were only allocated into written ones, 2 ms at a time.
+    """
+
+    def others(found: str) -> str:
+        rest = int(found.replace(",", ""), 16) & ~(1 << processor)
+        words = [rest >> 32 * number & 0xFFFFFFFF for number in range(found.count(",") + 1)]
+        return ",".join(f"{word:08x}" for word in reversed(words)) if rest else ""
+
+    return _set_meanwhile(mask, others)
+
+
+def short_walks_of_connections(
+    connections: Path = _CONNECTIONS, buckets: Path = _BUCKETS
+) -> contextlib.AbstractContextManager[None]:
     """Have the firewall's table of connections small meanwhile, if it is as good as empty. Once a minute the kernel
     walks all of it on the processor where it did so first, which nothing moves: of 262,144 empty buckets for 6.5 ms.
     """
-    before = ""
-    with contextlib.suppress(OSError, ValueError):  # not root, not Linux, no firewall
-        found = buckets.read_text().strip()
-        if int(connections.read_text()) < _FEW_CONNECTIONS and int(found) > _FEW_BUCKETS:
-            buckets.write_text(str(_FEW_BUCKETS))
-            before = found
-    try:
-        yield
-    finally:
-        if before:
-            with contextlib.suppress(OSError):
-                buckets.write_text(before)
+
+    def fewer(found: str) -> str:
+        empty = int(connections.read_text()) < _FEW_CONNECTIONS
+        return str(_FEW_BUCKETS) if empty and int(found) > _FEW_BUCKETS else ""
+
+    return _set_meanwhile(buckets, fewer)
 
 
 @contextlib.contextmanager
