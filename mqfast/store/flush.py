@@ -207,6 +207,9 @@ class FlushService:
         error: MqfastError | None = None
         try:
             self._finish_errands()
+        except MqfastError as failure:
+            error = failure  # of a queue or the checkpoint: the log is flushed all the same, unless it was latched
+        try:
             if not self._log.error_number:
                 self.flush_log(thorough=True)
                 self.flush_queues()

@@ -43,6 +43,16 @@ def put_unit(store: MessageStore, queue_id: int = 0) -> None:
     store._dispatcher.step()
 
 
+def prepare_second_unit(store: MessageStore, door: OsDoor) -> None:
+    """A unit of 1,000 s on the disk, one of 2,000 s as an errand that was not carried out yet."""
+    door.fix_clock(1_000_000)
+    put_unit(store)
+    store._flush.flush_queues()
+    door.fix_clock(2_000_000)
+    put_unit(store)
+    turn(store)
+
+
 def flushed(store: MessageStore, queue_id: int = 0) -> int:
     queue = store._queues.get("T", queue_id)
     assert isinstance(queue, ConsumeQueue)
@@ -207,12 +217,7 @@ def test_a_store_that_is_closed_in_between_keeps_everything_and_lets_go_of_its_f
     door = OsDoor()
     before = mapping_count()
     with still(tmp_path / "store", door) as store:
-        door.fix_clock(1_000_000)
-        put_unit(store)
-        store._flush.flush_queues()
-        door.fix_clock(2_000_000)
-        put_unit(store)
-        turn(store)
+        prepare_second_unit(store, door)
         errand = store._flush._syncs
         assert errand is not None
         if carried_out:
@@ -223,16 +228,25 @@ def test_a_store_that_is_closed_in_between_keeps_everything_and_lets_go_of_its_f
         assert len(bodies(store)) == 2
 
 
+def test_a_queue_file_that_is_bad_at_close_keeps_the_log_from_nothing(tmp_path: Path) -> None:
+    door = OsDoor()
+    store = still(tmp_path / "store", door)
+    prepare_second_unit(store, door)
+    path = tmp_path / "store" / "consumequeue" / "T" / "0" / ("0" * 20)
+    os.truncate(path, path.stat().st_size - 20)
+    assert store._flush._syncs is not None
+    store._flush._syncs.run()
+    assert store.log.flushed < store.log.written
+    with pytest.raises(CorruptFile, match="cut short or removed"):
+        store.close()
+    assert store.log.flushed == store.log.written
+
+
 def test_what_was_not_carried_out_is_not_believed(tmp_path: Path) -> None:
     """The thread was stopped before its sleep."""
     door = OsDoor()
     with still(tmp_path / "store", door) as store:
-        door.fix_clock(1_000_000)
-        put_unit(store)
-        store._flush.flush_queues()
-        door.fix_clock(2_000_000)
-        put_unit(store)
-        turn(store)
+        prepare_second_unit(store, door)
         store._checkpoint.physic_msg_timestamp += 1
         store._flush._writes = store._checkpoint.prepare_flush()
         assert None not in (store._flush._syncs, store._flush._writes)
