@@ -1,8 +1,8 @@
 # Records to the end of the log, and the pages ahead of it.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
-from mqfast.store._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState
+from mqfast.store._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState
 from mqfast.store._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64, mq_wall_ms
 
 cdef struct Appended:
@@ -103,8 +103,11 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
                         int64_t now, Appended *out) noexcept nogil
 cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:
-    """May nothing be appended for this queue: the log takes nothing now, or the queue's topic was deleted?"""
+    """May nothing be appended for this queue now: the log takes nothing or asks for the GIL, or the queue's topic was deleted?"""
     return mq_load32(&s.flags) != 0 or q.deleted
+cdef inline bint refused_without_gil(LogState *s, QueueState *q) noexcept nogil:
+    """The same for who has no GIL to lend."""
+    return mq_load32(&s.flags) & ~<uint32_t> LOG_GIL_WANTED or q.deleted
 # Not held for these.
 cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint prefault, const BodyList *bodies, Appended *out,
                             Py_ssize_t start, Py_ssize_t n) noexcept nogil

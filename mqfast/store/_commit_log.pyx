@@ -14,6 +14,7 @@ from mqfast.store._log_state cimport (
     LOG_CLOSED,
     LOG_FAILED,
     LOG_FORKED,
+    LOG_GIL_WANTED,
     LOG_REFUSING,
     LOG_SLAVE,
     BLANK_BYTES,
@@ -29,17 +30,23 @@ from mqfast.store._os cimport (
     Errand,
     Mutex,
     OsDoor,
+    ask_for_gil,
     breathe,
     check,
     crc31,
     futex_wait,
     futex_wake_all,
+    gave_gil,
+    gil_is_wanted,
     give,
+    join_gil_loan,
     latch_cut,
+    lend_gil,
     lock,
     mq_add32,
     mq_and32,
     mq_load32,
+    mq_gil_loan,
     mq_load64,
     mq_or32,
     mq_os,
@@ -118,8 +125,10 @@ cdef class Bell:
         cdef uint32_t seen = self.seen
         cdef int64_t ns = <int64_t> (seconds * 1e9)
         with nogil:
+            gave_gil()
             if mq_load32(&self.word) == seen:
                 futex_wait(&self.word, seen, ns)
+            ask_for_gil()
         self.seen = mq_load32(&self.word)
 
 
@@ -155,8 +164,17 @@ cdef class CommitLog:
         self.prefault_window = prefault_window
         self.state.os = door.os
         self.state.borrowed = -1
+        self.state.gil_loan.flags = &self.state.flags
+        self.state.gil_loan.bit = LOG_GIL_WANTED
+        self.state.gil_loan.puts = &self.state.puts
         self.state.crc_property = crc_property
         self.state.inline_dispatch = inline_dispatch
+
+    def borrow_gil(self) -> None:
+        """The calling thread serves this log: from now on it asks the threads that put for the GIL before it takes it, and they lend it
+        without a sleep (csrc/gil_loan.h). Until ``stop_borrowing_gil``, before the log goes.
+        """
+        join_gil_loan(&self.state.gil_loan)
 
     # --- load and recovery ---
 
@@ -301,7 +319,7 @@ cdef class CommitLog:
     @property
     def flags(self) -> int:
         """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing, 16 slave."""
-        return mq_load32(&self.state.flags)
+        return mq_load32(&self.state.flags) & ~<uint32_t> LOG_GIL_WANTED
 
     def set_flag(self, uint32_t flag, bint on=True) -> None:
         """Set or clear one LogFlag bit."""
@@ -355,9 +373,15 @@ cdef class CommitLog:
         return self.file_at(physical_offset)
 
     cdef int raise_state(self) except -1:
+        """May something be put? Whoever is about to put and is asked for the GIL lends it here."""
         cdef uint32_t flags = mq_load32(&self.state.flags)
+        cdef mq_gil_loan *loan = &self.state.gil_loan
         if flags == 0:
             return 0
+        if flags & LOG_GIL_WANTED and gil_is_wanted(loan):
+            with nogil:
+                lend_gil(loan)
+            flags = mq_load32(&self.state.flags)
         self.check_state()
         if flags & LOG_SLAVE:
             raise NotMaster(f"store of {self.path}: expected broker_role ASYNC_MASTER or SYNC_MASTER for a put, found SLAVE")
@@ -524,7 +548,9 @@ cdef class CommitLog:
         if timeout is not None:
             deadline = self.door.monotonic_ns() + <int64_t> (timeout * 1e9)
         with nogil:
+            gave_gil()
             rc = flush_up_to(s, end, deadline)
+            ask_for_gil()
         if rc < 0:
             # that the store is closing is not why
             self.raise_lost()
@@ -556,6 +582,7 @@ cdef class CommitLog:
             self.flush_due = now + step
             self.thorough_flush_due = now + thorough_step
         with nogil:
+            gave_gil()
             if not mq_load32(&s.flags) & LOG_FAILED:
                 if first is not None:
                     failed = first.carry_out() < 0
@@ -579,6 +606,7 @@ cdef class CommitLog:
                     break
                 if now < self.flush_due:
                     futex_wait(&bell.word, seen, min(until, self.flush_due) - now)
+            ask_for_gil()
         bell.seen = mq_load32(&bell.word)
         if rc < 0:
             self.raise_lost()
@@ -613,6 +641,7 @@ cdef class CommitLog:
         if self.thorough_commit_due == 0:
             self.thorough_commit_due = self.door.monotonic_ns() + thorough_step
         with nogil:
+            gave_gil()
             while rc >= 0 and mq_load32(&bell.word) == seen:
                 now = s.os.monotonic_ns(s.os)
                 target = mq_load64(&s.written)
@@ -623,6 +652,7 @@ cdef class CommitLog:
                     rc = commit_up_to(s, target)
                 if rc >= 0:
                     futex_wait(&bell.word, seen, step)
+            ask_for_gil()
         bell.seen = mq_load32(&bell.word)
         if rc < 0:
             self._commit_failed(rc)
@@ -651,6 +681,7 @@ cdef class CommitLog:
         cdef int64_t left, step, looks = 0, last = -1
         cdef uint32_t seen = bell.seen
         with nogil:
+            gave_gil()
             while mq_load32(&bell.word) == seen:
                 if undispatched and _is_wanted(s, sync):
                     break
@@ -663,6 +694,7 @@ cdef class CommitLog:
                     step = NAP_NS if looks <= DISPATCH_LOOKS else 10 * NAP_NS if mq_load64(&s.written) != last else 20 * NAP_NS
                     last = mq_load64(&s.written)
                 futex_wait(&bell.word, seen, min(left, step))
+            ask_for_gil()
         bell.seen = mq_load32(&bell.word)
         return _is_wanted(s, sync)
 
@@ -673,11 +705,13 @@ cdef class CommitLog:
         cdef int64_t left
         cdef uint32_t seen = bell.seen
         with nogil:
+            gave_gil()
             while mq_load32(&bell.word) == seen and mq_load64(&s.written) < end:
                 left = until - s.os.monotonic_ns(s.os)
                 if left <= 0:
                     break
                 futex_wait(&bell.word, seen, min(left, <int64_t> 50000000))
+            ask_for_gil()
         bell.seen = mq_load32(&bell.word)
 
     def keep_prefaulted(self, Bell bell) -> None:
@@ -696,12 +730,15 @@ cdef class CommitLog:
         taken = window
         if file is None or file.buffer != NULL or window <= 0:
             with nogil:
+                gave_gil()
                 futex_wait(&bell.word, seen, 20000000)
+                ask_for_gil()
             bell.seen = mq_load32(&bell.word)
             return
         file.hold()
         try:
             with nogil:
+                gave_gil()
                 breathe()
                 while (mq_load32(&bell.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes)
                         and rc >= 0):
@@ -727,6 +764,7 @@ cdef class CommitLog:
                             window = least
                     last = slept_at = written
                     futex_wait(&bell.word, seen, nap if still < PREFAULT_LOOKS else 20 * NAP_NS)
+                ask_for_gil()
         finally:
             file.release()
         bell.seen = mq_load32(&bell.word)

@@ -15,8 +15,10 @@ from mqfast.store._mapped_file cimport Latch, MappedFile
 from mqfast.store._os cimport (
     MQ_OPEN_READ,
     OsDoor,
+    ask_for_gil,
     breathe_before,
     check,
+    gave_gil,
     list_starts,
     mq_get32,
     mq_get64,
@@ -302,11 +304,13 @@ cdef class ConsumeQueue:
         native = PyUnicode_EncodeFSDefault(self.path)
         path = native
         with nogil:
+            gave_gil()
             count = list_starts(path, starts, KNOWN_STARTS)
             if count > KNOWN_STARTS:
                 all_starts = <int64_t *> calloc(count, sizeof(int64_t))
                 if all_starts != NULL:
                     count = min(count, list_starts(path, all_starts, count))
+            ask_for_gil()
         check(count, "list", self.path)
         if all_starts == NULL:
             raise MemoryError()
@@ -365,7 +369,9 @@ cdef class ConsumeQueue:
         cdef int rc
         self.scanned = None
         with nogil:
+            gave_gil()
             rc = _scan(os, path, self.file_bytes, &self.scan)
+            ask_for_gil()
         if rc == SHORT_FILE:
             raise CorruptFile("file is shorter than its format asks for", path=file.path, expected=f"{self.file_bytes} bytes",
                               found="less")
@@ -724,7 +730,9 @@ cdef class ConsumeQueue:
         file.hold()
         try:
             with nogil:
+                gave_gil()
                 rc = sync_units(os, file.base, 0, self.file_bytes, self.file_bytes)
+                ask_for_gil()
         finally:
             file.release()
         if rc < 0:

@@ -17,7 +17,7 @@ from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, breathe_before, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -36,6 +36,7 @@ from mqfast.store._record cimport (
 )
 
 from mqfast.errors import CorruptFile, InternalError
+from mqfast.store._os import let_puts
 
 cdef enum Stop:
     AT_LIMIT = 1        # everything asked for is done
@@ -469,7 +470,9 @@ cdef class Dispatcher:
                 index_file = self.index.current() if indexing else None
                 x = &index_file.state if index_file is not None else NULL
                 with nogil:
+                    gave_gil()
                     stop = _walk(w, table, x, indexing)
+                    ask_for_gil()
                 # nothing that was read or written where a page is gone may be believed
                 file.check_damage()
                 if index_file is not None:
@@ -501,6 +504,7 @@ cdef class Dispatcher:
         if queue is None:
             raise InternalError(f"queue {topic}/{w.queue.queue_id} vanished during dispatch")
         self.queues.keep_few_tails()
+        let_puts()
         queue.make_room(w.record.queue_offset)
         return 0
 

@@ -1,7 +1,7 @@
 # What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
 # Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._os cimport counted_lock_wait, futex_wake_one, mq_counted_unlock, mq_lock_try, mq_os, mq_tick
+from mqfast.store._os cimport counted_lock_wait, futex_wake_one, mq_counted_unlock, mq_gil_loan, mq_lock_try, mq_os, mq_tick
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
@@ -9,6 +9,7 @@ cdef enum LogFlag:                  # one load on the put's edge: anything set m
     LOG_FORKED = 4
     LOG_REFUSING = 8                # disk above its watermark and the policy refuses writes
     LOG_SLAVE = 16                  # opened as a slave: nothing is put
+    LOG_GIL_WANTED = 32             # a thread of the store asks for the GIL (csrc/gil_loan.h): lend it, and go on
 
 cdef enum Append:
     APPEND_OK = 1
@@ -70,6 +71,7 @@ cdef struct LogState:
     int64_t prefaulted              # physical offset up to which pages were made writable ahead
     int64_t sync_calls
     int64_t synced_bytes
+    mq_gil_loan gil_loan
     int64_t pending_head            # ring positions: head is the oldest unflushed file
     int64_t pending_tail
     PendingFile pending[RING]

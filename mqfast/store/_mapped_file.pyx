@@ -24,8 +24,10 @@ from mqfast.store._os cimport (
     MQ_READ_WRITE,
     OsDoor,
     allocate,
+    ask_for_gil,
     breathe_before,
     check,
+    gave_gil,
     guard_add,
     guard_remove,
     guard_watch,
@@ -153,6 +155,7 @@ cdef class MappedFile:
         file._init(door, path, start_offset, file_bytes, True)
         kept_name = <const char *> file.native_path
         with nogil:
+            gave_gil()
             rc = _make(os, name, directory, file_bytes, whole, durable, &fd, &step)
             if rc >= 0 and not whole:
                 allocated = min(room, file_bytes)
@@ -165,6 +168,7 @@ cdef class MappedFile:
                     if guarded != NULL and not whole and allocated:
                         breathe_before(allocated)
                         populate(os, address, allocated)
+            ask_for_gil()
         if fd < 0:
             raise os_error(rc, _STEPS[step], path)
         file.fd = fd
@@ -269,10 +273,12 @@ cdef class MappedFile:
         live_locked_bytes -= self.locked_bytes      # munmap unlocks
         self.locked_bytes = 0
         with nogil:
+            gave_gil()
             while at < total:
                 n = min(UNMAP_STEP, total - at)
                 os.munmap(os, base + at, n)
                 at += n
+            ask_for_gil()
 
     cdef uint8_t *hold(self) except NULL:
         if not self.owned:
@@ -319,6 +325,7 @@ cdef class MappedFile:
         fd = self.fd
         base = self.base
         with nogil:
+            gave_gil()
             while at < total:
                 if at == position or not at & (SEEK_EVERY - 1):
                     at = os.seek_data(os, fd, at)
@@ -329,6 +336,7 @@ cdef class MappedFile:
                     memset(base + at, 0, n)
                     cleared += n
                 at += n
+            ask_for_gil()
         self.close_fd()
         self.check_damage()
         return cleared
@@ -351,7 +359,9 @@ cdef class MappedFile:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
+            gave_gil()
             rc = os.unlink(os, name)        # first, and without memory: no name stays
+            ask_for_gil()
         self.drop()
         if rc != -NO_FILE:
             check(rc, "unlink", self.path)
@@ -373,10 +383,12 @@ cdef class MappedFile:
             self.open_fd()
             fd = self.fd
             with nogil:
+                gave_gil()
                 rc = allocate(os, fd, start, end - start)
                 if rc >= 0:
                     breathe_before(end - start)
                     populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
+                ask_for_gil()
             self.close_fd()
         finally:
             self.release()
@@ -396,10 +408,12 @@ cdef class MappedFile:
         self.map()
         ready = min(ready, self.file_bytes)
         with nogil:
+            gave_gil()
             self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
             if ready > 0:
                 breathe_before(ready)
                 rc = populate(self.os, self.base, ready)
+            ask_for_gil()
         self.ready = ready if rc >= 0 else 0
 
     def preheat(self) -> int:
@@ -411,10 +425,12 @@ cdef class MappedFile:
         self.map()
         base = self.base
         with nogil:
+            gave_gil()
             while at < total and rc >= 0:
                 n = min(POPULATE_STEP, total - at)
                 rc = populate(os, base + at, n)
                 at += n
+            ask_for_gil()
         check(rc, "populate", self.path)
         self.check_damage()
         os.madvise(os, base, total, MQ_ADVISE_WILLNEED)
@@ -435,7 +451,9 @@ cdef class MappedFile:
         self.map()
         base = self.base
         with nogil:
+            gave_gil()
             rc = os.mlock(os, base, n)
+            ask_for_gil()
         check(rc, "mlock", self.path)
         self.locked_bytes = n
         live_locked_bytes += n

@@ -102,6 +102,14 @@ cdef extern from "os_door.h" nogil:
     mq_os *mq_os_real()
     int64_t mq_wall_ms(mq_os *os, mq_tick *tick)
 
+cdef extern from "gil_loan.h" nogil:
+    ctypedef struct mq_gil_loan:
+        uint32_t state
+        uint32_t bit
+        uint32_t *flags
+        int64_t ended_ns
+        const int64_t *puts
+
 cdef extern from "bus_guard.h" nogil:
     ctypedef struct mq_damage:
         uint32_t hits
@@ -166,6 +174,13 @@ cdef inline void breathe() noexcept nogil:
 cdef inline void breathe_before(int64_t n) noexcept nogil:     # work on so many bytes: 1 MiB takes a sync, a walk or new pages some 100 us
     if n >= 1 << 20:
         breathe()
+# A thread of the store, the last and the first thing without the GIL (csrc/gil_loan.h); in any other thread they do nothing. Where they are
+# missing a put waits for two wake-ups, as for any thread.
+cdef void ask_for_gil() noexcept nogil
+cdef void gave_gil() noexcept nogil
+cdef void join_gil_loan(mq_gil_loan *loan) noexcept nogil
+cdef int gil_is_wanted(mq_gil_loan *loan) noexcept nogil
+cdef void lend_gil(mq_gil_loan *loan) noexcept nogil
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil

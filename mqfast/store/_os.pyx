@@ -34,6 +34,15 @@ cdef extern from "atomics.h" nogil:
     void mq_name_thread(const char *name)
     void mq_ask_for_short_slices()
 
+cdef extern from "gil_loan.h" nogil:
+    void mq_gil_loan_join(mq_gil_loan *loan)
+    void mq_gil_loan_leave()
+    void mq_gil_ask()
+    void mq_gil_gave()
+    int mq_gil_is_lent()
+    int mq_gil_is_wanted(mq_gil_loan *loan)
+    void mq_gil_lend(mq_gil_loan *loan)
+
 cdef extern from "os_door.h" nogil:
     int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
     int64_t mq_os_read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset)
@@ -88,6 +97,21 @@ cdef void futex_wake_one(uint32_t *word) noexcept nogil:
 
 cdef void give_way() noexcept nogil:
     mq_yield()
+
+cdef void ask_for_gil() noexcept nogil:
+    mq_gil_ask()
+
+cdef void gave_gil() noexcept nogil:
+    mq_gil_gave()
+
+cdef void join_gil_loan(mq_gil_loan *loan) noexcept nogil:
+    mq_gil_loan_join(loan)
+
+cdef int gil_is_wanted(mq_gil_loan *loan) noexcept nogil:
+    return mq_gil_is_wanted(loan)
+
+cdef void lend_gil(mq_gil_loan *loan) noexcept nogil:
+    mq_gil_lend(loan)
 
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil:
     return mq_os_write_all(os, fd, p, n, offset)
@@ -149,6 +173,19 @@ def ask_for_short_slices() -> None:
     mq_ask_for_short_slices()
 
 
+def stop_borrowing_gil() -> None:
+    """The calling thread takes the GIL like any other again; after ``CommitLog.borrow_gil``."""
+    mq_gil_loan_leave()
+
+
+def let_puts() -> None:
+    """Between two pieces of a turn: if a put lent its thread the GIL, give it back and ask for it again. So no put waits for all of it."""
+    if mq_gil_is_lent():
+        with nogil:
+            gave_gil()
+            ask_for_gil()
+
+
 def crc32_variant() -> str:
     """The CRC implementation chosen for this CPU."""
     return mq_crc32_variant().decode()
@@ -208,8 +245,10 @@ cdef void take(Mutex mutex) noexcept:
     if not mq_lock_try(&mutex.word):
         mq_add32(&mutex.waiting, 1)
         with nogil:
+            gave_gil()
             lock_wait(&mutex.word)
             mq_add32(&mutex.waiting, <uint32_t> -1)
+            ask_for_gil()
     mutex.owner = me
     mutex.depth = 1
 
@@ -230,11 +269,13 @@ cdef void pass_on(Mutex mutex) noexcept:
     if waited == 0 or mutex.depth > 0:
         return
     with nogil:
+        gave_gil()
         for i in range(PASS_ON_TIMES):
             futex_wait(&mutex.waiting, now, PASS_ON_NS)
             now = mq_load32(&mutex.waiting)
             if now < waited:
                 break
+        ask_for_gil()
 
 
 @cython.no_gc_clear
@@ -306,7 +347,9 @@ cdef class OsDoor:
         cdef bytes data
         cdef char *to
         with nogil:
+            gave_gil()
             fd = os.open(os, c, MQ_OPEN_READ)
+            ask_for_gil()
         check(fd, "open", path)
         try:
             check(os.fstat(os, fd, &st), "stat", path)
@@ -319,7 +362,9 @@ cdef class OsDoor:
             data = PyBytes_FromStringAndSize(NULL, room)
             to = PyBytes_AS_STRING(data)
             with nogil:
+                gave_gil()
                 got = mq_os_read_all(os, fd, to, room, 0)
+                ask_for_gil()
             check(got, "read", path)
             return data if got == room else data[:got]
         finally:
@@ -334,13 +379,17 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int fd, rc, rc2 = 0
         with nogil:
+            gave_gil()
             fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
+            ask_for_gil()
         check(fd, "open", path)
         with nogil:
+            gave_gil()
             rc = mq_os_write_all(os, fd, from_, n, 0)
             if rc >= 0:
                 rc2 = os.fsync(os, fd)
             os.close(os, fd)
+            ask_for_gil()
         check(rc, "write", path)
         check(rc2, "fsync", path)
 
@@ -348,7 +397,9 @@ cdef class OsDoor:
         """Write ``data`` in place at ``offset`` (the file is created if missing, never shortened) and fsync."""
         cdef Overwrite errand = self.overwriting(path, data, offset)
         with nogil:
+            gave_gil()
             errand.carry_out()
+            ask_for_gil()
         errand.finish()
 
     def overwriting(self, path, bytes data, int64_t offset=0) -> Overwrite:
@@ -382,7 +433,9 @@ cdef class OsDoor:
         cdef int fd, rc = 0, i
         memset(block, 1, sizeof(block))
         with nogil:
+            gave_gil()
             fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
+            ask_for_gil()
         check(fd, "open", path)
         took = []
         try:
@@ -390,15 +443,19 @@ cdef class OsDoor:
             for i in range(rounds):
                 began = os.monotonic_ns(os)
                 with nogil:
+                    gave_gil()
                     rc = mq_os_write_all(os, fd, block, sizeof(block), 1024 * i)
                     if rc >= 0:
                         rc = os.fdatasync(os, fd)
+                    ask_for_gil()
                 check(rc, "fdatasync", path)
                 took.append(os.monotonic_ns(os) - began)
         finally:
             with nogil:
+                gave_gil()
                 os.close(os, fd)
                 os.unlink(os, c)
+                ask_for_gil()
         return took
 
     def rename(self, source, target) -> None:
@@ -409,7 +466,9 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
+            gave_gil()
             rc = os.rename(os, old, new)
+            ask_for_gil()
         check(rc, "rename", target)
 
     def unlink(self, path, missing_ok=False) -> None:
@@ -441,7 +500,9 @@ cdef class OsDoor:
         except BaseException:
             # else the next attempt would find it there and take it for durable; without memory, which may be what failed
             with nogil:
+                gave_gil()
                 os.rmdir(os, name)
+                ask_for_gil()
             raise
 
     def open_directory(self, path) -> OpenDirectory:
@@ -483,7 +544,9 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
+            gave_gil()
             rc = call(os, name)
+            ask_for_gil()
         return min(rc, 0)
 
     cdef int _stat(self, object path, mq_stat *st) except 1:
@@ -493,7 +556,9 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
+            gave_gil()
             rc = os.stat(os, name, st)
+            ask_for_gil()
         return min(rc, 0)
 
     def exists(self, path) -> bool:
@@ -585,7 +650,9 @@ cdef class OpenDirectory:
         cdef mq_os *os = self.door.os
         cdef int rc
         with nogil:
+            gave_gil()
             rc = os.sync_filesystem(os, self.fd)
+            ask_for_gil()
         if rc == -_errno.ENOSYS:
             return False
         check(rc, "sync of filesystem", self.path)
@@ -616,7 +683,9 @@ cdef class Errand:
     def run(self) -> None:
         """Carry it out now. GIL: released."""
         with nogil:
+            gave_gil()
             self.carry_out()
+            ask_for_gil()
 
 
 @cython.final

@@ -9,7 +9,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from mqfast.store._consume_queue cimport ConsumeQueue, sync_units
 from mqfast.store._mapped_file cimport MappedFile
-from mqfast.store._os cimport Errand, check, mq_os, mq_stat, populate
+from mqfast.store._os cimport Errand, ask_for_gil, check, gave_gil, mq_os, mq_stat, populate
 
 from errno import ENOENT as _ENOENT
 
@@ -118,7 +118,9 @@ cdef class QueueFlush(Errand):
 
     cdef int together(self) except -1:
         with nogil:
+            gave_gil()
             self.carry_out()
+            ask_for_gil()
         self.conclude()
         return 0
 

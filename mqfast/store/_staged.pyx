@@ -14,7 +14,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, strcmp
 from mqfast.store._arrow cimport ArrowArray, ArrowSchema
-from mqfast.store._append cimport Appended, append_encoded, prefault_piece, refused
+from mqfast.store._append cimport Appended, append_encoded, prefault_piece, refused_without_gil
 from mqfast.store._consume_queue cimport QueueState, QueueTable
 from mqfast.store._log_state cimport APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
 from mqfast.store._os cimport crc31, mq_get32, mq_load64, mq_put16, mq_put32
@@ -606,7 +606,7 @@ cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64
             if q == NULL:
                 rc = NO_QUEUE
                 break
-            if refused(s, q):
+            if refused_without_gil(s, q):
                 rc = REFUSED
                 break
             if append_encoded(s, q, p + at[0], r.total, r.sys_flag, -1, 1, now, &out) != APPEND_OK:

@@ -16,7 +16,7 @@ from mqfast.errors import MqfastError, PoolExhausted, StorageError, StoreBusy, S
 from mqfast.store import paths as _paths
 from mqfast.store._commit_log import Bell
 from mqfast.store._mapped_file import MappedFile
-from mqfast.store._os import Mutex
+from mqfast.store._os import Mutex, let_puts
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class AllocateMappedFileService:
         self.failed = 0
         self.last_error: MqfastError | None = None
         self.mlock_warning: str | None = None
-        self.service = Service("allocate", self._turn)
+        self.service = Service("allocate", self._turn, log=log)
 
     def take(self, start: int) -> MappedFile:
         """The file that begins at ``start``, made now if it is not ready.
@@ -151,6 +151,7 @@ class AllocateMappedFileService:
             start = None if self._closed else self._next_start()
         if start is None:
             return False
+        let_puts()
         urgent = start == self._urgent
         try:
             file = self._make(start, urgent)

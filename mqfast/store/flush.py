@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import FlushError, MqfastError, StorageError, StoreClosed
 from mqfast.store._mapped_file import mapping_count
-from mqfast.store._os import Mutex
+from mqfast.store._os import Mutex, let_puts
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class FlushService:
         self._writes: Overwrite | None = None
         self._syncs_cover = 0
         self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
-        self.service = Service("flush", self._turn, heavy=True)
+        self.service = Service("flush", self._turn, heavy=True, log=log)
 
     def watch(self, ticket: Ticket) -> None:
         """Finish this ticket once it is durable, or once that failed."""
@@ -92,13 +92,17 @@ class FlushService:
                 )
         finally:
             self._finish_tickets()
+            let_puts()
             synced = self._finish_errands()
+            let_puts()
         self._see_flushed()
         if time.monotonic() >= self._queues_due:
             self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
             self._prepare_syncs()
+            let_puts()
         if synced:
             self._writes = self._checkpoint.prepare_flush()
+            let_puts()
         self.keep_few_mapped()
         self._log.reap()
 
@@ -232,7 +236,7 @@ class CommitService:
     def __init__(self, log: CommitLog, config: StoreConfig) -> None:
         self._log = log
         self._config = config
-        self.service = Service("commit", self._turn, heavy=True)
+        self.service = Service("commit", self._turn, heavy=True, log=log)
 
     def _turn(self, bell: Bell) -> None:
         self._log.keep_committed(

@@ -36,7 +36,7 @@ from mqfast.store._commit_log import CommitLog
 from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._dispatch import Dispatcher
 from mqfast.store._mapped_file import locked_byte_count, mapping_count
-from mqfast.store._os import Mutex, OsDoor
+from mqfast.store._os import Mutex, OsDoor, let_puts
 from mqfast.store._put import PutPath
 from mqfast.store._put_call import PUT
 from mqfast.store._query import query
@@ -186,7 +186,7 @@ class MessageStore(PutPath):
         self._reput = ReputMessageService(log, dispatcher)
         self._prefault = PrefaultService(log) if self._pool is None and config.prefault_window_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
-        self._metadata = Service("metadata", self._persist_turn)
+        self._metadata = Service("metadata", self._persist_turn, log=log)
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
         _log.info("%s: %s", path, self._retention.policy())
 
@@ -207,6 +207,7 @@ class MessageStore(PutPath):
     def _persist_turn(self, bell: Bell) -> None:
         bell.sleep(self.config.flush_consumer_offset_interval_ms / 1000)
         self.consumer_offsets.persist()
+        let_puts()
         self._persist_topics()
 
     def _persist_topics(self) -> None:
@@ -214,6 +215,7 @@ class MessageStore(PutPath):
         for queue in self._queues.table.all():
             if queue.max_offset > 0 or queue.next_offset > 0:
                 known[queue.topic] = max(known.get(queue.topic, 0), queue.queue_id + 1)
+        let_puts()
         for topic, count in known.items():
             if not topic.startswith(("%LMQ%", "rmq_sys_")):
                 found = self.topic_table.get(topic)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Self
 
 from mqfast.errors import CorruptFile, StoreNotFound
 from mqfast.store import fastjson
-from mqfast.store._os import Mutex
+from mqfast.store._os import Mutex, let_puts
 from mqfast.store.paths import Door
 
 __all__ = [
@@ -116,6 +116,7 @@ class ConfigFile:
             new file, or, for an instant, only the ``.bak``, which load takes.
         """
         data = fastjson.dumps(value)
+        let_puts()
         with self._lock:
             if data == self._written:
                 return False

@@ -25,7 +25,7 @@ class ReputMessageService:
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
-        self.service = Service("reput", self._turn)
+        self.service = Service("reput", self._turn, log=log)
 
     def _turn(self, bell: Bell) -> None:
         if self._log.nap(bell, _NAP_S, True):
@@ -42,7 +42,7 @@ class PrefaultService:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.service = Service("prefault", self._turn, heavy=True)
+        self.service = Service("prefault", self._turn, heavy=True, log=log)
 
     def _turn(self, bell: Bell) -> None:
         self._log.keep_prefaulted(bell)

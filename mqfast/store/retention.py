@@ -79,7 +79,7 @@ class RetentionService:
         self._held_look_at = 0
         self._between = Bell()
         self._passes = Mutex()
-        self.service = Service("retention", self._turn)
+        self.service = Service("retention", self._turn, log=log)
 
     def policy(self) -> str:
         """What is in effect, in one line."""

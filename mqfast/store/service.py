@@ -11,8 +11,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from mqfast.store._commit_log import Bell
-from mqfast.store._os import ask_for_short_slices, name_thread
+from mqfast.store._commit_log import Bell, CommitLog
+from mqfast.store._os import ask_for_short_slices, name_thread, stop_borrowing_gil
 
 __all__ = ["Service"]
 
@@ -25,15 +25,23 @@ class Service:
     Args: ``turn(bell)`` does one piece of work and sleeps on the bell itself; it is called until ``stop``.
     ``heavy``: its work keeps a processor for milliseconds. The threads of all others run before it when they wake up:
     they want the GIL for a moment, and as soon as they are woken for it a thread that puts waits for them.
+    ``log``: what it serves: a thread that puts there lends it the GIL without a sleep.
     Thread: start and stop from the owner's thread.
     """
 
     def __init__(
-        self, name: str, turn: Callable[[Bell], None], *, heavy: bool = False, pause_after_error_s: float = 0.1
+        self,
+        name: str,
+        turn: Callable[[Bell], None],
+        *,
+        heavy: bool = False,
+        log: CommitLog | None = None,
+        pause_after_error_s: float = 0.1,
     ) -> None:
         self.name = name
         self.heavy = heavy
         self.error: BaseException | None = None
+        self._log = log
         self._turn = turn
         self._bell = Bell()
         self._pause = pause_after_error_s
@@ -75,6 +83,14 @@ class Service:
             pass  # a loop without a name works as well
         if not self.heavy:
             ask_for_short_slices()
+        if self._log is not None:
+            self._log.borrow_gil()
+        try:
+            self._loop()
+        finally:
+            stop_borrowing_gil()
+
+    def _loop(self) -> None:
         while not self._stopping:
             try:
                 self._turn(self._bell)

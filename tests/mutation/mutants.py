@@ -584,7 +584,7 @@ MUTANTS: Final = (
     Mutant(
         "batch-goes-on-after-the-latch",
         _APPEND,
-        "        if refused(s, q):\n            unlock_puts(s)\n            return start\n",
+        "        if refused_without_gil(s, q):\n            unlock_puts(s)\n            return start\n",
         "",
         "nothing may be appended to a store that is closed or latched",
         ("test_a_batch_ends_where_the_store_was_latched",),

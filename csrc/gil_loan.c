@@ -1,0 +1,93 @@
+/* The waits of gil_loan.h. Both are awake and bounded: a thread may stop anywhere, for as long as the system likes. */
+#define _GNU_SOURCE
+#include "gil_loan.h"
+
+#include <stddef.h>
+#include <time.h>
+
+enum { NOBODY, ASKED, LENT };
+
+/* Longer than the pause between two puts of a thread that is in a hurry; after it the borrower takes the GIL as ever, and its puts go on. */
+enum { ASK_NS = 1000000 };
+/* Longer than most of what a borrower does with the GIL; after it the put waits for the GIL as ever, asleep. */
+enum { LEND_NS = 500000 };
+/* Between two loans: what a put was late after one is made up for in less. */
+enum { PAUSE_NS = 50000 };
+/* Between two looks at the clock: a microsecond or two. */
+enum { PAUSES = 64, LOOKS_A_YIELD = 8 };
+
+static __thread struct {
+    mq_gil_loan *loan;
+    int64_t puts_seen;
+    int has_it;
+} borrower;
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int swap32(uint32_t *word, uint32_t expect, uint32_t v) {
+    return __atomic_compare_exchange_n(word, &expect, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/* Look at the word until it is (or is no more) this, at most so long. On one processor with the other thread a yield lets that one run. */
+static int look(const uint32_t *word, uint32_t value, int equal, int64_t deadline) {
+    for (int looks = 1;; looks++) {
+        for (int i = 0; i < PAUSES; i++) {
+            if ((mq_load32(word) == value) == equal) return 1;
+            mq_pause();
+        }
+        if (now_ns() >= deadline) return 0;
+        if (looks % LOOKS_A_YIELD == 0) mq_yield();
+    }
+}
+
+void mq_gil_loan_join(mq_gil_loan *loan) {
+    borrower.loan = loan;
+    borrower.puts_seen = mq_load64(loan->puts);
+    borrower.has_it = 0;
+}
+
+void mq_gil_loan_leave(void) {
+    mq_gil_gave();
+    borrower.loan = NULL;
+}
+
+void mq_gil_ask(void) {
+    mq_gil_loan *loan = borrower.loan;
+    if (loan == NULL) return;
+    int64_t puts = mq_load64(loan->puts), deadline;
+    if (puts == borrower.puts_seen) return;
+    borrower.puts_seen = puts;
+    deadline = now_ns() + ASK_NS;
+    while (!swap32(&loan->state, NOBODY, ASKED))
+        if (!look(&loan->state, NOBODY, 1, deadline)) return; /* another borrower's turn */
+    look(&loan->state, ASKED, 0, mq_load64(&loan->ended_ns) + PAUSE_NS);
+    mq_or32(loan->flags, loan->bit);
+    if (!look(&loan->state, LENT, 1, deadline)) {
+        mq_and32(loan->flags, ~loan->bit);
+        if (swap32(&loan->state, ASKED, NOBODY)) return;
+    }
+    borrower.has_it = 1; /* maybe in the last moment */
+    borrower.puts_seen = -1; /* the put that lends it is not counted yet */
+}
+
+void mq_gil_gave(void) {
+    if (!borrower.has_it) return;
+    borrower.has_it = 0;
+    mq_store64(&borrower.loan->ended_ns, now_ns());
+    mq_store32(&borrower.loan->state, NOBODY);
+}
+
+int mq_gil_is_lent(void) { return borrower.has_it; }
+
+int mq_gil_is_wanted(mq_gil_loan *loan) {
+    mq_and32(loan->flags, ~loan->bit);
+    return mq_load32(&loan->state) == ASKED;
+}
+
+void mq_gil_lend(mq_gil_loan *loan) {
+    if (swap32(&loan->state, ASKED, LENT)) look(&loan->state, LENT, 0, now_ns() + LEND_NS);
+}

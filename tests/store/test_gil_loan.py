@@ -1,0 +1,97 @@
+"""A thread that puts lends the GIL to the threads of its store; nobody else is kept from anything by it.
+
+Room: tests/store. The hand-over itself, in C: ``tests/csrc/gil_loan_check.c``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mqfast
+from mqfast.store._commit_log import Bell
+from mqfast.store._os import let_puts
+from mqfast.store.service import Service
+
+WANTED = 32  # LOG_GIL_WANTED
+TURNS = 100  # by force they would take twice as many seconds
+
+
+@pytest.fixture
+def seldom_by_force() -> Iterator[None]:
+    """Who is not given the GIL gets it a second later: on a busy machine an offer may come too late now and then."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1)
+    yield
+    sys.setswitchinterval(before)
+
+
+def puts_until(done: Callable[[], bool], put: Callable[[bytes], object]) -> bool:
+    """Put without a pause that would let anybody in, for a minute at most."""
+    end = time.perf_counter() + 60
+    while not done():
+        put(b"x")
+        if time.perf_counter() > end:
+            return False
+    return True
+
+
+@pytest.mark.usefixtures("seldom_by_force")
+@pytest.mark.parametrize("general", [False, True])
+def test_a_service_gets_the_gil_from_a_thread_that_never_rests(tmp_path: Path, general: bool) -> None:
+    with mqfast.open(tmp_path) as store:
+        turns: list[int] = []
+
+        def turn(bell: Bell) -> None:
+            bell.sleep(0.0001)
+            turns.append(len(turns))
+            let_puts()
+            turns.append(len(turns))
+
+        def put(body: bytes) -> None:
+            store.put("Topic", body, properties={"a": "b"} if general else None)
+
+        service = Service("borrower", turn, log=store.log)
+        service.start()
+        try:
+            assert puts_until(lambda: len(turns) > 2 * TURNS, put), f"{len(turns)} turns while the other thread put"
+        finally:
+            service.stop()
+
+
+def test_a_question_that_nobody_asks_keeps_nothing_out(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path) as store:
+        producer = store.producer("Topic")
+        for number, put in enumerate(
+            (
+                lambda: producer.put(b"1"),
+                lambda: store.put("Topic", b"2", properties={"a": "b"}),
+                lambda: producer.put_many([b"3"]),
+                lambda: store.put_batch([mqfast.Message("Topic", b"4")]),
+            ),
+            1,
+        ):
+            store.log.set_flag(WANTED)
+            assert store.log.flags == 0, "no state of the log"
+            put()
+            assert store.put_count == number
+
+
+def test_who_serves_no_log_asks_nobody(tmp_path: Path) -> None:
+    told = threading.Event()
+
+    def turn(bell: Bell) -> None:
+        bell.sleep(0.0001)
+        let_puts()
+        told.set()
+        bell.sleep(60)
+
+    service = Service("alone", turn)
+    service.start()
+    assert told.wait(30)
+    service.stop()
