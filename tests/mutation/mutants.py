@@ -100,6 +100,7 @@ _STORE: Final = "mqfast/store/message_store.py"
 _CRC: Final = "csrc/crc32.c"
 _CRC_X86: Final = "csrc/crc32_x86.c"
 _DOOR: Final = "csrc/os_door.c"
+_LOAN: Final = "csrc/gil_loan.c"
 
 MUTANTS: Final = (
     # --- records
@@ -588,6 +589,31 @@ MUTANTS: Final = (
         "",
         "nothing may be appended to a store that is closed or latched",
         ("test_a_batch_ends_where_the_store_was_latched",),
+    ),
+    # --- the GIL
+    Mutant(
+        "gil-is-not-lent",
+        _LOG,
+        "            with nogil:\n                lend_gil(loan)\n",
+        "            pass\n",
+        "a thread that puts without a rest would keep the store's own threads waiting",
+        ("test_a_service_gets_the_gil_from_a_thread_that_never_rests",),
+    ),
+    Mutant(
+        "gil-loan-of-two",
+        _LOAN,
+        "    while (!swap32(&loan->state, NOBODY, ASKED))\n",
+        "    if (!swap32(&loan->state, NOBODY, ASKED))\n",
+        "one borrower would take the loan of the other, and each put waits for both",
+        ("test_in_a_process_of_its_own",),
+    ),
+    Mutant(
+        "gil-question-is-left",
+        _LOAN,
+        "        mq_and32(loan->flags, ~loan->bit);\n        if (swap32",
+        "        if (swap32",
+        "every put after a loan that did not come about would take the slow way once more",
+        ("test_in_a_process_of_its_own",),
     ),
     # --- queues
     Mutant(
