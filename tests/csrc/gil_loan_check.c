@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { BORROWERS = 2, LOANS = 200, BIT = 32 };
+enum { BORROWERS = 2, LOANS = 200, BIT = 32, PAUSES = 2000 };
 
 static uint32_t flags, running = BORROWERS, inside;
 static int64_t put_count;
@@ -26,6 +26,7 @@ static void *borrow(void *unused) {
         mq_gil_ask();
         if (!mq_gil_is_lent()) continue;
         expect(mq_add32(&inside, 1) == 1, "one borrower at a time");
+        for (int i = 0; i < PAUSES; i++) mq_pause();
         mq_add32(&inside, (uint32_t)-1);
         lent++;
         mq_gil_gave();
