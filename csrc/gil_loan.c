@@ -70,7 +70,7 @@ void mq_gil_ask(void) {
         mq_and32(loan->flags, ~loan->bit);
         if (swap32(&loan->state, ASKED, NOBODY)) return;
     }
-    borrower.has_it = 1; /* maybe in the last moment */
+    borrower.has_it = 1;     /* maybe in the last moment */
     borrower.puts_seen = -1; /* the put that lends it is not counted yet */
 }
 

@@ -13,10 +13,10 @@
 
 /* What one log's borrowers and its putting threads share. `asked` is a bit of a word that each put loads anyway. */
 typedef struct mq_gil_loan {
-    uint32_t state;     /* nobody, asked, lent: of gil_loan.c */
-    uint32_t bit;       /* in *flags: somebody asks */
+    uint32_t state; /* nobody, asked, lent: of gil_loan.c */
+    uint32_t bit;   /* in *flags: somebody asks */
     uint32_t *flags;
-    int64_t ended_ns;   /* when the last one was given back: puts that are late by then come first */
+    int64_t ended_ns;    /* when the last one was given back: puts that are late by then come first */
     const int64_t *puts; /* grows with each put: whoever asks where nobody puts would wait for nothing */
 } mq_gil_loan;
 
