@@ -9,6 +9,8 @@ enum { NOBODY, ASKED, LENT };
 
 /* Longer than the pause between two puts of a thread that is in a hurry; after it the borrower takes the GIL as ever, and its puts go on. */
 enum { ASK_NS = 1000000 };
+/* Puts that come so fast are worth waiting for, by the pace of the last such time and more. */
+enum { HURRY_NS = 100000, SAMPLE_NS = 1000000 };
 /* Longer than most of what a borrower does with the GIL; after it the put waits for the GIL as ever, asleep. */
 enum { LEND_NS = 500000 };
 /* Between two loans: what a put was late after one is made up for in less. */
@@ -18,8 +20,8 @@ enum { PAUSES = 64, LOOKS_A_YIELD = 8 };
 
 static __thread struct {
     mq_gil_loan *loan;
-    int64_t puts_seen;
-    int has_it;
+    int64_t puts_seen, seen_ns;
+    int hurry, has_it;
 } borrower;
 
 static int64_t now_ns(void) {
@@ -47,7 +49,8 @@ static int look(const uint32_t *word, uint32_t value, int equal, int64_t deadlin
 void mq_gil_loan_join(mq_gil_loan *loan) {
     borrower.loan = loan;
     borrower.puts_seen = mq_load64(loan->puts);
-    borrower.has_it = 0;
+    borrower.seen_ns = now_ns();
+    borrower.hurry = borrower.has_it = 0;
 }
 
 void mq_gil_loan_leave(void) {
@@ -55,13 +58,22 @@ void mq_gil_loan_leave(void) {
     borrower.loan = NULL;
 }
 
+static int puts_hurry(const mq_gil_loan *loan, int64_t now) {
+    int64_t taken = now - borrower.seen_ns, puts;
+    if (taken >= SAMPLE_NS) {
+        puts = mq_load64(loan->puts);
+        borrower.hurry = puts - borrower.puts_seen >= taken / HURRY_NS;
+        borrower.puts_seen = puts;
+        borrower.seen_ns = now;
+    }
+    return borrower.hurry;
+}
+
 void mq_gil_ask(void) {
     mq_gil_loan *loan = borrower.loan;
     if (loan == NULL) return;
-    int64_t puts = mq_load64(loan->puts), deadline;
-    if (puts == borrower.puts_seen) return;
-    borrower.puts_seen = puts;
-    deadline = now_ns() + ASK_NS;
+    int64_t now = now_ns(), deadline = now + ASK_NS;
+    if (!puts_hurry(loan, now)) return;
     while (!swap32(&loan->state, NOBODY, ASKED))
         if (!look(&loan->state, NOBODY, 1, deadline)) return; /* another borrower's turn */
     look(&loan->state, ASKED, 0, mq_load64(&loan->ended_ns) + PAUSE_NS);
@@ -70,8 +82,7 @@ void mq_gil_ask(void) {
         mq_and32(loan->flags, ~loan->bit);
         if (swap32(&loan->state, ASKED, NOBODY)) return;
     }
-    borrower.has_it = 1;     /* maybe in the last moment */
-    borrower.puts_seen = -1; /* the put that lends it is not counted yet */
+    borrower.has_it = 1; /* maybe in the last moment */
 }
 
 void mq_gil_gave(void) {

@@ -17,14 +17,15 @@ typedef struct mq_gil_loan {
     uint32_t bit;   /* in *flags: somebody asks */
     uint32_t *flags;
     int64_t ended_ns;    /* when the last one was given back: puts that are late by then come first */
-    const int64_t *puts; /* grows with each put: whoever asks where nobody puts would wait for nothing */
+    const int64_t *puts; /* grows with each put: whoever asks where puts are rare would wait for nothing */
 } mq_gil_loan;
 
 /* The calling thread is a borrower of this loan until mq_gil_loan_leave; for any other thread the next two calls do nothing. */
 void mq_gil_loan_join(mq_gil_loan *loan);
 void mq_gil_loan_leave(void);
 
-/* A borrower: before it takes the GIL, after it gave it back. Both without the GIL. */
+/* A borrower: before it takes the GIL, after it gave it back. Both without the GIL. Where puts are rarer than one in 100 us it does not ask:
+ * the GIL is free then, or its holder does something else. */
 void mq_gil_ask(void);
 void mq_gil_gave(void);
 

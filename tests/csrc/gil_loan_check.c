@@ -1,11 +1,12 @@
 /* Loans of gil_loan.h between one thread that "puts" and two that borrow; a plain flag stands for the GIL. While a loan lasts the lender is out,
- * each is given back before the next, and who asks where nobody puts, or where nobody lends, goes on. */
+ * each is given back before the next, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would lend. */
 #include "gil_loan.h"
 
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 
-enum { BORROWERS = 2, LOANS = 200, BIT = 32, PAUSES = 2000 };
+enum { BORROWERS = 2, LOANS = 200, BIT = 32, PAUSES = 2000, RARE = 2, MANY = 1 << 30 };
 
 static uint32_t flags, running = BORROWERS, inside;
 static int64_t put_count;
@@ -37,28 +38,66 @@ static void *borrow(void *unused) {
     return NULL;
 }
 
+static void lend_if_asked(void) {
+    if (mq_load32(&flags) & BIT && mq_gil_is_wanted(&loan)) mq_gil_lend(&loan);
+}
+
+static void *lend(void *unused) {
+    (void)unused;
+    while (mq_load32(&running) != 0) lend_if_asked();
+    return NULL;
+}
+
+static void ask_after(int64_t puts_meanwhile) {
+    const struct timespec while_they_came = {0, 2000000};
+    nanosleep(&while_they_came, NULL);
+    mq_add64(&put_count, puts_meanwhile);
+    mq_gil_ask();
+}
+
 static void ask_in_vain(void) {
     mq_gil_ask();
     expect(!mq_gil_is_lent() && loan.state == 0, "no loan for a thread that did not join");
     mq_gil_loan_join(&loan);
-    mq_gil_ask();
-    expect(!mq_gil_is_lent() && loan.state == 0, "no loan where nobody puts");
-    mq_store64(&put_count, 1);
-    mq_gil_ask();
+    ask_after(MANY);
     expect(!mq_gil_is_lent() && loan.state == 0 && flags == 0, "no loan where nobody lends, and no question left");
     mq_gil_loan_leave();
     mq_or32(&flags, BIT);
     expect(!mq_gil_is_wanted(&loan) && flags == 0, "a question that nobody asks is forgotten");
 }
 
+/* Somebody else lends at once. */
+static void ask_where_puts_are_rare(void) {
+    mq_gil_loan_join(&loan);
+    mq_gil_ask();
+    expect(!mq_gil_is_lent(), "no loan before there is a pace");
+    for (int i = 0; i < 20; i++) {
+        ask_after(RARE);
+        expect(!mq_gil_is_lent(), "no loan where puts are rare");
+    }
+    int lent = 0;
+    for (int i = 0; i < 1000 && !lent; i++) {
+        ask_after(MANY);
+        lent = mq_gil_is_lent();
+        mq_gil_gave();
+    }
+    expect(lent, "a loan where they are not");
+    mq_gil_loan_leave();
+}
+
 int main(void) {
-    pthread_t threads[BORROWERS];
+    pthread_t threads[BORROWERS], lender;
     ask_in_vain();
+    if (pthread_create(&lender, NULL, lend, NULL) != 0) return 2;
+    ask_where_puts_are_rare();
+    mq_store32(&running, 0);
+    pthread_join(lender, NULL);
+    mq_store32(&running, BORROWERS);
     for (int i = 0; i < BORROWERS; i++)
         if (pthread_create(&threads[i], NULL, borrow, NULL) != 0) return 2;
     while (mq_load32(&running) != 0) {
         mq_add64(&put_count, 1);
-        if (mq_load32(&flags) & BIT && mq_gil_is_wanted(&loan)) mq_gil_lend(&loan);
+        lend_if_asked();
     }
     for (int i = 0; i < BORROWERS; i++) pthread_join(threads[i], NULL);
     expect(loan.state == 0, "nothing lent at the end");
