@@ -1,14 +1,16 @@
-/* The waits of gil_loan.h. Both are awake and bounded: a thread may stop anywhere, for as long as the system likes. */
+/* The waits of gil_loan.h. Both are awake and bounded: a thread may stop anywhere, for as long as the system likes. Neither yields its processor:
+ * Linux takes a yield for a turn that was had (6.18), and who has made a few, and then has the GIL, is kept from its processor for 50 ms. */
 #define _GNU_SOURCE
 #include "gil_loan.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <time.h>
 
 enum { NOBODY, ASKED, LENT };
 
 /* Longer than the pause between two puts of a thread that is in a hurry; after it the borrower takes the GIL as ever, and its puts go on. */
-enum { ASK_NS = 1000000 };
+enum { ASK_NS = 500000 };
 /* Puts that come so fast are worth waiting for, by the pace of the last such time and more. */
 enum { HURRY_NS = 100000, SAMPLE_NS = 1000000 };
 /* Longer than most of what a borrower does with the GIL; after it the put waits for the GIL as ever, asleep. */
@@ -16,7 +18,7 @@ enum { LEND_NS = 500000 };
 /* Between two loans: what a put was late after one is made up for in less. */
 enum { PAUSE_NS = 50000 };
 /* Between two looks at the clock: a microsecond or two. */
-enum { PAUSES = 64, LOOKS_A_YIELD = 8 };
+enum { PAUSES = 64 };
 
 static __thread struct {
     mq_gil_loan *loan;
@@ -34,20 +36,29 @@ static int swap32(uint32_t *word, uint32_t expect, uint32_t v) {
     return __atomic_compare_exchange_n(word, &expect, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* Look at the word until it is (or is no more) this, at most so long. On one processor with the other thread a yield lets that one run. */
+/* Look at the word until it is (or is no more) this, at most so long. */
 static int look(const uint32_t *word, uint32_t value, int equal, int64_t deadline) {
-    for (int looks = 1;; looks++) {
+    for (;;) {
         for (int i = 0; i < PAUSES; i++) {
             if ((mq_load32(word) == value) == equal) return 1;
             mq_pause();
         }
         if (now_ns() >= deadline) return 0;
-        if (looks % LOOKS_A_YIELD == 0) mq_yield();
     }
 }
 
+static int is_alone(void) {
+#if defined(__linux__)
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < 2;
+#else
+    return 0;
+#endif
+}
+
+/* Who waits awake keeps the other one from a processor that they share. */
 void mq_gil_loan_join(mq_gil_loan *loan) {
-    borrower.loan = loan;
+    borrower.loan = is_alone() ? NULL : loan;
     borrower.puts_seen = mq_load64(loan->puts);
     borrower.seen_ns = now_ns();
     borrower.hurry = borrower.has_it = 0;
@@ -72,11 +83,17 @@ static int puts_hurry(const mq_gil_loan *loan, int64_t now) {
 void mq_gil_ask(void) {
     mq_gil_loan *loan = borrower.loan;
     if (loan == NULL) return;
-    int64_t now = now_ns(), deadline = now + ASK_NS;
+    int64_t now = now_ns(), pause, deadline;
     if (!puts_hurry(loan, now)) return;
+    pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
+    if (pause >
+        0) { /* asleep: who wakes up has its turn before it, and is less likely to lose its processor with the GIL */
+        uint32_t nobody_wakes = 0;
+        mq_futex_wait(&nobody_wakes, 0, pause);
+    }
+    deadline = now_ns() + ASK_NS;
     while (!swap32(&loan->state, NOBODY, ASKED))
         if (!look(&loan->state, NOBODY, 1, deadline)) return; /* another borrower's turn */
-    look(&loan->state, ASKED, 0, mq_load64(&loan->ended_ns) + PAUSE_NS);
     mq_or32(loan->flags, loan->bit);
     if (!look(&loan->state, LENT, 1, deadline)) {
         mq_and32(loan->flags, ~loan->bit);

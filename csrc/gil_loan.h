@@ -20,7 +20,8 @@ typedef struct mq_gil_loan {
     const int64_t *puts; /* grows with each put: whoever asks where puts are rare would wait for nothing */
 } mq_gil_loan;
 
-/* The calling thread is a borrower of this loan until mq_gil_loan_leave; for any other thread the next two calls do nothing. */
+/* The calling thread is a borrower of this loan until mq_gil_loan_leave, unless it has one processor alone; for any other thread the next two
+ * calls do nothing. */
 void mq_gil_loan_join(mq_gil_loan *loan);
 void mq_gil_loan_leave(void);
 

@@ -1,8 +1,10 @@
 /* Loans of gil_loan.h between one thread that "puts" and two that borrow; a plain flag stands for the GIL. While a loan lasts the lender is out,
  * each is given back before the next, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would lend. */
+#define _GNU_SOURCE
 #include "gil_loan.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -87,6 +89,13 @@ static void ask_where_puts_are_rare(void) {
 
 int main(void) {
     pthread_t threads[BORROWERS], lender;
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < 2) {
+        mq_gil_loan_join(&loan);
+        ask_after(MANY);
+        expect(!mq_gil_is_lent() && flags == 0, "no loan on one processor");
+        return wrong != 0;
+    }
     ask_in_vain();
     if (pthread_create(&lender, NULL, lend, NULL) != 0) return 2;
     ask_where_puts_are_rare();
