@@ -592,6 +592,14 @@ MUTANTS: Final = (
     ),
     # --- the GIL
     Mutant(
+        "gil-is-not-lent",
+        _LOG,
+        "            with nogil:\n                lend_gil(loan)\n",
+        "            pass\n",
+        "a thread that puts without a rest would keep the store's own threads waiting",
+        ("test_a_service_gets_the_gil_from_a_thread_that_never_rests",),
+    ),
+    Mutant(
         "gil-loan-of-two",
         _LOAN,
         "    while (!swap32(&loan->state, NOBODY, ASKED))\n",

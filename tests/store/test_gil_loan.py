@@ -57,6 +57,7 @@ def test_a_service_gets_the_gil_from_a_thread_that_never_rests(tmp_path: Path, g
         def put(body: bytes) -> None:
             store.put("Topic", body, properties={"a": "b"} if general else None)
 
+        put(b"the first one makes the log file, without the GIL")
         service = Service("borrower", turn, log=store.log)
         service.start()
         try:
