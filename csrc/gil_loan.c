@@ -1,5 +1,5 @@
 /* The waits of gil_loan.h. Both are awake and bounded: a thread may stop anywhere, for as long as the system likes. Neither yields its processor:
- * Linux takes a yield for a turn that was had (6.18), and who has made a few, and then has the GIL, is kept from its processor for 50 ms. */
+ * Linux takes a yield for a turn that was had (6.18), and puts then stood still for up to 55 ms, as if behind a borrower without a processor. */
 #define _GNU_SOURCE
 #include "gil_loan.h"
 
