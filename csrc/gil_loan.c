@@ -20,7 +20,15 @@ enum { PAUSE_NS = 50000 };
 /* Between two looks at the clock: a microsecond or two. */
 enum { PAUSES = 64 };
 
-static __thread struct {
+/* Of the thread itself, where the C library has room for that: what it allocates for a library that is loaded later it frees unseen by the
+ * race lane, which takes it for a race. */
+#if defined(__GLIBC__)
+#define OF_THREAD __thread __attribute__((tls_model("initial-exec")))
+#else
+#define OF_THREAD __thread
+#endif
+
+static OF_THREAD struct {
     mq_gil_loan *loan;
     int64_t puts_seen, seen_ns;
     int hurry, has_it;
