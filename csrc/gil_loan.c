@@ -93,9 +93,9 @@ void mq_gil_ask(void) {
     if (loan == NULL) return;
     int64_t now = now_ns(), pause, deadline;
     if (!puts_hurry(loan, now)) return;
+    /* Asleep: who wakes up has its turn before it, and is less likely to lose its processor with the GIL. */
     pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
-    if (pause >
-        0) { /* asleep: who wakes up has its turn before it, and is less likely to lose its processor with the GIL */
+    if (pause > 0) {
         uint32_t nobody_wakes = 0;
         mq_futex_wait(&nobody_wakes, 0, pause);
     }

@@ -11,7 +11,7 @@
 
 #include "atomics.h"
 
-/* What one log's borrowers and its putting threads share. `asked` is a bit of a word that each put loads anyway. */
+/* What one log's borrowers and its putting threads share. That somebody asks is a bit of a word that each put loads anyway. */
 typedef struct mq_gil_loan {
     uint32_t state; /* nobody, asked, lent: of gil_loan.c */
     uint32_t bit;   /* in *flags: somebody asks */

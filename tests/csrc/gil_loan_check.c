@@ -1,5 +1,5 @@
-/* Loans of gil_loan.h between one thread that "puts" and two that borrow; a plain flag stands for the GIL. While a loan lasts the lender is out,
- * each is given back before the next, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would lend. */
+/* Loans of gil_loan.h between one thread that "puts" and two that borrow: the lender waits for the borrower,
+ * each loan is given back before the next, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would lend. */
 #define _GNU_SOURCE
 #include "gil_loan.h"
 
@@ -13,7 +13,7 @@ enum { BORROWERS = 2, LOANS = 200, BIT = 32, PAUSES = 2000, RARE = 2, MANY = 1 <
 static uint32_t flags, running = BORROWERS, inside;
 static int64_t put_count;
 static mq_gil_loan loan = {.bit = BIT, .flags = &flags, .puts = &put_count};
-static uint32_t wrong;
+static uint32_t wrong, waited_for;
 
 static void expect(int good, const char *what) {
     if (good) return;
@@ -40,8 +40,11 @@ static void *borrow(void *unused) {
     return NULL;
 }
 
+/* A borrower that is in no hurry has it still when a lender that does not wait comes back; one that lost its processor, too. */
 static void lend_if_asked(void) {
-    if (mq_load32(&flags) & BIT && mq_gil_is_wanted(&loan)) mq_gil_lend(&loan);
+    if (!(mq_load32(&flags) & BIT) || !mq_gil_is_wanted(&loan)) return;
+    mq_gil_lend(&loan);
+    if (mq_load32(&inside) == 0 && mq_load32(&loan.state) == 0) waited_for++;
 }
 
 static void *lend(void *unused) {
@@ -102,6 +105,7 @@ int main(void) {
     mq_store32(&running, 0);
     pthread_join(lender, NULL);
     mq_store32(&running, BORROWERS);
+    waited_for = 0;
     for (int i = 0; i < BORROWERS; i++)
         if (pthread_create(&threads[i], NULL, borrow, NULL) != 0) return 2;
     while (mq_load32(&running) != 0) {
@@ -110,5 +114,6 @@ int main(void) {
     }
     for (int i = 0; i < BORROWERS; i++) pthread_join(threads[i], NULL);
     expect(loan.state == 0, "nothing lent at the end");
+    expect(waited_for > 0, "a lender that waits");
     return wrong != 0;
 }

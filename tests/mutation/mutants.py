@@ -615,6 +615,14 @@ MUTANTS: Final = (
         "every put after a loan that did not come about would take the slow way once more",
         ("test_in_a_process_of_its_own",),
     ),
+    Mutant(
+        "gil-lender-does-not-wait",
+        _LOAN,
+        "ASKED, LENT)) look(&loan->state, LENT, 0, now_ns() + LEND_NS);",
+        "ASKED, LENT)) return;",
+        "the put would want the GIL back at once, and sleep for it",
+        ("test_in_a_process_of_its_own",),
+    ),
     # --- queues
     Mutant(
         "unit-put-twice",

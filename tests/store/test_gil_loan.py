@@ -1,12 +1,13 @@
 """A thread that puts lends the GIL to the threads of its store; nobody else is kept from anything by it.
 
-Room: tests/store. The hand-over itself, in C: ``tests/csrc/gil_loan_check.c``.
+Room: tests/store. It must never count on one loan: on a busy machine it may not come about. The hand-over
+itself, in C: ``tests/csrc/gil_loan_check.c``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,10 @@ def puts_until(done: Callable[[], bool], put: Callable[[bytes], object]) -> bool
     return True
 
 
+one_processor = not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2
+
+
+@pytest.mark.skipif(one_processor, reason="who waits awake would keep the other one from it: nothing is lent")
 @pytest.mark.usefixtures("seldom_by_force")
 @pytest.mark.parametrize("general", [False, True])
 def test_a_service_gets_the_gil_from_a_thread_that_never_rests(tmp_path: Path, general: bool) -> None:
@@ -82,18 +87,3 @@ def test_a_question_that_nobody_asks_keeps_nothing_out(tmp_path: Path) -> None:
             assert store.log.flags == 0, "no state of the log"
             put()
             assert store.put_count == number
-
-
-def test_who_serves_no_log_asks_nobody(tmp_path: Path) -> None:
-    told = threading.Event()
-
-    def turn(bell: Bell) -> None:
-        bell.sleep(0.0001)
-        let_puts()
-        told.set()
-        bell.sleep(60)
-
-    service = Service("alone", turn)
-    service.start()
-    assert told.wait(30)
-    service.stop()
