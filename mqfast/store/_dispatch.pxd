@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport QueueState, QueueTable
+from mqfast.store._crc_ahead cimport CrcWindows
 from mqfast.store._index_file cimport IndexState
 from mqfast.store._log_state cimport LogState
 from mqfast.store._mapped_file cimport Lease
@@ -16,6 +17,7 @@ cdef struct Walk:
     int64_t limit
     bint checked            # CRC
     bint property_crc
+    CrcWindows *ahead       # a thread takes them ahead, or NULL
     bint light              # light queues are on: look for INNER_MULTI_DISPATCH
     bint dispatch
     int64_t dispatch_from   # records below are only walked over
@@ -39,6 +41,8 @@ cdef struct Walk:
     int64_t last_timestamp
     int64_t flushed_time    # records stored before are known durable
     int64_t unflushed_from  # the first record that is not; -1: none seen
+    int64_t window          # of those: the last one that was asked about; -1: none
+    bint window_whole       # and what the answer was
     # out
     Record record
     Found found
@@ -63,12 +67,14 @@ cdef class Dispatcher:
     cdef object index               # IndexService, or None
     cdef Mutex mutex                # the dispatch lock
     cdef public int64_t follow_bytes    # how far a walk goes behind what readers saw when it began
+    cdef public int64_t ahead_bytes     # a recovery of fewer, to the end of the last file, takes all CRCs itself
     cdef public object error        # what stopped the dispatch for good
     cdef int64_t key_done           # keys of the current record that are in the index already
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown
     cdef int max_level
     cdef readonly int64_t skipped   # records whose topic cannot be a directory name
     cdef readonly int64_t records
+    cdef readonly int64_t checked_ahead     # windows of the log whose CRCs another thread took
     cdef int catch_up(self) except -1
     cdef int _run(self, Walk *w, progress) except -1
     cdef int _make_room(self, Walk *w) except -1

@@ -13,6 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
+from mqfast.store._crc_ahead cimport WINDOW_BITS, CrcAhead, is_whole
 from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
@@ -53,6 +54,8 @@ cdef enum Stop:
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
 cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that takes CRCs fetches so many bytes behind the next record
+cdef int64_t AHEAD_BYTES = 16 << 20      # a thread that takes CRCs pays from some milliseconds of work on; the unused end of a file counts, as nobody knows of it yet
+cdef int64_t HEADS_AHEAD = 8             # where the eighth record from here has its head, if all are as long as this one: another walk fetches it
 cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
@@ -215,6 +218,16 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     return stop
 
 
+cdef inline bint _is_known_whole(Walk *w) noexcept nogil:
+    """Did the thread that takes CRCs ahead find the records of this window whole?"""
+    if w.ahead == NULL:
+        return False
+    if w.at >> WINDOW_BITS != w.window:
+        w.window = w.at >> WINDOW_BITS
+        w.window_whole = is_whole(w.ahead, w.at)
+    return w.window_whole
+
+
 cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef const uint8_t *p
     cdef int64_t available, n
@@ -245,10 +258,14 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             return AT_PLACE
         mq_prefetchr(p + r.total)
         mq_prefetchr(p + r.total + 64)
-        if w.checked:
+        if w.checked and not _is_known_whole(w):
             mq_fetch_to_read(p + r.total + CHECK_AHEAD, r.total)
             if not check_crc(p, r, w.property_crc):
                 return AT_BAD
+        else:
+            mq_prefetchr(p + HEADS_AHEAD * r.total - 64)
+            mq_prefetchr(p + HEADS_AHEAD * r.total)
+            mq_prefetchr(p + HEADS_AHEAD * r.total + 64)
         if w.dispatch and r.physical_offset >= w.dispatch_from:
             n = r.properties + r.properties_bytes - r.topic
             if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:
@@ -316,6 +333,7 @@ cdef class Dispatcher:
         self.index = index
         self.mutex = Mutex()
         self.follow_bytes = MAX_FOLLOW
+        self.ahead_bytes = AHEAD_BYTES
         self.max_level = min(63, len(delay_levels_ms))
         for level in range(1, self.max_level + 1):
             self.delays[level] = delay_levels_ms[level - 1]
@@ -365,6 +383,7 @@ cdef class Dispatcher:
             w.limit = limit
             w.checked = False
             w.property_crc = False
+            w.ahead = NULL
             w.dispatch = True
             w.dispatch_from = w.index_from = 0
             w.published = &log.state.dispatched
@@ -411,11 +430,14 @@ cdef class Dispatcher:
         known durable or -1). Only at open.
         """
         cdef Walk w
+        cdef CrcAhead ahead = None
         cdef int stop = AT_LIMIT
         w.at = start
         w.limit = end
         w.checked = checked
         w.property_crc = property_crc
+        w.ahead = NULL
+        w.window = -1
         w.dispatch = True
         w.dispatch_from = dispatch_from
         w.index_from = index_from
@@ -435,10 +457,16 @@ cdef class Dispatcher:
             index = self.index
             if not keys:
                 self.index = None
+            if checked and end - start >= self.ahead_bytes:
+                ahead = CrcAhead(self.log, start, end, property_crc)
+                w.ahead = ahead.begin()
             try:
                 stop = self._run(&w, progress)
             finally:
                 self.index = index
+                if ahead is not None:
+                    ahead.finish()
+                    self.checked_ahead += ahead.checked
         finally:
             give(self.mutex)
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",

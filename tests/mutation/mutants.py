@@ -76,6 +76,7 @@ def places(tree: Path) -> dict[str, str]:
 _APPEND: Final = "mqfast/store/_append.pyx"
 _APPEND_ONE: Final = "mqfast/store/_append.pxd"
 _DISPATCH: Final = "mqfast/store/_dispatch.pyx"
+_CRC_AHEAD: Final = "mqfast/store/_crc_ahead.pyx"
 _INDEX: Final = "mqfast/store/_index_file.pyx"
 _LOG: Final = "mqfast/store/_commit_log.pyx"
 _GROUP: Final = "mqfast/store/_group_commit.pyx"
@@ -589,6 +590,31 @@ MUTANTS: Final = (
         "",
         "nothing may be appended to a store that is closed or latched",
         ("test_a_batch_ends_where_the_store_was_latched",),
+    ),
+    # --- CRCs ahead of recovery
+    Mutant(
+        "crc-ahead-believes-a-doubtful-window",
+        _CRC_AHEAD,
+        "    return mq_load64(state) == WHOLE\n",
+        "    return mq_load64(state) >= WHOLE\n",
+        "a record with a wrong CRC would stay in the log",
+        ("test_the_log_ends_before_a_body_whose_crc_is_wrong",),
+    ),
+    Mutant(
+        "crc-ahead-takes-no-crc",
+        _CRC_AHEAD,
+        "                if not check_crc(p, &r, self.property_crc):\n                    break\n",
+        "                pass\n",
+        "a record with a wrong CRC would stay in the log",
+        ("test_the_log_ends_before_a_body_whose_crc_is_wrong",),
+    ),
+    Mutant(
+        "crc-ahead-ends-well-at-a-bad-record",
+        _CRC_AHEAD,
+        "            self._give_back(WHOLE if at >= self.end else DOUBTFUL)\n",
+        "            self._give_back(WHOLE)\n",
+        "the window in which the thread met a bad record would pass for a good one",
+        ("test_the_log_ends_before_a_body_whose_crc_is_wrong",),
     ),
     # --- the GIL
     Mutant(

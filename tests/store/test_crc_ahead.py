@@ -1,0 +1,186 @@
+"""Recovery with a second thread that takes CRCs ahead: the same end, whatever is damaged and whoever came first.
+
+Room: tests/store. It must never depend on which of the two threads checked a record.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.small_store import bodies
+
+import mqfast
+
+FILE_BYTES = 1 << 20
+COUNT = 20_000  # of about 1 KiB: beyond what a recovery does alone
+SETTINGS: dict[str, Any] = {"mapped_file_bytes_commit_log": FILE_BYTES, "mapped_file_bytes_consume_queue": 20 << 14}
+
+
+class _Refused(threading.Thread):
+    """No more threads, as the system says it."""
+
+    def start(self) -> None:
+        if self.name == "mqfast-crc-ahead":
+            raise RuntimeError("can't start new thread")
+        super().start()
+
+
+class _Silent(threading.Thread):
+    """A thread that never comes to its work."""
+
+    def run(self) -> None:
+        if self.name != "mqfast-crc-ahead":
+            super().run()
+
+
+class _Eager(threading.Thread):
+    """A thread that is done before the walk begins."""
+
+    def start(self) -> None:
+        if self.name == "mqfast-crc-ahead":
+            self.run()
+        else:
+            super().start()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.is_alive():
+            super().join(timeout)
+
+
+@pytest.fixture
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever machine this is."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A store as a kill leaves it, and where its records start."""
+    path = tmp_path_factory.mktemp("killed") / "store"
+    live = path.with_name("live")
+    with mqfast.open(live, **SETTINGS) as store:
+        put = store.producer("T").put
+        starts = [put(b"%07d" % number + b"x" * (900 + number % 300)).physical_offset for number in range(COUNT)]
+        store.flush()
+        shutil.copytree(live, path)
+    (path / "checkpoint").unlink(missing_ok=True)  # the walk begins at the first file
+    return path, starts
+
+
+def damaged(path: Path, tmp_path: Path, at: int) -> Path:
+    """A copy with another byte in the body of the record at this physical offset."""
+    copy = tmp_path / f"at{at}"
+    shutil.copytree(path, copy)
+    name = copy / "commitlog" / f"{at // FILE_BYTES * FILE_BYTES:020d}"
+    with name.open("r+b") as file:
+        file.seek(at % FILE_BYTES + 88 + 500)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    return copy
+
+
+def test_all_records_are_found(killed: tuple[Path, list[int]], tmp_path: Path) -> None:
+    path, starts = killed
+    shutil.copytree(path, tmp_path / "store")
+    with mqfast.open(tmp_path / "store", **SETTINGS) as store:
+        assert store.recovery.records == COUNT
+        assert store.recovery.last_start == starts[-1]
+        assert [body[:7] for body in bodies(store)] == [b"%07d" % number for number in range(COUNT)]
+
+
+def test_the_walk_leaves_out_what_the_thread_found_whole(
+    killed: tuple[Path, list[int]], tmp_path: Path, two_processors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, starts = killed
+    shutil.copytree(path, tmp_path / "store")
+    monkeypatch.setattr(threading, "Thread", _Eager)
+    with mqfast.open(tmp_path / "store", **SETTINGS) as store:
+        assert store.recovery.records == COUNT
+        windows = (starts[-1] >> 17) + 1
+        # the first ones are left to the walk, and the last one: there is no record behind its last
+        assert store._dispatcher.checked_ahead == windows - 32 - 1
+
+
+@pytest.mark.parametrize("kind", [threading.Thread, _Eager, _Silent])
+@pytest.mark.parametrize("number", [0, 1, 777, 4001, 7000, 9999, 13_333, 17_017, COUNT - 2, COUNT - 1])
+def test_the_log_ends_before_a_body_whose_crc_is_wrong(
+    killed: tuple[Path, list[int]],
+    tmp_path: Path,
+    two_processors: None,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[threading.Thread],
+    number: int,
+) -> None:
+    path, starts = killed
+    monkeypatch.setattr(threading, "Thread", kind)
+    copy = damaged(path, tmp_path, starts[number])
+    with mqfast.open(copy, **SETTINGS) as store:
+        assert store.recovery.end == starts[number]
+        assert store.recovery.records == number
+        assert store.max_offset("T", 0) == number
+        assert store.put("T", b"next").physical_offset == starts[number]
+    shutil.rmtree(copy)
+
+
+def test_every_window_may_hold_the_damage(killed: tuple[Path, list[int]], tmp_path: Path) -> None:
+    """One record of each 128 KiB, from the back to the front: each time the log gets shorter by what is behind it."""
+    path, starts = killed
+    copy = tmp_path / "store"
+    shutil.copytree(path, copy)
+    for number in range(COUNT - 50, 0, -COUNT // 12):
+        with (copy / "commitlog" / f"{starts[number] // FILE_BYTES * FILE_BYTES:020d}").open("r+b") as file:
+            file.seek(starts[number] % FILE_BYTES + 88)
+            file.write(b"X")
+        (copy / "abort").touch()
+        (copy / "checkpoint").unlink(missing_ok=True)
+        with mqfast.open(copy, **SETTINGS) as store:
+            assert store.recovery.end == starts[number]
+            assert store.max_offset("T", 0) == number
+
+
+def test_without_another_processor_there_is_no_thread(
+    killed: tuple[Path, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, starts = killed
+    copy = damaged(path, tmp_path, starts[9000])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    with mqfast.open(copy, **SETTINGS) as store:
+        assert store.recovery.end == starts[9000]
+        assert store._dispatcher.checked_ahead == 0
+
+
+@pytest.mark.parametrize("kind", [_Refused, _Silent])
+def test_a_thread_that_does_nothing_changes_nothing(
+    killed: tuple[Path, list[int]],
+    tmp_path: Path,
+    two_processors: None,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[threading.Thread],
+) -> None:
+    path, starts = killed
+    copy = damaged(path, tmp_path, starts[9000])
+    monkeypatch.setattr(threading, "Thread", kind)
+    with mqfast.open(copy, **SETTINGS) as store:
+        assert store.recovery.end == starts[9000]
+        assert store._dispatcher.checked_ahead == 0
+
+
+def test_a_file_that_was_cut_short_is_told_and_ends_no_process(killed: tuple[Path, list[int]], tmp_path: Path) -> None:
+    path, starts = killed
+    copy = tmp_path / "store"
+    shutil.copytree(path, copy)
+    name = copy / "commitlog" / f"{10 * FILE_BYTES:020d}"
+    os.truncate(name, FILE_BYTES // 2)
+    with pytest.raises(mqfast.errors.CorruptFile, match=r"length|shorter"):
+        mqfast.open(copy, **SETTINGS)
+    os.truncate(name, FILE_BYTES)  # zeros: the log ends there
+    with mqfast.open(copy, **SETTINGS) as store:
+        torn = store.recovery.end
+        assert torn in starts
+        assert 10 * FILE_BYTES < torn <= 10 * FILE_BYTES + FILE_BYTES // 2
