@@ -314,8 +314,8 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
     cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
     for i in range(count):
         p = result.hits[i].record
-        if i + 4 < count:       # get has only seen its head and its tail
-            mq_fetch_to_read(result.hits[i + 4].record, mq_get32(result.hits[i + 4].record))
+        if i + 8 < count:       # get has only seen its head and its tail; most are as long as this one
+            mq_fetch_to_read(result.hits[i + 8].record, mq_get32(p))
         if parse_record(p, mq_get32(p), &r) != REC_OK:      # what is made of its fields agrees even if the file changes
             return i
         queue_id[i] = r.queue_id

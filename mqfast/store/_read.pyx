@@ -49,7 +49,7 @@ cdef object NO_MATCHED_LOGIC_QUEUE = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
 cdef object NO_MESSAGE_IN_QUEUE = GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
 cdef int MAX_TAGS = 64
-cdef int64_t AHEAD = 6 * UNIT_BYTES
+cdef int64_t AHEAD = 16 * UNIT_BYTES
 cdef int64_t MAX_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES    # its byte in the queue still fits 63 bits
 
 
