@@ -1,5 +1,5 @@
 # The C structs of Arrow, and growing buffers that become its columns. All of it works without the GIL; what fails takes it to raise.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove
 
 cdef enum:
@@ -144,15 +144,54 @@ cdef inline int put_again(Texts *t) except -1 nogil:
     return put32(&t.offsets, <int32_t> t.text.used)
 
 
+cdef inline int put_again_times(Texts *t, int64_t *times) except -1 nogil:
+    """The value before so many times more; the number is 0 behind it. One loop for a run of equal values, in place of a call a value."""
+    cdef int64_t n = times[0], start, length, used, k
+    cdef int32_t *offset
+    cdef uint8_t value[16]
+    if n == 0:
+        return 0
+    times[0] = 0
+    start = (<int32_t *> (t.offsets.p + t.offsets.used - 8))[0]
+    length = t.text.used - start
+    if length > 16 or t.text.used + n * length > 0x7FFFFFFF - 16:
+        for k in range(n):
+            put_again(t)
+        return 0
+    reserve(&t.text, n * length + 16)       # what is too much of the last copy is overwritten, or not used
+    reserve(&t.offsets, n * 4)
+    memcpy(value, t.text.p + start, 16)
+    offset = <int32_t *> (t.offsets.p + t.offsets.used)
+    used = t.text.used
+    for k in range(n):
+        memcpy(t.text.p + used, value, 16)
+        used += length
+        offset[k] = <int32_t> used
+    t.text.used = used
+    t.offsets.used += n * 4
+    return 0
+
+
 cdef inline bint same_bytes(const uint8_t *a, int32_t a_bytes, const uint8_t *b, int32_t b_bytes) noexcept nogil:
-    """Is it the same value again? None was before when a is NULL. A host of 8 bytes is compared without a call."""
-    cdef uint64_t x, y
+    """Is it the same value again? None was before when a is NULL. Hosts and most topics are compared without a call: 4 to 16 bytes are two
+    numbers, which may overlap.
+    """
+    cdef uint64_t x, y, u, v
+    cdef uint32_t k, l, m, n
     if a == NULL or a_bytes != b_bytes:
         return False
-    if a_bytes == 8:
+    if 8 <= a_bytes <= 16:
         memcpy(&x, a, 8)
         memcpy(&y, b, 8)
-        return x == y
+        memcpy(&u, a + a_bytes - 8, 8)
+        memcpy(&v, b + a_bytes - 8, 8)
+        return x == y and u == v
+    if 4 <= a_bytes < 8:
+        memcpy(&k, a, 4)
+        memcpy(&l, b, 4)
+        memcpy(&m, a + a_bytes - 4, 4)
+        memcpy(&n, b + a_bytes - 4, 4)
+        return k == l and m == n
     return memcmp(a, b, a_bytes) == 0
 
 

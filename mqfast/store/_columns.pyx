@@ -35,8 +35,8 @@ from mqfast.store._arrow cimport (
     nulls,
     put32,
     put64,
-    put_again,
-    put_host,
+    put_again_times,
+    put_new_host,
     put_properties,
     put_text,
     release_schema,
@@ -312,12 +312,15 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
     cdef const uint8_t *store = NULL
     cdef const uint8_t *topic = NULL
     cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
+    cdef int64_t more_topics = 0, more_borns = 0, more_stores = 0   # of the same as the last one, not yet in their columns
+    cdef Py_ssize_t done = count
     for i in range(count):
         p = result.hits[i].record
         if i + 8 < count:       # get has only seen its head and its tail; most are as long as this one
             mq_fetch_to_read(result.hits[i + 8].record, mq_get32(p))
         if parse_record(p, mq_get32(p), &r) != REC_OK:      # what is made of its fields agrees even if the file changes
-            return i
+            done = i
+            break
         queue_id[i] = r.queue_id
         queue_offset[i] = result.hits[i].queue_offset
         physical_offset[i] = r.physical_offset
@@ -330,16 +333,30 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
         prepared[i] = r.prepared_offset
         body_crc[i] = r.body_crc
         if same_bytes(topic, topic_bytes, r.topic, r.topic_bytes):
-            put_again(&c.texts[<int> TOPIC])
+            more_topics += 1
         else:
+            put_again_times(&c.texts[<int> TOPIC], &more_topics)
             topic, topic_bytes = r.topic, r.topic_bytes
             put_text(&c.texts[<int> TOPIC], topic, topic_bytes)
-        put_host(&c.texts[<int> BORN_HOST], r.born_host, r.born_host_bytes, &born, &born_bytes)
-        put_host(&c.texts[<int> STORE_HOST], r.store_host, r.store_host_bytes, &store, &store_bytes)
-        find_properties(r.properties, r.properties_bytes, &f)
+        if same_bytes(born, born_bytes, r.born_host, r.born_host_bytes):
+            more_borns += 1
+        else:
+            put_again_times(&c.texts[<int> BORN_HOST], &more_borns)
+            born, born_bytes = r.born_host, r.born_host_bytes
+            put_new_host(&c.texts[<int> BORN_HOST], born, born_bytes)
+        if same_bytes(store, store_bytes, r.store_host, r.store_host_bytes):
+            more_stores += 1
+        else:
+            put_again_times(&c.texts[<int> STORE_HOST], &more_stores)
+            store, store_bytes = r.store_host, r.store_host_bytes
+            put_new_host(&c.texts[<int> STORE_HOST], store, store_bytes)
+        if r.properties_bytes:
+            find_properties(r.properties, r.properties_bytes, &f)
+            put_properties(r.properties, r.properties_bytes, &c.names, &c.values)
+        else:
+            f.tags = f.keys = NULL
         put_optional(&c.texts[<int> TAGS], &c.valid_tags, i, f.tags, f.tags_bytes)
         put_optional(&c.texts[<int> KEYS], &c.valid_keys, i, f.keys, f.keys_bytes)
-        put_properties(r.properties, r.properties_bytes, &c.names, &c.values)
         put32(&c.map_offsets, <int32_t> (c.names.offsets.used // 4 - 1))
         if not large and c.body.used + r.body_bytes > 0x7FFFFFFF:
             return bodies_too_long()
@@ -350,7 +367,10 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
             put64(&c.body_offsets, c.body.used)
         else:
             put32(&c.body_offsets, <int32_t> c.body.used)
-    return count
+    put_again_times(&c.texts[<int> TOPIC], &more_topics)
+    put_again_times(&c.texts[<int> BORN_HOST], &more_borns)
+    put_again_times(&c.texts[<int> STORE_HOST], &more_stores)
+    return done
 
 
 cdef int64_t bodies_too_long() except -2 nogil:
