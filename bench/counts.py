@@ -226,7 +226,8 @@ def _recovery(place: Path, mark: Mark) -> None:
         (place / f"killed{factor}" / "checkpoint").unlink(missing_ok=True)
         store.close()
     opened = []
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # how a second thread shares the work is never the same twice
+    # On one processor: how a second thread shares the work is never the same twice.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     def work(n: int) -> None:
         store = _open(place / f"killed{n // count}")
