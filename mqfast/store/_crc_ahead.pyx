@@ -74,12 +74,12 @@ cdef class CrcAhead:
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if processors < 2:
             return NULL
-        self.thread = threading.Thread(target=self.run, name="mqfast-crc-ahead", daemon=True)
+        thread = threading.Thread(target=self.run, name="mqfast-crc-ahead", daemon=True)
         try:
-            self.thread.start()
+            thread.start()
         except RuntimeError:
-            self.thread = None
             return NULL
+        self.thread = thread
         return &self.windows
 
     cdef int finish(self) except -1:

@@ -457,10 +457,10 @@ cdef class Dispatcher:
             index = self.index
             if not keys:
                 self.index = None
-            if checked and end - start >= self.ahead_bytes:
-                ahead = CrcAhead(self.log, start, end, property_crc)
-                w.ahead = ahead.begin()
             try:
+                if checked and end - start >= self.ahead_bytes:
+                    ahead = CrcAhead(self.log, start, end, property_crc)
+                    w.ahead = ahead.begin()
                 stop = self._run(&w, progress)
             finally:
                 self.index = index
