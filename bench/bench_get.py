@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from harness import Floor, Table
 from pytest_benchmark.fixture import BenchmarkFixture
+from reasons import ready_columns
 
 import mqfast
 
@@ -152,7 +153,7 @@ def test_get_columns(
             offset = found.next_offset
 
     assert benchmark.pedantic(work, setup=_pause, rounds=31, warmup_rounds=1) == COUNT
-    rate = _rate(benchmark, COUNT)
+    rate, target, why = _rate(benchmark, COUNT), 15e6, ""
     if pyarrow is None:
         import numpy
 
@@ -170,7 +171,9 @@ def test_get_columns(
         taken = statistics.median(_imports(store, pyarrow, batch) for _ in range(7))
         ready = f"pyarrow with ready columns and schema {taken:.0f}"
         least = f" ({1e9 / rate:.0f} ns; floor: copying the bodies {copy:.0f}, {ready})"
-    table.add(f"get {batch}, to {kind}", f"{rate / 1e6:.1f} M/s{least}", ">= 15 M/s", rate >= 15e6)
+        why = ready_columns() if copy + taken > 1e9 / target else ""
+    figure = f"{rate / 1e6:.1f} M/s{least}"
+    table.add(f"get {batch}, to {kind}", figure, f">= {target / 1e6:.0f} M/s", rate >= target, why=why)
 
 
 def test_query(benchmark: BenchmarkFixture, store: mqfast.MessageStore, table: Table) -> None:
