@@ -286,7 +286,9 @@ cdef void drop_columns(Columns *c) noexcept:
 
 cdef inline int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_t *p, int32_t n) except -1 nogil:
     if p == NULL:
-        return put32(&t.offsets, <int32_t> t.text.used)
+        (<int32_t *> (t.offsets.p + t.offsets.used))[0] = <int32_t> t.text.used     # settled, so there is room
+        t.offsets.used += 4
+        return 0
     valid.p[i >> 3] |= <uint8_t> (1 << (i & 7))
     return put_text(t, p, n)
 
@@ -304,6 +306,7 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
     cdef int32_t *reconsume_times = <int32_t *> c.numbers[<int> RECONSUME_TIMES]
     cdef int64_t *prepared = <int64_t *> c.numbers[<int> PREPARED]
     cdef int32_t *body_crc = <int32_t *> c.numbers[<int> BODY_CRC]
+    cdef int32_t *map_offsets = <int32_t *> c.map_offsets.p
     cdef Py_ssize_t i, count = result.count
     cdef const uint8_t *p
     cdef Record r
@@ -357,19 +360,21 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
             f.tags = f.keys = NULL
         put_optional(&c.texts[<int> TAGS], &c.valid_tags, i, f.tags, f.tags_bytes)
         put_optional(&c.texts[<int> KEYS], &c.valid_keys, i, f.keys, f.keys_bytes)
-        put32(&c.map_offsets, <int32_t> (c.names.offsets.used // 4 - 1))
+        map_offsets[i + 1] = <int32_t> ((c.names.offsets.used >> 2) - 1)
         if not large and c.body.used + r.body_bytes > 0x7FFFFFFF:
             return bodies_too_long()
         reserve(&c.body, r.body_bytes)
         memcpy(c.body.p + c.body.used, r.body, r.body_bytes)
         c.body.used += r.body_bytes
         if large:
-            put64(&c.body_offsets, c.body.used)
+            (<int64_t *> c.body_offsets.p)[i + 1] = c.body.used
         else:
-            put32(&c.body_offsets, <int32_t> c.body.used)
+            (<int32_t *> c.body_offsets.p)[i + 1] = <int32_t> c.body.used
     put_again_times(&c.texts[<int> TOPIC], &more_topics)
     put_again_times(&c.texts[<int> BORN_HOST], &more_borns)
     put_again_times(&c.texts[<int> STORE_HOST], &more_stores)
+    c.map_offsets.used = (done + 1) * 4
+    c.body_offsets.used = (done + 1) * (8 if large else 4)
     return done
 
 
