@@ -361,6 +361,31 @@ def test_hosts_of_both_kinds(tmp_path: Path) -> None:
         check_arrow(result)
 
 
+def test_runs_of_equal_hosts(tmp_path: Path) -> None:
+    """Equal values are counted, and put when another one comes or at the end; short texts and long ones."""
+    hosts = ("1.2.3.4:5", "1.2.3.4:6", "[2001:db8::1234:5678:9abc]:65535", "[2001:db8::1234:5678:9abd]:65535", "9.9.9.9:9")
+    with mqfast.open(str(tmp_path)) as store:
+        for length in (1, 2, 3, 17):
+            for host in hosts:
+                for _ in range(length):
+                    store.put(TOPIC, b"x", born_host=host)
+        result = everything(store)
+        assert len(result) == len(hosts) * 23
+        check_arrow(result)
+
+
+def test_topics_of_all_lengths(tmp_path: Path) -> None:
+    """A light queue has records of several topics, which differ in their first or their last character."""
+    stems = ("a", "ab", "abc", "abcd", "abcdefg", "abcdefgh", "abcdefghijklmno", "abcdefghijklmnop", "abcdefghijklmnopq")
+    topics = [topic for stem in stems for topic in (stem, stem, stem[:-1] + "Z", "Z" + stem[1:], stem)]
+    with mqfast.open(str(tmp_path), enable_lmq=True, enable_multi_dispatch=True) as store:
+        for topic in topics:
+            store.put(topic, b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%all"})
+        result = store.get("%LMQ%all", 0, 0, 1000)
+        assert [message.topic for message in result] == topics
+        check_arrow(result)
+
+
 def own_bytes() -> int:
     """Resident bytes without those of mapped files: what the store's threads populate does not count."""
     gc.collect()
