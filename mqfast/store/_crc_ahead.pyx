@@ -98,7 +98,8 @@ cdef class CrcAhead:
         cdef bint more = True
         try:
             while more:
-                at = max(at, mq_load64(&self.windows.walk_at))      # files behind the walk are not for this thread any more
+                # Files behind the walk are not for this thread any more; nor is a window that it may still have: the walk has gone past it.
+                at = max(at, mq_load64(&self.windows.walk_at))
                 file = self.log.file_at(at)
                 if file is None:
                     break
