@@ -1,6 +1,7 @@
 # The C structs of Arrow, and growing buffers that become its columns. All of it works without the GIL; what fails takes it to raise.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memmove
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memmove
+from mqfast.store._os cimport mq_short_equal
 
 cdef enum:
     NULLABLE = 2
@@ -173,26 +174,8 @@ cdef inline int put_again_times(Texts *t, int64_t *times) except -1 nogil:
 
 
 cdef inline bint same_bytes(const uint8_t *a, int32_t a_bytes, const uint8_t *b, int32_t b_bytes) noexcept nogil:
-    """Is it the same value again? None was before when a is NULL. Hosts and most topics are compared without a call: 4 to 16 bytes are two
-    numbers, which may overlap.
-    """
-    cdef uint64_t x, y, u, v
-    cdef uint32_t k, l, m, n
-    if a == NULL or a_bytes != b_bytes:
-        return False
-    if 8 <= a_bytes <= 16:
-        memcpy(&x, a, 8)
-        memcpy(&y, b, 8)
-        memcpy(&u, a + a_bytes - 8, 8)
-        memcpy(&v, b + a_bytes - 8, 8)
-        return x == y and u == v
-    if 4 <= a_bytes < 8:
-        memcpy(&k, a, 4)
-        memcpy(&l, b, 4)
-        memcpy(&m, a + a_bytes - 4, 4)
-        memcpy(&n, b + a_bytes - 4, 4)
-        return k == l and m == n
-    return memcmp(a, b, a_bytes) == 0
+    """Is it the same value again? None was before when a is NULL."""
+    return a != NULL and a_bytes == b_bytes and mq_short_equal(a, b, a_bytes)
 
 
 cdef inline int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil:

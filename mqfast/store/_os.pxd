@@ -12,6 +12,7 @@ cdef extern from *:
 
 cdef extern from "short_copy.h" nogil:
     void mq_short_copy(uint8_t *to, const uint8_t *source, size_t n)
+    bint mq_short_equal(const uint8_t *a, const uint8_t *b, size_t n)
 
 cdef extern from "endian.h" nogil:
     int16_t mq_get16(const void *p)

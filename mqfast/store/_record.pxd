@@ -1,7 +1,6 @@
 # One CommitLog record: parse, check, find properties, encode. All of it works without the GIL on raw pointers.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memchr, memcmp, memcpy
-from mqfast.store._os cimport crc31, mq_get16, mq_get32, mq_get64
+from mqfast.store._os cimport crc31, mq_get16, mq_get32, mq_get64, mq_short_equal
 
 cdef enum:
     MAGIC_V1 = -626843481       # 0xDAA320A7, one-byte topic length
@@ -117,7 +116,7 @@ cdef inline bint is_plain_record(const uint8_t *p, int64_t size, int64_t physica
     if at < 0 or at > size - HEADER_BYTES - 3 - topic_bytes:
         return False
     at += HEADER_BYTES
-    if <int32_t> <signed char> p[at] != topic_bytes or memcmp(p + at + 1, topic, topic_bytes) != 0:
+    if <int32_t> <signed char> p[at] != topic_bytes or not mq_short_equal(p + at + 1, topic, topic_bytes):
         return False
     at += 1 + topic_bytes
     return at + 2 + mq_get16(p + at) == size

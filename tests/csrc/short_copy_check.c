@@ -1,5 +1,5 @@
-/* mq_short_copy between pages that nobody may touch: every length, at both ends of its page. A byte too many ends the process. Run by
- * test_c_by_itself.py. */
+/* mq_short_copy and mq_short_equal between pages that nobody may touch: every length, at both ends of its page, each byte another one. A byte too
+ * many ends the process. Run by test_c_by_itself.py. */
 #define _GNU_SOURCE
 #include "short_copy.h"
 #include <stdio.h>
@@ -32,6 +32,18 @@ int main(void) {
                     fprintf(stderr, "%zu bytes, byte %zu: expected %d, found %d\n", n, i - target, expected, to[i]);
                     return 1;
                 }
+            }
+            if (!mq_short_equal(to + target, from + source, n)) {
+                fprintf(stderr, "%zu equal bytes: found unequal\n", n);
+                return 1;
+            }
+            for (size_t i = 0; i < n; i++) {
+                to[target + i] ^= 0x10;
+                if (mq_short_equal(to + target, from + source, n)) {
+                    fprintf(stderr, "%zu bytes, of which byte %zu differs: found equal\n", n, i);
+                    return 1;
+                }
+                to[target + i] ^= 0x10;
             }
         }
     return 0;
