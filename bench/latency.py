@@ -174,32 +174,28 @@ def turn(
 
 
 class Target:
-    """Where the puts of one kind go; a store is made anew before it holds more than ``most_bytes``."""
+    """Where the puts of one kind go: a store that lives for one turn. The threads of an idle one would want the GIL of
+    the next loop, whose store they are not lent it by.
+    """
 
-    def __init__(
-        self, kind: str, place: Path, file_bytes: int, most_bytes: int, size: int, settings: dict[str, Any]
-    ) -> None:
+    def __init__(self, kind: str, place: Path, file_bytes: int, size: int, settings: dict[str, Any]) -> None:
         self.kind = kind
         self.place = place
         self.file_bytes = file_bytes
-        self.most_bytes = most_bytes
         self.settings = settings
         self.store: Any = None
         # Hot private memory: the bytes of a record, always at the same place.
         self.memory = memoryview(bytearray(size))
 
-    def put(self, coming_bytes: int) -> Callable[[bytes], object]:
-        """What to call for each put of a turn that writes so much."""
+    def put(self) -> Callable[[bytes], object]:
+        """What to call for each put of a turn."""
         import mqfast
 
         if self.kind == "memory":
             return partial(self.memory.__setitem__, slice(0, len(self.memory)))
-        if self.store is not None and self.store.log.written + coming_bytes > self.most_bytes:
-            self.close()
-        if self.store is None:
-            pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3} if self.kind == "pool" else {}
-            given = {"mapped_file_bytes_commit_log": self.file_bytes, **pool, **self.settings}
-            self.store = mqfast.open(self.place / self.kind, **given)
+        pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3} if self.kind == "pool" else {}
+        given = {"mapped_file_bytes_commit_log": self.file_bytes, **pool, **self.settings}
+        self.store = mqfast.open(self.place / self.kind, **given)
         return self.store.producer("Bench", 0, "TagA").put  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -232,7 +228,6 @@ def measure(
     segment: float,
     size: int,
     file_bytes: int,
-    most_bytes: int,
     kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] = lambda text: None,
     settings: dict[str, Any] | None = None,
@@ -248,16 +243,17 @@ def measure(
         for rate in rates
         for kind in kinds
     }
-    targets = {kind: Target(kind, place, file_bytes, most_bytes, size, settings or {}) for kind in kinds}
+    targets = {kind: Target(kind, place, file_bytes, size, settings or {}) for kind in kinds}
     turns = max(1, round(seconds / segment))
     try:
         for rate in rates:
             for number in range(turns):
                 for kind in kinds:
-                    put = targets[kind].put(int(rate * (LEAD_S + segment) + WARM_UP) * (size + 128))
+                    put = targets[kind].put()
                     os.sync()  # what the turn before left for the disk to do is not this one's
                     phase_ns = phase_of(number, rate)
                     series[kind, rate].add(*turn(put, size, rate, min(segment, seconds), processor, phase_ns))
+                    targets[kind].close()
                 say(f"{rate:,}/s: turn {number + 1} of {turns}")
     finally:
         for target in targets.values():
@@ -304,7 +300,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body (default: 1024)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--file-bytes", type=int, default=1 << 30, help="length of a log file (default: 1 GiB)")
-    parser.add_argument("--most-bytes", type=int, default=12 << 30, help="a store is made anew before so much of log")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of both stores")
     parser.add_argument(
         "--processor",
@@ -342,7 +337,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.segment,
                 arguments.size,
                 arguments.file_bytes,
-                arguments.most_bytes,
                 arguments.kinds,
                 lambda text: print(text, file=sys.stderr, flush=True),
                 settings,

@@ -11,6 +11,8 @@ enum { NOBODY, ASKED, LENT };
 
 /* Longer than the pause between two puts of a thread that is in a hurry; after it the borrower takes the GIL as ever, and its puts go on. */
 enum { ASK_NS = 500000 };
+/* Behind another borrower, which may lose its processor or go twice: long, as it is spent asleep. */
+enum { TURN_NS = 5000000 };
 /* Puts that come so fast are worth waiting for, by the pace of the last such time and more. */
 enum { HURRY_NS = 100000, SAMPLE_NS = 1000000 };
 /* Longer than most of what a borrower does with the GIL; after it the put waits for the GIL as ever, asleep. */
@@ -88,20 +90,26 @@ static int puts_hurry(const mq_gil_loan *loan, int64_t now) {
     return borrower.hurry;
 }
 
+/* Asleep, both behind the last loan and behind another borrower: who wakes up has its turn before it, and is less likely to lose its processor
+ * with the GIL; and who has the GIL may want the processor that looking at it would take. */
+static int take_turn(mq_gil_loan *loan, int64_t now) {
+    int64_t deadline = now + TURN_NS, pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
+    while (pause > 0 || !swap32(&loan->state, NOBODY, ASKED)) {
+        uint32_t nobody_wakes = 0;
+        mq_futex_wait(&nobody_wakes, 0, pause > 0 ? pause : PAUSE_NS);
+        now = now_ns();
+        if (now >= deadline) return 0;
+        pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
+    }
+    return 1;
+}
+
 void mq_gil_ask(void) {
     mq_gil_loan *loan = borrower.loan;
     if (loan == NULL) return;
-    int64_t now = now_ns(), pause, deadline;
-    if (!puts_hurry(loan, now)) return;
-    /* Asleep: who wakes up has its turn before it, and is less likely to lose its processor with the GIL. */
-    pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
-    if (pause > 0) {
-        uint32_t nobody_wakes = 0;
-        mq_futex_wait(&nobody_wakes, 0, pause);
-    }
+    int64_t now = now_ns(), deadline;
+    if (!puts_hurry(loan, now) || !take_turn(loan, now)) return;
     deadline = now_ns() + ASK_NS;
-    while (!swap32(&loan->state, NOBODY, ASKED))
-        if (!look(&loan->state, NOBODY, 1, deadline)) return; /* another borrower's turn */
     mq_or32(loan->flags, loan->bit);
     if (!look(&loan->state, LENT, 1, deadline)) {
         mq_and32(loan->flags, ~loan->bit);

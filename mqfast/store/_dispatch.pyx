@@ -531,6 +531,7 @@ cdef class Dispatcher:
         queue = self.table.get(topic, w.queue.queue_id)
         if queue is None:
             raise InternalError(f"queue {topic}/{w.queue.queue_id} vanished during dispatch")
+        let_puts()
         self.queues.keep_few_tails()
         let_puts()
         queue.make_room(w.record.queue_offset)

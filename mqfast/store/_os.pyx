@@ -598,9 +598,17 @@ cdef class OsDoor:
         check(self._call(self.os.sync_directory, path), "fsync of directory", path)
 
     def statvfs(self, path) -> tuple:
-        """(total, available) bytes of the filesystem that holds ``path``, as df reckons them."""
+        """(total, available) bytes of the filesystem that holds ``path``, as df reckons them. GIL: released: it sums up what each processor has."""
         cdef int64_t total = 0, available = 0
-        check(self.os.statvfs(self.os, _os.fsencode(path), &total, &available), "statvfs", path)
+        cdef bytes name = _os.fsencode(path)
+        cdef const char *c = name
+        cdef mq_os *os = self.os
+        cdef int rc
+        with nogil:
+            gave_gil()
+            rc = os.statvfs(os, c, &total, &available)
+            ask_for_gil()
+        check(rc, "statvfs", path)
         return total, available
 
     def lock_byte(self, path) -> ByteLock:

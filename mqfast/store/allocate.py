@@ -149,9 +149,9 @@ class AllocateMappedFileService:
         """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""
         with self._guard:
             start = None if self._closed else self._next_start()
+        let_puts()
         if start is None:
             return False
-        let_puts()
         urgent = start == self._urgent
         try:
             file = self._make(start, urgent)
@@ -165,6 +165,7 @@ class AllocateMappedFileService:
                     self._urgent = None
                 self._made.ring()
             return True
+        let_puts()
         try:
             self._offer(file)
         except MemoryError:

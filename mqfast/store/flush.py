@@ -91,6 +91,7 @@ class FlushService:
                     self._syncs,
                 )
         finally:
+            let_puts()
             self._finish_tickets()
             let_puts()
             synced = self._finish_errands()
@@ -104,6 +105,7 @@ class FlushService:
             self._writes = self._checkpoint.prepare_flush()
             let_puts()
         self.keep_few_mapped()
+        let_puts()
         self._log.reap()
 
     def _least_pages(self) -> int:
@@ -171,6 +173,7 @@ class FlushService:
         if syncs is not None:
             with self._latching():
                 synced = self._queues.finish_flush(syncs)
+            let_puts()
             if synced:
                 self._see_synced(self._syncs_cover)
         if writes is not None:
@@ -185,6 +188,8 @@ class FlushService:
                 file.rest()
 
     def _finish_tickets(self) -> None:
+        if not self._tickets:
+            return  # who watches another one from now on wakes the thread
         failed = self._log.error_number
         with self._lock:
             done = [ticket for ticket in self._tickets if failed or ticket.done()]

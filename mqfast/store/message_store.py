@@ -221,6 +221,7 @@ class MessageStore(PutPath):
                 found = self.topic_table.get(topic)
                 if found is None or found.read_queue_nums < count:
                     self.topic_table.ensure(topic, max(count, self.config.default_topic_queue_nums))
+        let_puts()
         self.topic_table.persist()
 
     # --- read ---

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
 from mqfast.store._commit_log import Bell
-from mqfast.store._os import Mutex
+from mqfast.store._os import Mutex, let_puts
 from mqfast.store.leases import least_leased
 from mqfast.store.service import Service
 
@@ -125,6 +125,7 @@ class RetentionService:
     def _pass(self, now_ms: int) -> int:
         c = self._config
         use = self.last_use = self.disk_use()
+        let_puts()
         expired_due = time.localtime(now_ms // 1000).tm_hour in c.delete_hours
         at_once = False
         if use.percent > c.disk_space_warning_level_percent:
@@ -139,11 +140,13 @@ class RetentionService:
         if self._manual_runs > 0:
             self._manual_runs -= 1
             expired_due = True
+        let_puts()
         at_once = at_once and c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest"
         removed = 0
         log = self._commit_log
         # Somebody is about to read from there on. A disk that runs full does not wait for it.
         leased = None if at_once else least_leased(self._door, self._paths.root, now_ms)
+        let_puts()
         while removed < c.delete_file_batch_max and log.first_is_flushed():
             file = log.files[0]
             over_budget = c.retention_bytes is not None and log.written - file.start_offset > c.retention_bytes
@@ -162,6 +165,7 @@ class RetentionService:
             self.deleted_files += 1
             self.deleted_bytes += file.file_bytes
             _log.info("removed log file %s", file.path)
+        let_puts()
         self._look_after_held(now_ms)
         if removed:
             self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below

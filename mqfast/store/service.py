@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from mqfast.store._commit_log import Bell, CommitLog
-from mqfast.store._os import ask_for_short_slices, name_thread, stop_borrowing_gil
+from mqfast.store._os import ask_for_short_slices, let_puts, name_thread, stop_borrowing_gil
 
 __all__ = ["Service"]
 
@@ -101,6 +101,7 @@ class Service:
                     pass  # there may be no memory for the words; the loop goes on
             else:
                 self.error = None
+            let_puts()
 
     def _tell(self, error: Exception) -> None:
         before, self.error = self.error, error

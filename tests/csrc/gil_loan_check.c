@@ -1,5 +1,6 @@
-/* Loans of gil_loan.h between one thread that "puts" and two that borrow: the lender waits for the borrower,
- * each loan is given back before the next, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would lend. */
+/* Loans of gil_loan.h between one thread that "puts" and two that borrow: the lender waits for the borrower, each loan is given back before the
+ * next, a borrower waits for another one asleep, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would
+ * lend. */
 #define _GNU_SOURCE
 #include "gil_loan.h"
 
@@ -90,6 +91,45 @@ static void ask_where_puts_are_rare(void) {
     mq_gil_loan_leave();
 }
 
+/* As a borrower that keeps its loan so long. */
+static const struct timespec long_turn = {0, 3000000};
+enum { LENT = 2 };
+
+static void *end_long_turn(void *unused) {
+    (void)unused;
+    nanosleep(&long_turn, NULL);
+    mq_store32(&loan.state, 0);
+    return NULL;
+}
+
+static int64_t own_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Somebody else lends at once. */
+static void ask_behind_another(void) {
+    int lent = 0;
+    mq_gil_loan_join(&loan);
+    for (int i = 0; i < 200 && !lent; i++) {
+        const struct timespec while_puts_came = {0, 2000000};
+        pthread_t other;
+        nanosleep(&while_puts_came, NULL);
+        mq_add64(&put_count, MANY);
+        mq_store32(&loan.state, LENT);
+        if (pthread_create(&other, NULL, end_long_turn, NULL) != 0) break;
+        int64_t began = own_ns();
+        mq_gil_ask();
+        expect(own_ns() - began < long_turn.tv_nsec / 2, "asleep behind another borrower");
+        lent = mq_gil_is_lent();
+        mq_gil_gave();
+        pthread_join(other, NULL);
+    }
+    expect(lent, "a loan behind a long one");
+    mq_gil_loan_leave();
+}
+
 int main(void) {
     pthread_t threads[BORROWERS], lender;
     cpu_set_t allowed;
@@ -102,6 +142,7 @@ int main(void) {
     ask_in_vain();
     if (pthread_create(&lender, NULL, lend, NULL) != 0) return 2;
     ask_where_puts_are_rare();
+    ask_behind_another();
     mq_store32(&running, 0);
     pthread_join(lender, NULL);
     mq_store32(&running, BORROWERS);

@@ -628,9 +628,17 @@ MUTANTS: Final = (
     Mutant(
         "gil-loan-of-two",
         _LOAN,
-        "    while (!swap32(&loan->state, NOBODY, ASKED))\n",
-        "    if (!swap32(&loan->state, NOBODY, ASKED))\n",
+        "    while (pause > 0 || !swap32(&loan->state, NOBODY, ASKED)) {\n",
+        "    while (pause > 0) {\n",
         "one borrower would take the loan of the other, and each put waits for both",
+        ("test_in_a_process_of_its_own",),
+    ),
+    Mutant(
+        "gil-turn-is-short",
+        _LOAN,
+        "enum { TURN_NS = 5000000 };",
+        "enum { TURN_NS = 500000 };",
+        "who stands behind a slow borrower would take the GIL as ever, and a put sleeps",
         ("test_in_a_process_of_its_own",),
     ),
     Mutant(
