@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
 from mqfast.store._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState
-from mqfast.store._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64, mq_wall_ms
+from mqfast.store._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
 
 cdef struct Appended:
     int64_t physical_offset
@@ -64,7 +64,7 @@ cdef inline void write_record(uint8_t *p, const Template *t, const uint8_t *body
 
 cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const uint8_t *body, int32_t body_bytes, const uint8_t *key,
                            int32_t key_bytes, int64_t now, Appended *out) noexcept nogil:
-    """One record; with a key its unit is left to dispatch. now: its store time, or -1 for the clock's."""
+    """One record; with a key its unit is left to dispatch. now: its store time."""
     cdef int32_t total = 88 + body_bytes + t.tail_bytes + (key_bytes + 6 if key != NULL else 0)
     cdef int64_t physical = s.written
     cdef int64_t position = physical - s.file_start
@@ -76,8 +76,6 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
     in_place = s.inline_dispatch and key == NULL and not t.dispatch_later and mq_load64(&s.dispatched) == physical
     if in_place:
         mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
-    if now < 0:
-        now = mq_wall_ms(s.os, &s.tick)
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
     mq_store64(&s.lock_since_ms, now)

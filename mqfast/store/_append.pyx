@@ -24,6 +24,7 @@ from mqfast.store._os cimport (
     mq_put32,
     mq_put64,
     mq_store64,
+    mq_ticks,
     mq_wall_ms,
     populate,
 )
@@ -56,7 +57,7 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
     if now < 0:
-        now = mq_wall_ms(s.os, &s.tick)
+        now = mq_wall_ms(s.os, &s.tick, mq_ticks())
     if now < s.last_store_timestamp:
         now = s.last_store_timestamp
     mq_store64(&s.lock_since_ms, now)
@@ -159,7 +160,7 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
         if refused_without_gil(s, q):
             unlock_puts(s)
             return start
-        now = mq_wall_ms(s.os, &s.tick)      # one reading a chunk: it costs as much as the copy of a small body
+        now = mq_wall_ms(s.os, &s.tick, mq_ticks())      # one reading a chunk: it costs as much as the copy of a small body
         i = start
         while i < end:
             stop = _append_run(s, q, t, bodies, out, i, end, now)

@@ -101,7 +101,8 @@ cdef extern from "os_door.h" nogil:
     ctypedef struct mq_tick:
         pass
     mq_os *mq_os_real()
-    int64_t mq_wall_ms(mq_os *os, mq_tick *tick)
+    uint64_t mq_ticks()
+    int64_t mq_wall_ms(mq_os *os, mq_tick *tick, uint64_t ticks)
 
 cdef extern from "gil_loan.h" nogil:
     ctypedef struct mq_gil_loan:

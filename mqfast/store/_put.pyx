@@ -9,7 +9,7 @@ cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy, memset
 from mqfast.store._bodies cimport Bodies, bodies_of, borrow_body
 from mqfast.store._commit_log cimport CommitLog
@@ -27,6 +27,8 @@ from mqfast.store._os cimport (
     mq_prefetchr,
     mq_prefetchw,
     mq_put32,
+    mq_ticks,
+    mq_wall_ms,
     take,
 )
 from mqfast.store._put_result cimport BatchResult, PutResult, fill_result
@@ -692,6 +694,7 @@ cdef class Producer:
         cdef LogState *s = self.state
         cdef QueueState *q = self.q
         cdef int64_t extra = key_bytes + 6 if key != NULL else 0
+        cdef uint64_t ticks
         cdef int rc
         # one of thousands of producers: its lines and its queue's are in no cache, and are asked for before the lock, which loads wait for
         mq_prefetchw(q)
@@ -701,6 +704,7 @@ cdef class Producer:
         if body_bytes + extra > self.most_bytes:
             self.check_size(body_bytes, extra)
         while True:
+            ticks = mq_ticks()
             if not try_to_lock_puts(s):
                 self.store.contended()
                 continue
@@ -710,7 +714,8 @@ cdef class Producer:
                 self.store.log.raise_state()
                 self.rebind()
                 continue
-            rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes, -1, out)
+            rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes,
+                            mq_wall_ms(s.os, &s.tick, ticks), out)
             unlock_puts(s)
             if rc == APPEND_OK:
                 break
