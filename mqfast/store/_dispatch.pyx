@@ -18,7 +18,7 @@ from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_short_equal, mq_store32, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -268,10 +268,10 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             mq_prefetchr(p + HEADS_AHEAD * r.total + 64)
         if w.dispatch and r.physical_offset >= w.dispatch_from:
             n = r.properties + r.properties_bytes - r.topic
-            if n != w.same_bytes or r.queue_id != w.same_id or not mq_short_equal(r.topic, w.same, n):
+            if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:
                 w.same_bytes = -1
                 find_properties(r.properties, r.properties_bytes, f)
-                if r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or not mq_short_equal(r.topic, w.known, r.topic_bytes):
+                if r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp(r.topic, w.known, r.topic_bytes) != 0:
                     w.known = r.topic
                     w.known_bytes = r.topic_bytes
                     w.known_id = r.queue_id
