@@ -42,8 +42,8 @@ def _rate(benchmark: BenchmarkFixture, per_round: int) -> float:
 def _reader_rate(benchmark: BenchmarkFixture, walk: Callable[[], int]) -> float:
     """Messages a second of a reader that reads on: rounds of some 50 ms, one after the other.
 
-    Without a rest between them: after 30 ms of sleep a virtual machine's first walk takes up to twice as long, whatever
-    it does (docs/performance.md).
+    Without a rest between them: after 30 ms of sleep the first walk on a virtual machine took twice as long and more
+    (docs/performance.md).
     """
 
     def work() -> None:

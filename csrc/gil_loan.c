@@ -1,4 +1,5 @@
-/* The waits of gil_loan.h. Both are awake and bounded: a thread may stop anywhere, for as long as the system likes. Neither yields its processor:
+/* The waits of gil_loan.h, all bounded: a thread may stop anywhere, for as long as the system likes. The borrower waits for its turn asleep, then
+ * it and the lender for each other awake. None yields its processor:
  * Linux takes a yield for a turn that was had (6.18), and puts then stood still for up to 55 ms, as if behind a borrower without a processor. */
 #define _GNU_SOURCE
 #include "gil_loan.h"
