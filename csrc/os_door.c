@@ -404,9 +404,13 @@ int mq_os_populate(mq_os *os, void *address, int64_t bytes) {
     do rc = os->madvise(os, address, bytes, MQ_ADVISE_POPULATE_WRITE);
     while (rc == -EINTR || rc == -EAGAIN);
     if (rc != -EINVAL) return rc;
+    mq_os_touch(address, bytes);
+    return 0;
+}
+
+void mq_os_touch(void *address, int64_t bytes) {
     volatile uint8_t *page = address;
     for (int64_t i = 0; i < bytes; i += 4096) __atomic_fetch_or(&page[i], 0, __ATOMIC_RELAXED);
-    return 0;
 }
 
 void mq_os_unmap_written(mq_os *os, void *address, int64_t bytes) {

@@ -116,6 +116,9 @@ int64_t mq_os_list_starts(const char *path, int64_t *starts, int64_t most);
 /* Make [address, address + bytes) resident and writable; address must be page aligned. Falls back to touching each page
  * with an atomic "or 0" where the kernel has no MADV_POPULATE_WRITE (the put may write the same page meanwhile). */
 int mq_os_populate(mq_os *os, void *address, int64_t bytes);
+/* Write to each page of [address, address + bytes) what it holds, by an atomic "or 0": others may write the same page meanwhile. Memory that this
+ * system holds ready may still be missing below it: the host of a virtual machine gives it back at the touch. */
+void mq_os_touch(void *address, int64_t bytes);
 /* Before a sync of [address, address + bytes) of a shared file mapping: take its pages out of the mapping, all in one step. A sync makes each
  * page that is mapped writable read-only, and interrupts the other processors of the process for each of them; a page that is not mapped
  * it just writes. Nothing is lost, and the next touch of a page maps it again: for pages that will not be written again soon. Nothing

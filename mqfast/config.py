@@ -357,7 +357,8 @@ class StoreConfig:
         16 << 20,
         "bytes",
         "Stretch of the log, ahead of its end, that is kept writable so that no put waits for a page fault. With "
-        "sync flush at most 8 MiB, which are also written to the disk ahead, so that no sync waits for the journal.",
+        "sync flush at most 8 MiB, which are also written to the disk ahead, so that no sync waits for the journal. "
+        "With a pool the buffer's memory there is touched.",
     )
     preallocate_files: int = _own(2, "files", "Log files that are made ahead of need.", least=0, most=64)
     mlock_budget_bytes: int = _own(

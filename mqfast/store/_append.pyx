@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport UNIT_BYTES, QueueState
 from mqfast.store._group_commit cimport latch
-from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
+from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, lock_puts, unlock_puts
 from mqfast.store._os cimport (
     futex_wake_all,
     mq_and32,
@@ -27,6 +27,7 @@ from mqfast.store._os cimport (
     mq_ticks,
     mq_wall_ms,
     populate,
+    touch,
 )
 from mqfast.store._record cimport TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, finish_record
 
@@ -178,7 +179,7 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
 
 
 cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk) noexcept nogil:
-    """Claim the next piece ahead of the written position, up to end, and make its pages writable.
+    """Claim the next piece ahead of the written position, up to end, and make its pages writable; those of a pool buffer are, and are touched.
 
     The prefault thread and batches that outrun it share the work this way. Returns: 1 done, 0 nothing to do, -errno. The put lock is not held.
     of_file: only while the log is in the file that starts there; -1: in any. to_disk: the zeros go to the disk as well. A block that was
@@ -187,22 +188,27 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     """
     cdef int64_t claimed, start, stop, file_start, file_bytes
     cdef uint8_t *base
+    cdef bint buffered
     cdef int rc
     lock_puts(s)
     base = s.base
     file_start = s.file_start
     file_bytes = s.file_bytes
     start = s.written
+    buffered = base != NULL and s.pending[(s.pending_tail - 1) % RING].buffer == base
     unlock_puts(s)
     claimed = mq_load64(&s.prefaulted)
     start = max(start, claimed)
     end = min(end, file_start + file_bytes)
-    if s.pooled or file_bytes == 0 or start < file_start or start >= end or (of_file >= 0 and of_file != file_start):
+    if file_bytes == 0 or start < file_start or start >= end or (of_file >= 0 and of_file != file_start):
         return 0
     stop = min(end, start + POPULATE_STEP)
     if not mq_cas64(&s.prefaulted, claimed, stop):
         return 1
     start = (start - file_start) & ~(PAGE - 1)
+    if buffered:
+        touch(base + start, stop - file_start - start)
+        return 1
     rc = populate(s.os, base + start, stop - file_start - start)
     if rc >= 0 and to_disk:
         mq_or32(&s.ahead, 1)

@@ -187,6 +187,7 @@ cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) 
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil
 cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil
+cdef void touch(void *address, int64_t n) noexcept nogil
 cdef void unmap_written(mq_os *os, void *address, int64_t n) noexcept nogil
 cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
 

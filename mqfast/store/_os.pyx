@@ -48,6 +48,7 @@ cdef extern from "os_door.h" nogil:
     int64_t mq_os_read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset)
     int64_t mq_os_list_starts(const char *path, int64_t *starts, int64_t most)
     int mq_os_populate(mq_os *os, void *address, int64_t n)
+    void mq_os_touch(void *address, int64_t n)
     void mq_os_unmap_written(mq_os *os, void *address, int64_t n)
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
 
@@ -125,6 +126,8 @@ cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexce
 cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil:
     return mq_os_populate(os, address, n)
 
+cdef void touch(void *address, int64_t n) noexcept nogil:
+    mq_os_touch(address, n)
 
 cdef void unmap_written(mq_os *os, void *address, int64_t n) noexcept nogil:
     mq_os_unmap_written(os, address, n)

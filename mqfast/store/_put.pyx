@@ -754,7 +754,7 @@ cdef class Producer:
             return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
         self.store.log.raise_state()
         cdef QueueState *q = self.q
-        cdef bint prefault = self.store.log.prefault_window > 0
+        cdef bint prefault = self.store.log.prefault_window > 0 and not s.pooled
         given.fill(self.most_bytes)
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         if result.items == NULL:

@@ -564,7 +564,7 @@ def append_records(PutPath store not None, block) -> int:
     try:
         while at < view.len:
             with nogil:
-                rc = _append(s, store.table, store.log.prefault_window > 0, p, view.len, &at, &count)
+                rc = _append(s, store.table, store.log.prefault_window > 0 and not s.pooled, p, view.len, &at, &count)
             if rc == BAD_RECORD:
                 raise CorruptFile("staged records are damaged", offset=at, expected="a whole record", found="something else")
             store.log.raise_state()

@@ -184,7 +184,7 @@ class MessageStore(PutPath):
         self._flush = FlushService(log, self._queues, index, checkpoint, config)
         self._commit = CommitService(log, config) if self._pool is not None else None
         self._reput = ReputMessageService(log, dispatcher)
-        self._prefault = PrefaultService(log) if self._pool is None and config.prefault_window_bytes else None
+        self._prefault = PrefaultService(log) if config.prefault_window_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
         self._metadata = Service("metadata", self._persist_turn, log=log)
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)

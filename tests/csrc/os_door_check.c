@@ -331,6 +331,15 @@ static void helpers(void) {
     WANT(mq_os_populate(&os, pages, sizeof pages) == 0 && advices == 3 && pages[PAGE] == 9);
     advices = 0, advised[0] = -ENOMEM;
     WANT(mq_os_populate(&os, pages, sizeof pages) == -ENOMEM && advices == 1);
+
+    uint8_t *fresh = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char resident[3];
+    mq_os_touch(fresh, 2 * PAGE);
+    WANT(mincore(fresh, 3 * PAGE, resident) == 0 && resident[0] == 1 && resident[1] == 1 && resident[2] == 0);
+    fresh[PAGE] = 7;
+    mq_os_touch(fresh, 2 * PAGE);
+    WANT(fresh[PAGE] == 7);
+    munmap(fresh, 3 * PAGE);
 }
 
 static int64_t readings;

@@ -954,6 +954,14 @@ MUTANTS: Final = (
         ("test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there",),
     ),
     Mutant(
+        "buffer-not-touched-ahead",
+        "mqfast/store/_append.pyx",
+        "        touch(base + start, stop - file_start - start)\n",
+        "        pass\n",
+        "a put with the pool would wait, every 2 MiB, for memory that the host of a virtual machine took back",
+        ("test_with_a_pool_the_memory_ahead_of_the_puts_is_touched",),
+    ),
+    Mutant(
         "page-of-a-unit-synced-by-the-clock",
         _QUEUE,
         "        return end - ((end - self.tail.start_offset) & 4095)\n",

@@ -386,9 +386,9 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
     store.close()
 
 
-@pytest.mark.parametrize("settings", [{}, {"prefault_window_bytes": 0}, {"transient_store_pool_enable": True}])
+@pytest.mark.parametrize("settings", [{}, {"prefault_window_bytes": 0}])
 def test_where_no_page_can_be_made_ready_ahead_that_ends_by_itself(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Before the first file, without a window, with a pool: the caller looks again; else it stays."""
+    """Before the first file, without a window: the caller looks again; else it stays."""
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, **settings)
     with open_store(str(tmp_path / "store"), config=config, _start_services=False) as store:
         if settings:

@@ -7,16 +7,19 @@ Room: tests/store. Asks Linux which pages this process has mapped; nothing here 
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
 import struct
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from store.small_store import POOL, bodies, still
+from store.small_store import POOL, bodies, eventually, still
 
+from mqfast.store._commit_log import Bell
 from mqfast.store._os import OsDoor
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -98,6 +101,56 @@ def test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there(tmp
             assert second is not None
             assert (second.start_offset, second.ready) == (64 << 10, ready)
             assert set(range(ready // PAGE)) <= mapped_pages(Path(second.path))
+
+
+def buffer_of(body: bytes) -> int:
+    """Address of the pool buffer whose first record has this body."""
+    head = 84 + 4  # bytes of a record before the body, whose magic code is at 4
+    with Path("/proc/self/mem").open("rb") as memory:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            fields = line.split(None, 5)
+            begin, end = (int(address, 16) for address in fields[0].split("-"))
+            if len(fields) > 5 or fields[1] != "rw-p":
+                continue
+            memory.seek(begin)
+            content = memory.read(end - begin)
+            at = content.find(body)
+            while at >= 0:
+                if at >= head and content[at - head + 4 : at - head + 8] == b"\xda\xa3\x20\xa7":
+                    return begin + at - head
+                at = content.find(body, at + 1)
+    raise AssertionError("no record with this body in private memory")
+
+
+def test_with_a_pool_the_memory_ahead_of_the_puts_is_touched(tmp_path: Path) -> None:
+    """Whoever gives memory to this system may have taken it back since the buffer was made: a put should not wait."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first, window = 64 << 10, 1 << 20
+    settings = {"mapped_file_bytes_commit_log": 8 << 20, "prefault_window_bytes": window, "mlock_budget_bytes": 0}
+    with still(tmp_path / "store", **settings, **POOL) as store:
+        body = os.urandom(32)
+        store.put("T", body)
+        buffer = buffer_of(body)
+
+        def resident() -> list[bool]:
+            pages = (ctypes.c_ubyte * ((8 << 20) // PAGE))()
+            assert libc.mincore(ctypes.c_void_p(buffer), ctypes.c_size_t(8 << 20), pages) == 0
+            return [bool(page & 1) for page in pages]
+
+        lost = ctypes.c_void_p(buffer + first), ctypes.c_size_t((8 << 20) - first)
+        assert libc.madvise(*lost, mmap.MADV_DONTNEED) == 0
+        assert not any(resident()[first // PAGE :])
+        bell = Bell()
+        thread = threading.Thread(target=store.log.keep_prefaulted, args=(bell,))
+        thread.start()
+        try:
+            assert eventually(lambda: all(resident()[: window // PAGE]))
+        finally:
+            bell.ring()
+            thread.join()
+        assert not any(resident()[window // PAGE + 2 :]), "the window has an end"
+        store.log.commit()
+        assert bodies(store) == [body]
 
 
 def test_a_few_pages_are_not_worth_it(tmp_path: Path) -> None:

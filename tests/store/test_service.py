@@ -118,7 +118,7 @@ def test_a_loop_asks_to_run_soon_unless_its_work_is_heavy_and_changes_nothing_el
 
 
 @needs_slices
-@pytest.mark.parametrize(("pool", "heavy"), [(False, {"flush", "prefault"}), (True, {"flush", "commit"})])
+@pytest.mark.parametrize(("pool", "heavy"), [(False, {"flush", "prefault"}), (True, {"flush", "commit", "prefault"})])
 def test_what_is_heavy_of_a_store(tmp_path: Path, pool: bool, heavy: set[str]) -> None:
     before = {thread.native_id for thread in threading.enumerate()}
     settings = {"transient_store_pool_enable": pool, "mapped_file_bytes_commit_log": 1 << 20}
