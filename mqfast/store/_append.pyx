@@ -28,6 +28,7 @@ from mqfast.store._os cimport (
     mq_wall_ms,
     populate,
     touch,
+    unmap_written,
 )
 from mqfast.store._record cimport TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, finish_record
 
@@ -179,7 +180,7 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
 
 
 cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk) noexcept nogil:
-    """Claim the next piece ahead of the written position, up to end, and make its pages writable; those of a pool buffer are, and are touched.
+    """Claim the next piece ahead of the written position, up to end, and make its pages writable; with a pool touch the buffer's, which are.
 
     The prefault thread and batches that outrun it share the work this way. Returns: 1 done, 0 nothing to do, -errno. The put lock is not held.
     of_file: only while the log is in the file that starts there; -1: in any. to_disk: the zeros go to the disk as well. A block that was
@@ -188,6 +189,7 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     """
     cdef int64_t claimed, start, stop, file_start, file_bytes
     cdef uint8_t *base
+    cdef uint8_t *mapped
     cdef bint buffered
     cdef int rc
     lock_puts(s)
@@ -195,7 +197,8 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     file_start = s.file_start
     file_bytes = s.file_bytes
     start = s.written
-    buffered = base != NULL and s.pending[(s.pending_tail - 1) % RING].buffer == base
+    mapped = s.pending[(s.pending_tail + RING - 1) % RING].base
+    buffered = base != mapped
     unlock_puts(s)
     claimed = mq_load64(&s.prefaulted)
     start = max(start, claimed)
@@ -208,18 +211,22 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     start = (start - file_start) & ~(PAGE - 1)
     if buffered:
         touch(base + start, stop - file_start - start)
-        return 1
-    rc = populate(s.os, base + start, stop - file_start - start)
+        if not to_disk:
+            return 1
+    rc = populate(s.os, mapped + start, stop - file_start - start)
     if rc >= 0 and to_disk:
+        if buffered:        # commits need no mapping of it
+            unmap_written(s.os, mapped + start, stop - file_start - start)
         mq_or32(&s.ahead, 1)
-        rc = s.os.msync(s.os, base + start, stop - file_start - start)
+        rc = s.os.msync(s.os, mapped + start, stop - file_start - start)
         if rc < 0:
             latch(s, rc)        # the page that failed may hold records by now, and the kernel does not tell twice
         mq_and32(&s.ahead, 0)   # a sync that ended meanwhile believes itself only now
         futex_wake_all(&s.ahead)
         if rc < 0:
             return rc
-        rc = populate(s.os, base + start, stop - file_start - start)    # the sync took the right to write away
+        if not buffered:
+            rc = populate(s.os, mapped + start, stop - file_start - start)  # the sync took the right to write away
     if rc == -NO_PAGE:
         latch(s, -LOST)
     return rc if rc < 0 else 1

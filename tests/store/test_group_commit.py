@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from store.small_store import eventually
+from store.small_store import POOL, eventually
 
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StoreFailed
@@ -30,6 +31,8 @@ from hooks import Msync, msync_by, until_asleep
 from simulation import KINDS
 
 PIECE = 512 << 10  # what is written ahead at once
+
+with_and_without_a_pool = pytest.mark.parametrize("memory", [{}, POOL], ids=["mapped", "pool"])
 
 
 @contextmanager
@@ -148,23 +151,24 @@ def test_all_who_wait_hear_of_the_failure(tmp_path: Path) -> None:
 
 
 @contextmanager
-def ahead(path: Path, piece: Callable[[], int]) -> Iterator[MessageStore]:
+def ahead(path: Path, piece: Callable[[], int], memory: dict[str, Any]) -> Iterator[MessageStore]:
     def counting(real: Msync) -> Msync:
         return lambda table, address, length: real(table, address, length) or (piece() if length >= PIECE else 0)
 
-    config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20)
+    config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20, **memory)
     with store_with(path, config, counting, services=True) as store:
         yield store
 
 
-def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path) -> None:
+@with_and_without_a_pool
+def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path, memory: dict[str, Any]) -> None:
     pieces: list[None] = []
 
     def piece() -> int:
         pieces.append(None)
         return 0
 
-    with ahead(tmp_path / "s", piece) as store:
+    with ahead(tmp_path / "s", piece, memory) as store:
         for _ in range(3):
             store.put("T", b"x" * 1000)
         assert eventually(lambda: len(pieces) >= 7)  # 4 MiB less what the puts have begun
@@ -172,7 +176,8 @@ def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path) -> None:
         assert store.look(first.physical_offset).body == b"y" * 1000
 
 
-def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path) -> None:
+@with_and_without_a_pool
+def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path, memory: dict[str, Any]) -> None:
     """The kernel may tell the one of what the other one's pages met."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -190,7 +195,7 @@ def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path) -> None:
 
         return msync
 
-    config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20)
+    config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20, **memory)
     with store_with(tmp_path / "s", config, told_the_wrong_one, services=True) as store:
         store.put("T", b"makes the file")
         assert begun.wait(20)
@@ -200,9 +205,10 @@ def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path) -> None:
         assert store.state is StoreState.FAILED
 
 
-def test_a_failure_ahead_of_the_records_latches_the_store(tmp_path: Path) -> None:
+@with_and_without_a_pool
+def test_a_failure_ahead_of_the_records_latches_the_store(tmp_path: Path, memory: dict[str, Any]) -> None:
     """The kernel tells of a failed write once: it may have been that of a record."""
-    with pytest.raises(StoreFailed), ahead(tmp_path / "s", lambda: -errno.EIO) as store:
+    with pytest.raises(StoreFailed), ahead(tmp_path / "s", lambda: -errno.EIO, memory) as store:
         with suppress(FlushError):  # the failure may come before the first message is durable
             store.put("T", b"x" * 1000)
         assert eventually(lambda: store.state is StoreState.FAILED)
