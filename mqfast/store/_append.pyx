@@ -215,8 +215,7 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
             return 1
     rc = populate(s.os, mapped + start, stop - file_start - start)
     if rc >= 0 and to_disk:
-        if buffered:        # commits need no mapping of it
-            unmap_written(s.os, mapped + start, stop - file_start - start)
+        unmap_written(s.os, mapped + start, stop - file_start - start)      # else the sync makes each page read-only for itself
         mq_or32(&s.ahead, 1)
         rc = s.os.msync(s.os, mapped + start, stop - file_start - start)
         if rc < 0:
