@@ -58,11 +58,19 @@ def new_pages(ready: str, new: str, pool: str) -> str:
 
 
 def noise_alone(alone: str, beside: str, bare: str) -> str:
-    """The tail of paced puts."""
+    """The tail of paced puts; `beside` may be empty: it was not measured."""
+    writer = f", and {beside} beside a process that appends as many bytes and syncs them every 500 ms" if beside else ""
     return (
-        f"no log gets there in this run: a loop that only copies into hot memory had {alone}, and {beside} beside a "
-        "process that appends as many bytes and syncs them every 500 ms; a log in C that only copies records into "
-        f"ready pages of a mapped file, which two threads make ready and sync, {bare}"
+        f"no log gets there in this run: a loop that only copies into hot memory had {alone}{writer}; a log in C that "
+        f"only copies records into ready pages of a mapped file, which two threads make ready and sync, {bare}"
+    )
+
+
+def late_alone(limit: str, may: str, ours: str, alone: str, bare: str) -> str:
+    """A tail that stands at the edge: how many puts are late says more than how late one of them is."""
+    return (
+        f"{may} may take more than {limit}, and {ours} did; a loop that only copies into hot memory made {alone} late, "
+        f"the log in C {bare}, by interrupts and other work on its processor, and no log can be without those"
     )
 
 

@@ -32,7 +32,7 @@ import host_memory  # noqa: E402
 import java_side  # noqa: E402
 import processors  # noqa: E402
 from latency import LEAD_S, LONGEST_NS, PERCENTILES, machine, phase_of, steal_ms  # noqa: E402
-from reasons import new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
+from reasons import late_alone, new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -222,6 +222,14 @@ class Results:
         histogram = self.histograms.get((column, name))
         return None if histogram is None else _percentiles(histogram)
 
+    def late(self, column: str, name: str, limit: int) -> float:
+        """The part of all values that is above so many ns, 0 to 1."""
+        histogram = self.histograms[column, name]
+        late = sum(
+            one.count_at_value_iterated_to for one in histogram.get_recorded_iterator() if one.value_iterated_to > limit
+        )
+        return float(late / histogram.get_total_count())
+
     def median_turn(self, column: str, name: str) -> dict[str, int] | None:
         """The median over the turns of each percentile, ns; None of fewer than FEWEST_TURNS."""
         turns = self.turns.get((column, name), [])
@@ -362,9 +370,27 @@ class Target(NamedTuple):
     """A tail that is missed with all turns as one, and is met by the medians over the turns."""
 
 
+_MAY_BE_LATE = {"p99": 0.01, "p99.9": 0.001}
+
+
 def _limits(noise: dict[str, int]) -> dict[str, int]:
     """What a tail may have, ns, beside the noise of the same turns."""
     return {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * noise["p99.99"]), "max": 2_000_000}
+
+
+def _why_late(results: Results, column: str, name: str, part: str, limit: int) -> str:
+    """Why p99 or p99.9 is above its limit, by how many values are: where hot memory or the log in C alone takes half of
+    what may be late, and there are at most twice as many of ours. Empty otherwise.
+    """
+    if part not in _MAY_BE_LATE:
+        return ""
+    ours, noise = (results.late(column, one, limit) for one in (name, NOISE))
+    bare = results.late(column, FLOOR_PACED, limit) if (column, FLOOR_PACED) in results.histograms else noise
+    least = max(noise, bare)
+    if least < _MAY_BE_LATE[part] / 2 or ours > 2 * least:
+        return ""
+    texts = (f"{100 * value:.2g} %" for value in (_MAY_BE_LATE[part], ours, noise, bare))
+    return late_alone(_time(limit), *texts)
 
 
 def _both(whole: dict[str, int], median: dict[str, int] | None, part: str) -> str:
@@ -382,7 +408,7 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
     ours, noise = results.percentiles(column, name), results.percentiles(column, NOISE)
     if ours is None or noise is None:
         return []
-    beside = results.percentiles(column, NOISE_BESIDE) or noise
+    beside = results.percentiles(column, NOISE_BESIDE)
     bare = results.percentiles(column, FLOOR_PACED) or noise
     turn, turn_noise = results.median_turn(column, name), results.median_turn(column, NOISE)
     turn_bare = results.median_turn(column, FLOOR_PACED)
@@ -390,14 +416,17 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
     rows = []
     for part, limit in _limits(noise).items():
         text = (
-            f"{_both(ours, turn, part)} (noise {_both(noise, turn_noise, part)}, beside a writer "
-            f"{_time(beside[part])}, a log in C {_both(bare, turn_bare, part)})"
+            f"{_both(ours, turn, part)} (noise {_both(noise, turn_noise, part)}, "
+            + (f"beside a writer {_time(beside[part])}, " if beside else "")
+            + f"a log in C {_both(bare, turn_bare, part)})"
         )
         met = ours[part] <= limit
         by_turn = bool(turn and turn_limits and turn[part] <= turn_limits[part]) and not met
         why = ""
         if max(noise[part], bare[part]) > limit:  # where the log in C gets there, no other writer is a reason
-            why = noise_alone(_time(noise[part]), _time(beside[part]), _time(bare[part]))
+            why = noise_alone(_time(noise[part]), _time(beside[part]) if beside else "", _time(bare[part]))
+        elif not met:
+            why = _why_late(results, column, name, part, limit)
         rows.append(Target(f"{part} at {rate:,}/s, {name}", text, f"<= {_time(limit)}", met, cached, why, by_turn))
     for other in (CHRONICLE, ROCKETMQ):
         theirs = results.percentiles(column, other)

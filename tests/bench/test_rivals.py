@@ -273,6 +273,27 @@ def test_a_tail_is_explained_by_the_noise_of_the_same_run(
     assert bool(row[5]) is explained
 
 
+@pytest.mark.parametrize(
+    ("ours", "noise", "explained"), [(11, 9, True), (11, 4, False), (20, 9, False), (10, 0, False)]
+)
+def test_a_tail_is_explained_by_how_many_are_late_without_us(
+    run: ModuleType, ours: int, noise: int, explained: bool
+) -> None:
+    """Of 1,000 puts so many are late: of the ten that may be, the machine alone has to take half, and we no more than
+    twice as many as the machine.
+    """
+    pytest.importorskip("hdrh.histogram")
+    results = run.Results()
+    for name, late in (("mqfast", ours), (run.NOISE, noise), (run.FLOOR_PACED, 0)):
+        results.add("paced 20,000/s", name, {"due": [(500, 1000 - late), (30_000, late)], "call": [(400, 1)]})
+    row = next(row for row in run.targets(results) if row.what == "p99 at 20,000/s, mqfast")
+    assert row.met == (ours <= 10)
+    assert bool(row.why) == explained
+    if explained:
+        assert row.why.startswith("1 % may take more than 1.00 us, and 1.1 % did; a loop that only copies into hot")
+        assert "made 0.9 % late, the log in C 0 %" in row.why
+
+
 @pytest.mark.parametrize(("noise", "explained"), [(25_000, True), (15_000, False)])
 def test_a_tail_beside_another_store(run: ModuleType, noise: int, explained: bool) -> None:
     """Worse than it, but so was a loop that stores nothing; or that one was better."""
