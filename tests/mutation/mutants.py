@@ -962,6 +962,14 @@ MUTANTS: Final = (
         ("test_with_a_pool_the_memory_ahead_of_the_puts_is_touched",),
     ),
     Mutant(
+        "no-zeros-ahead-with-a-pool",
+        "mqfast/store/_append.pyx",
+        "        if not to_disk:\n            return 1\n",
+        "        return 1\n",
+        "each sync with a pool would wait until the filesystem has noted that its blocks are written",
+        ("test_blocks_are_written_before_a_sync_needs_them",),
+    ),
+    Mutant(
         "page-of-a-unit-synced-by-the-clock",
         _QUEUE,
         "        return end - ((end - self.tail.start_offset) & 4095)\n",
