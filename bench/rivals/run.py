@@ -379,15 +379,14 @@ def _limits(noise: dict[str, int]) -> dict[str, int]:
 
 
 def _why_late(results: Results, column: str, name: str, part: str, limit: int) -> str:
-    """Why p99 or p99.9 is above its limit, by how many values are: where hot memory or the log in C alone takes half of
-    what may be late, and there are at most twice as many of ours. Empty otherwise.
+    """Why p99 or p99.9 is above its limit, by how many values are: where hot memory or the log in C alone has nearly as
+    many, so that ours adds no more than a quarter of what may be late. Empty otherwise.
     """
     if part not in _MAY_BE_LATE:
         return ""
     ours, noise = (results.late(column, one, limit) for one in (name, NOISE))
     bare = results.late(column, FLOOR_PACED, limit) if (column, FLOOR_PACED) in results.histograms else noise
-    least = max(noise, bare)
-    if least < _MAY_BE_LATE[part] / 2 or ours > 2 * least:
+    if ours - max(noise, bare) > _MAY_BE_LATE[part] / 4:
         return ""
     texts = (f"{100 * value:.2g} %" for value in (_MAY_BE_LATE[part], ours, noise, bare))
     return late_alone(_time(limit), *texts)

@@ -68,7 +68,7 @@ cdef struct LogState:
     int64_t led_timestamp           # store timestamp of a record before that
     int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
     int64_t borrowed                # start of the file in whose pool buffer the dispatcher reads, -1: none. Set under the put lock
-    int64_t prefaulted              # physical offset up to which pages were made writable ahead
+    int64_t prefaulted              # physical offset up to which pages were made writable, or a pool buffer touched, ahead
     int64_t sync_calls
     int64_t synced_bytes
     mq_gil_loan gil_loan

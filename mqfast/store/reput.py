@@ -38,7 +38,9 @@ class ReputMessageService:
 
 
 class PrefaultService:
-    """Keeps the pages ahead of the written position writable, so that a put does not fault. Thread: its own."""
+    """Keeps the pages ahead of the written position writable, those of a pool's buffer in memory, so that no put waits
+    for them. Thread: its own.
+    """
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log

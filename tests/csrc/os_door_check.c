@@ -334,6 +334,7 @@ static void helpers(void) {
 
     uint8_t *fresh = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     unsigned char resident[3];
+    madvise(fresh, 3 * PAGE, MADV_NOHUGEPAGE);
     mq_os_touch(fresh, 2 * PAGE);
     WANT(mincore(fresh, 3 * PAGE, resident) == 0 && resident[0] == 1 && resident[1] == 1 && resident[2] == 0);
     fresh[PAGE] = 7;
