@@ -144,8 +144,13 @@ cdef void _keep_writable(LogState *s, PendingFile *f) noexcept nogil:
             latch(s, -LOST)
 
 
-cdef int _sync(LogState *s, int64_t target) noexcept nogil:
-    """Sync [flushed, target) file by file. The flush lock is held."""
+cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
+    """Sync [flushed, target) file by file. The flush lock is held.
+
+    A sync takes the right to write from each page that it finds mapped, with an interrupt for every processor; pages that left their mapping
+    before are spared that. By the clock the page that puts are in stays: a put shall not meet a fault. Where somebody waits for the sync
+    it goes as well, since nobody puts much meanwhile and the fault costs less than what it saves.
+    """
     cdef PendingFile *f
     cdef int64_t from_, to, first
     cdef int rc
@@ -162,8 +167,9 @@ cdef int _sync(LogState *s, int64_t target) noexcept nogil:
         to = min(target, f.start + f.bytes)
         if not s.pooled:
             first = (from_ - f.start) & ~(PAGE - 1)
-            unmap_written(s.os, f.base + first, ((to - f.start) & ~(PAGE - 1)) - first)
-            _keep_writable(s, f)        # a huge page goes whole, and the next put's pages may lie in it
+            unmap_written(s.os, f.base + first, ((to - f.start + (0 if by_clock else PAGE - 1)) & ~(PAGE - 1)) - first)
+            if by_clock:
+                _keep_writable(s, f)    # a huge page goes whole, and the next put's pages may lie in it
         if from_ < to:
             # all of it in one call: each has its own commit of the filesystem's journal, and none of those who wait goes on before the last
             first = (from_ - f.start) & ~(PAGE - 1)
@@ -244,7 +250,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     mq_store64(&s.group_end[group & 1], end)
     mq_store32(&s.group, group)
     began = s.os.monotonic_ns(s.os)
-    if _sync(s, end) == 0 and s.flushed >= end:
+    if _sync(s, end, by_clock) == 0 and s.flushed >= end:
         if end == written:
             mq_store64(&s.flushed_timestamp, timestamp)
         elif end >= s.led_end:          # that time belongs to a record that was left: the one before does not
