@@ -26,6 +26,8 @@ PUTS = 50_000
 QUEUES_OF_A_TOPIC = 64
 COUNTS = [1, 64, 1024, *([] if QUICK else [10_000]), *([] if QUICK or in_memory() is None else [100_000])]
 MOST_PLACES = 30_000  # of the floor, which maps each
+BODY = 256
+RECORD = BODY + 98  # with what stands around the body
 
 
 def _private_memory() -> int:
@@ -46,7 +48,7 @@ def _disk(path: Path) -> int:
 
 def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor) -> None:
     """Bound producers, one put to each queue in turn, beside a store of one queue; and what the memory alone costs."""
-    body = b"x" * 256
+    body = b"x" * BODY
     puts = scaled(PUTS)
 
     def one(count: int) -> None:
@@ -93,8 +95,8 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
             many, one_queue, spread, near, called, same = interleaved(
                 many_work,
                 one_work,
-                lambda: floor.spread_ns(place, min(count, MOST_PLACES), puts),
-                lambda: floor.spread_ns(place, 1, puts),
+                lambda: floor.spread_ns(place, min(count, MOST_PLACES), RECORD, puts),
+                lambda: floor.spread_ns(place, 1, RECORD, puts),
                 lambda: call(strangers),
                 lambda: call(stranger),
             )
@@ -109,7 +111,7 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
             ns = statistics.median(many)
             disk = _disk(place / f"many{count}" / "consumequeue") / 2**20
             table.add(
-                f"put 256 B to {count:,} queues in turn",
+                f"put {BODY} B to {count:,} queues in turn",
                 f"{ratio:.2f}x of one queue ({ns:.0f} ns, floors: touching them {apart:.0f} ns more than one, "
                 f"calling as many objects {calls:.0f}; "
                 f"{memory / 2**20:,.1f} MiB of its own, "

@@ -106,7 +106,8 @@ int64_t record_floor_ns(const char *path, const uint8_t *bodies, int64_t many, i
             if (i == unseen) start = now_ns();
             uint8_t *p = log + at, *unit = units + UNIT * i;
             if (alone) {
-                while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE) != 0) {}
+                while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE) != 0) {
+                }
                 if (ticks() - read_at >= HOLD) time = now_ns(), read_at = ticks();
             }
             memcpy(p + 4, header + 4, FIXED - 4);
@@ -368,7 +369,8 @@ int64_t hand_over_floor_ns(int64_t count, int64_t pause_ns, int64_t nap_ns, int6
     int64_t due = now_ns();
     for (int64_t i = 0; i < count; i++) {
         due += pause_ns;
-        while ((begun[i] = now_ns()) < due) {}
+        while ((begun[i] = now_ns()) < due) {
+        }
         __atomic_store_n(&h.at, i + 1, __ATOMIC_RELEASE);
     }
     pthread_join(reader, NULL);
@@ -378,9 +380,11 @@ int64_t hand_over_floor_ns(int64_t count, int64_t pause_ns, int64_t nap_ns, int6
 }
 
 /* ns for count times of: one to each of two cache lines of the next of many places (what a store must remember of a queue), a look at a third
- * (topic and properties that go into the record), one to the page that they name, each in its own mapping of file_bytes as a queue has it, and a
- * full fence, as taking a lock is one; -1: failed */
-int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, int64_t count) {
+ * (topic and properties that go into the record), a record of record_bytes copied to a log of hot memory, an offset and a size to the page that the place
+ * names, each in its own mapping of file_bytes as a queue has it, and a full fence, as taking a lock is one; -1: failed. The copy belongs to it:
+ * what a log writes pushes the tables of the pages out of the cache, and the next put's lock waits for a store that has to look for its page. */
+int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, int64_t record_bytes, int64_t count) {
+    enum { LOG = 16 << 20, MOST = 4096 };
     typedef struct {
         volatile uint8_t *page;
         volatile int64_t puts;
@@ -390,10 +394,14 @@ int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, in
         volatile uint8_t topic;
         char between[895];
     } known_place;
-    int64_t took = -1, mapped = 0;
+    static const uint8_t record[MOST];
+    int64_t took = -1, mapped = 0, at = 0;
     known_place *known = calloc((size_t)places, sizeof *known);
+    uint8_t *log = mmap(NULL, LOG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (log != MAP_FAILED) memset(log, 1, LOG);
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
-    if (known != NULL && fd >= 0 && ftruncate(fd, places * file_bytes) == 0) {
+    if (known != NULL && log != MAP_FAILED && record_bytes <= MOST && fd >= 0 &&
+        ftruncate(fd, places * file_bytes) == 0) {
         for (; mapped < places; mapped++) {
             void *base = mmap(NULL, (size_t)file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, mapped * file_bytes);
             if (base == MAP_FAILED) break;
@@ -404,7 +412,11 @@ int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, in
         for (int64_t i = 0, place = 0; mapped == places && i < count; i++) {
             known[place].puts += 1 + known[place].topic;
             known[place].end++;
-            (*known[place].page)++;
+            memcpy(log + at, record, (size_t)record_bytes);
+            at += record_bytes;
+            if (at + record_bytes > LOG) at = 0;
+            *(volatile uint32_t *)(known[place].page + 8) = (uint32_t)i;
+            *(volatile uint64_t *)known[place].page = (uint64_t)at;
             __atomic_thread_fence(__ATOMIC_SEQ_CST);
             if (++place == places) place = 0;
         }
@@ -413,6 +425,7 @@ int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, in
     for (int64_t i = 0; i < mapped; i++) munmap((void *)known[i].page, (size_t)file_bytes);
     if (fd >= 0) close(fd);
     unlink(path);
+    if (log != MAP_FAILED) munmap(log, LOG);
     free(known);
     return took;
 }

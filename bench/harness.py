@@ -109,7 +109,7 @@ class Floor:
             function.restype = ctypes.c_int64
             function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *[ctypes.c_int64] * numbers]
         self._pages.argtypes = [ctypes.c_char_p, ctypes.c_int64]
-        self._spread.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64]
+        self._spread.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 4]
         self._gather.argtypes = [ctypes.c_char_p, *[ctypes.c_int64] * 4]
         self._group.argtypes = [
             *[ctypes.c_char_p] * 2,
@@ -165,9 +165,9 @@ class Floor:
         took = self._pages(os.fsencode(directory / "floor"), megabytes << 20)
         return took / (megabytes << 20) * size
 
-    def spread_ns(self, directory: Path, places: int, count: int = 50_000, file_bytes: int = 6_004_736) -> float:
-        """ns to touch the next of so many queues: three cache lines and the page that they name, behind a fence."""
-        return self._spread(os.fsencode(directory / "floor"), places, file_bytes, count) / count
+    def spread_ns(self, directory: Path, places: int, record: int, count: int, file_bytes: int = 6_004_736) -> float:
+        """ns to copy a record and touch the next of so many queues: three lines and their page, then a fence."""
+        return self._spread(os.fsencode(directory / "floor"), places, file_bytes, record, count) / count
 
     def gather_ns(self, directory: Path, size: int, batch: int, count: int = 100_000, header: int = 97) -> float:
         """ns a record to read it once from a mapped file and copy its body into a buffer made for the batch."""

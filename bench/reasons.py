@@ -31,8 +31,9 @@ def reason(what: str) -> str:
 def far_apart(floor_ratio: str) -> str:
     """Puts to many queues; for a run whose floor alone is beyond the target."""
     return (
-        "queues and the pages of their files are in no cache: a put to one queue, and what it takes to call as many "
-        f"objects and to touch four lines of as many places on top, would make {floor_ratio} in this run"
+        "queues and their files' pages are in no cache: a put to one queue, what it takes to call as many objects, "
+        "and what a loop in C needs more to write an entry into the next of as many mapped pages between two records, "
+        f"would make {floor_ratio} in this run"
     )
 
 
