@@ -106,8 +106,7 @@ int64_t record_floor_ns(const char *path, const uint8_t *bodies, int64_t many, i
             if (i == unseen) start = now_ns();
             uint8_t *p = log + at, *unit = units + UNIT * i;
             if (alone) {
-                while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE) != 0) {
-                }
+                while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE) != 0) {}
                 if (ticks() - read_at >= HOLD) time = now_ns(), read_at = ticks();
             }
             memcpy(p + 4, header + 4, FIXED - 4);
@@ -369,8 +368,7 @@ int64_t hand_over_floor_ns(int64_t count, int64_t pause_ns, int64_t nap_ns, int6
     int64_t due = now_ns();
     for (int64_t i = 0; i < count; i++) {
         due += pause_ns;
-        while ((begun[i] = now_ns()) < due) {
-        }
+        while ((begun[i] = now_ns()) < due) {}
         __atomic_store_n(&h.at, i + 1, __ATOMIC_RELEASE);
     }
     pthread_join(reader, NULL);
@@ -380,9 +378,10 @@ int64_t hand_over_floor_ns(int64_t count, int64_t pause_ns, int64_t nap_ns, int6
 }
 
 /* ns for count times of: one to each of two cache lines of the next of many places (what a store must remember of a queue), a look at a third
- * (topic and properties that go into the record), a record of record_bytes copied to a log of hot memory, an offset and a size to the page that the place
- * names, each in its own mapping of file_bytes as a queue has it, and a full fence, as taking a lock is one; -1: failed. The copy belongs to it:
- * what a log writes pushes the tables of the pages out of the cache, and the next put's lock waits for a store that has to look for its page. */
+ * (topic and properties that go into the record), a record of record_bytes copied to a log of hot memory, an offset and a size to the page that
+ * the place names, each in its own mapping of file_bytes as a queue has it, and a full fence, as taking a lock is one; -1: failed. The copy
+ * belongs to it: what a log writes pushes the tables of the pages out of the cache, and the next put's lock waits for a store that has to look
+ * for its page. */
 int64_t spread_floor_ns(const char *path, int64_t places, int64_t file_bytes, int64_t record_bytes, int64_t count) {
     enum { LOG = 16 << 20, MOST = 4096 };
     typedef struct {

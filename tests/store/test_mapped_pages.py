@@ -14,6 +14,7 @@ import resource
 import struct
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
             assert last in mapped_pages(log), "a put would have to wait for its page"
         store._dispatcher.step()
         assert bodies(store) == [b"x", *[b"x" * PAGE] * 48]
+
+
+def test_the_page_of_the_puts_leaves_the_mapping_for_a_sync_that_somebody_waits_for(tmp_path: Path) -> None:
+    """The sync has one page less to tell all processors of; by the clock a put meanwhile shall not meet a fault."""
+    door = OsDoor()
+    with still(tmp_path / "store", door) as store:
+        store.put("T", b"x")
+        log = only(tmp_path / "store" / "commitlog")
+        by_clock = partial(store.log.keep_flushed, Bell(), 0.05, 0.001, 100.0, 1)
+        for sync, stays in ((by_clock, True), (store.log.flush, False)):
+            for _ in range(16):
+                store.put("T", b"x" * PAGE)
+            last = store.log.written // PAGE
+            meanwhile: list[set[int]] = []
+            with msync_behind(door, partial(lambda seen: seen.append(mapped_pages(log)), meanwhile)):
+                sync()
+            assert [last in pages for pages in meanwhile] == [stays]
+            assert last in mapped_pages(log), "the next put goes there"
 
 
 def test_a_put_behind_a_flush_does_not_fault(tmp_path: Path) -> None:
