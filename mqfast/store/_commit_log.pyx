@@ -172,9 +172,11 @@ cdef class CommitLog:
 
     def borrow_gil(self) -> None:
         """The calling thread serves this log: from now on it asks the threads that put for the GIL before it takes it, and they lend it
-        without a sleep (csrc/gil_loan.h). Until ``stop_borrowing_gil``, before the log goes.
+        without a sleep (csrc/gil_loan.h). Until ``stop_borrowing_gil``, before the log goes. With sync flush it takes the GIL as ever:
+        whoever puts gives it away to wait for the disk, and one that waits awake for it to be lent has the processor of those it waits for.
         """
-        join_gil_loan(&self.state.gil_loan)
+        if not self.sync_flush:
+            join_gil_loan(&self.state.gil_loan)
 
     # --- load and recovery ---
 

@@ -57,6 +57,7 @@ cdef struct LogState:
     uint32_t arrivals               # counts who came to wait for a sync
     uint32_t group_arrivals         # what that was when the newest sync began
     uint32_t company                # how many it covered, or came while it ran
+    uint32_t turn                   # 1: somebody whom a sync let go went to take the GIL, and nobody gave it back since (wait_for_disk)
     uint32_t hasty, in_vain         # so many syncs begin without waiting for company; because the last wait brought none
     int64_t group_end[2]            # what the newest sync of even and of odd number covers
     int64_t sync_ns                 # how long the newest sync took

@@ -16,7 +16,7 @@ from mqfast.store._commit_log cimport CommitLog
 from mqfast.store._append cimport Appended, Template, append_encoded, append_many, append_one, refused
 from mqfast.store._consume_queue cimport ConsumeQueue, QueueState, QueueTable
 from mqfast.store._dispatch cimport Dispatcher
-from mqfast.store._group_commit cimport flush_up_to
+from mqfast.store._group_commit cimport wait_for_disk
 from mqfast.store._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts, wait_to_lock_puts
 from mqfast.store._os cimport (
     Mutex,
@@ -190,7 +190,7 @@ cdef class PutPath:
         cdef int64_t deadline = s.os.monotonic_ns(s.os) + timeout_ns
         cdef int rc
         with nogil:
-            rc = flush_up_to(s, end, deadline)
+            rc = wait_for_disk(s, end, deadline)
         if rc == 1:
             return OK
         if rc == 0:

@@ -423,6 +423,22 @@ MUTANTS: Final = (
         ("test_who_came_too_late_leads_the_next_sync",),
     ),
     Mutant(
+        "turn-not-taken",
+        _GROUP,
+        "    _take_turn(s)\n",
+        "",
+        "all whom a sync let go would want the GIL at once, and sleep for it",
+        ("test_who_does_not_come_back_holds_nobody_up",),
+    ),
+    Mutant(
+        "turn-not-given-back",
+        _GROUP,
+        "    mq_store32(&s.turn, 0)\n",
+        "",
+        "each would wait for a turn that nobody has",
+        ("test_who_comes_back_alone_waits_for_nobody",),
+    ),
+    Mutant(
         "outcome-ahead-not-awaited",
         _GROUP,
         "    while mq_load32(&s.ahead):\n",
@@ -624,6 +640,14 @@ MUTANTS: Final = (
         "            pass\n",
         "a thread that puts without a rest would keep the store's own threads waiting",
         ("test_a_service_gets_the_gil_from_a_thread_that_never_rests",),
+    ),
+    Mutant(
+        "gil-lent-with-sync-flush",
+        _LOG,
+        "        if not self.sync_flush:\n            join_gil_loan(",
+        "        if True:\n            join_gil_loan(",
+        "the store's threads would wait awake for the GIL, on the processors of those who put",
+        ("test_with_sync_flush_nobody_asks_for_the_gil",),
     ),
     Mutant(
         "gil-loan-of-two",

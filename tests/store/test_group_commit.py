@@ -45,6 +45,20 @@ def store_with(
         yield store
 
 
+@contextmanager
+def clock_by(door: OsDoor, clock: Callable[[], int]) -> Iterator[None]:
+    """Inside, the monotonic clock of the door is another one."""
+    size = ctypes.sizeof(ctypes.c_void_p)
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["monotonic_ns"] * size)
+    real = place.value
+    hook = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda table: clock())
+    place.value = ctypes.cast(hook, ctypes.c_void_p).value
+    try:
+        yield
+    finally:
+        place.value = real
+
+
 def come_late(store: MessageStore, count: int, heard: list[bool]) -> list[threading.Thread]:
     """Threads that put a message during a sync and sleep until theirs is over; should one be late, it leads at once."""
     threads = []
@@ -235,24 +249,80 @@ def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> No
         for thread in threads:
             thread.join(20)
         assert heard == [True] * company
-        call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-        size = ctypes.sizeof(ctypes.c_void_p)
-        place = ctypes.c_void_p.from_address(store.door.table_address + KINDS["monotonic_ns"] * size)
-        real = place.value
-        hook = call(lambda table: looks.append(None) or 1)
-        place.value = ctypes.cast(hook, ctypes.c_void_p).value
-        try:
+        with clock_by(store.door, lambda: looks.append(None) or 1):
             asked = []
             for _ in range(4):
                 looks.clear()
                 assert store.put_nowait("T", b"alone").wait()
                 asked.append(len(looks))
-        finally:
-            place.value = real
         # At most once for as many as the last sync had; whoever is alone is used to it from then on.
         assert max(asked) <= 1010
         assert asked[-1] < 10
         assert store.log.flushed == store.log.written
+
+
+@pytest.mark.parametrize(("step", "most"), [(1000, 7), (0, 502)], ids=["clock", "clock stands still"])
+def test_who_does_not_come_back_holds_nobody_up(tmp_path: Path, step: int, most: int) -> None:
+    """Whoever put has its turn with the GIL until it puts again; who is next waits for that awake, but not for long."""
+    now = 1
+    looks = {"first": 0, "late": 0}
+
+    def clock() -> int:
+        nonlocal now
+        now += step
+        if (name := threading.current_thread().name) in looks:
+            looks[name] += 1
+        return now
+
+    def one_by_one(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            if threading.current_thread() is late:
+                first.join(20)
+            elif late.ident is None:
+                late.start()
+                until_asleep(late)
+            rc = real(table, address, length)
+            looks[threading.current_thread().name] = 0
+            return rc
+
+        return msync
+
+    first, late = (threading.Thread(target=lambda: store.put("T", b"x"), name=name, daemon=True) for name in looks)
+    config = StoreConfig.tiny(flush_disk_type="SYNC_FLUSH")
+    with store_with(tmp_path / "s", config, one_by_one, services=False) as store:
+        with clock_by(store.door, clock):
+            first.start()
+            first.join(20)
+            late.join(20)
+            assert not first.is_alive()
+            assert not late.is_alive()
+        assert looks == {"first": 1, "late": most}, "one to see how long the sync took"
+        assert store.log.flushed == store.log.written
+
+
+def test_who_comes_back_alone_waits_for_nobody(tmp_path: Path) -> None:
+    looks = 0
+
+    def clock() -> int:
+        nonlocal looks
+        looks += 1
+        return looks * 1000
+
+    def counted(real: Msync) -> Msync:
+        def msync(table: int, address: int, length: int) -> int:
+            nonlocal looks
+            rc = real(table, address, length)
+            looks = 0
+            return rc
+
+        return msync
+
+    with store_with(tmp_path / "s", StoreConfig.tiny(flush_disk_type="SYNC_FLUSH"), counted, services=False) as store:
+        store.put("T", b"the first one makes the log file")
+        with clock_by(store.door, clock):
+            for _ in range(3):
+                store.put("T", b"x")
+                assert looks == 1, "one to see how long the sync took"
 
 
 def test_a_file_that_is_cut_short_right_after_its_sync_latches_the_store(tmp_path: Path) -> None:
