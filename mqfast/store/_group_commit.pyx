@@ -354,7 +354,7 @@ cdef int wait_for_disk(LogState *s, int64_t end, int64_t deadline_ns) noexcept n
 
     All whom a sync covered want the GIL at once. Who finds it taken sleeps until it is free, and that sleep and the call that ends it cost
     more than the put in between. So they go one by one: each has its turn from here to the next wait for the disk, of itself or of anybody,
-    and those behind it wait awake. It is a courtesy and no lock: who does not come back, or lost its processor, holds nobody up for more than TURN_NS.
+    and those behind it wait awake. It is a courtesy and no lock: who does not come back, or lost its processor, holds nobody up longer than TURN_NS.
     """
     cdef int rc
     mq_store32(&s.turn, 0)
