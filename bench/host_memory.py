@@ -18,21 +18,26 @@ _NEVER = "11"  # free blocks have orders up to 10
 # Advice of Linux that the standard library has no name for.
 _HUGE_PAGES, _POPULATE_WRITE = 14, 23
 _PIECE_BYTES = 1 << 30
+_RESERVE_BYTES = 512 << 20  # of the free memory, for whatever else the machine does meanwhile
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """What could be used without swapping, and without being killed for it: the least of what the kernel has and of
     what the control groups of this process may still take. 0 where nothing says so.
     """
-    try:
-        lines = (proc / "meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    least = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+    least = _told(proc, "MemAvailable:")
     for limit, used in _groups(proc, cgroups):
         with contextlib.suppress(OSError, ValueError):  # the root has no limit, and "max" is none
             least = min(least, max(0, int(limit.read_text()) - int(used.read_text())))
     return least
+
+
+def _told(proc: Path, name: str) -> int:
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(name)), 0)
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, Path]]:
@@ -54,9 +59,17 @@ def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, Path]]:
                 yield place / limit, place / used
 
 
+def touchable_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Three quarters of what is available, or nearly all that is free where that is more: files that the kernel keeps
+    have their memory, and a run whose stores walk through the rest finds each page that was left out.
+    """
+    available = available_bytes(proc, cgroups)
+    return max(available // 4 * 3, min(available, _told(proc, "MemFree:")) - _RESERVE_BYTES)
+
+
 def touch(most_bytes: int) -> int:
-    """Write to so much memory, at most three quarters of what is available, and give it back. Returns: bytes."""
-    wanted = min(most_bytes, available_bytes() // 4 * 3)
+    """Write to so much memory, at most touchable_bytes(), and give it back. Returns: bytes."""
+    wanted = min(most_bytes, touchable_bytes())
     touched = 0
     with contextlib.suppress(OSError), contextlib.ExitStack() as held:
         while touched < wanted:

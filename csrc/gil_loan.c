@@ -91,17 +91,18 @@ static int puts_hurry(const mq_gil_loan *loan, int64_t now) {
     return borrower.hurry;
 }
 
-/* Asleep, both behind the last loan and behind another borrower: who wakes up has its turn before it, and is less likely to lose its processor
- * with the GIL; and who has the GIL may want the processor that looking at it would take. */
+/* Asleep, behind the last loan and behind another borrower, and where it has to wait for neither: who wakes up has its turn before it, and is less
+ * likely to lose its processor with the GIL than who has just used up its turn; and who has the GIL may want the processor that looking at it would
+ * take. */
 static int take_turn(mq_gil_loan *loan, int64_t now) {
     int64_t deadline = now + TURN_NS, pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
-    while (pause > 0 || !swap32(&loan->state, NOBODY, ASKED)) {
+    do {
         uint32_t nobody_wakes = 0;
         mq_futex_wait(&nobody_wakes, 0, pause > 0 ? pause : PAUSE_NS);
         now = now_ns();
         if (now >= deadline) return 0;
         pause = mq_load64(&loan->ended_ns) + PAUSE_NS - now;
-    }
+    } while (pause > 0 || !swap32(&loan->state, NOBODY, ASKED));
     return 1;
 }
 
@@ -132,6 +133,8 @@ int mq_gil_is_wanted(mq_gil_loan *loan) {
     mq_and32(loan->flags, ~loan->bit);
     return mq_load32(&loan->state) == ASKED;
 }
+
+int mq_gil_is_out(const mq_gil_loan *loan) { return mq_load32(&loan->state) == LENT; }
 
 void mq_gil_lend(mq_gil_loan *loan) {
     if (swap32(&loan->state, ASKED, LENT)) look(&loan->state, LENT, 0, now_ns() + LEND_NS);

@@ -33,6 +33,8 @@ cdef struct BodyList:
 # long again for a record of 1 KiB.
 cdef enum:
     FETCH_AHEAD = 4096              # so many bytes behind the next record: nearer ones come too late where a put is fast
+    POPULATE_STEP = 131072          # one piece of prefault: short enough that a rising rate, and a thread with a lent GIL, are seen between two
+    ZEROS_STEP = 524288             # and where its zeros go to the disk: each costs a sync
 
 # Lock held by the caller for these. The first two stand here so that the loops of a put and of a batch contain them: a call in between costs 34
 # instructions.

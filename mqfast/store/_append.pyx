@@ -34,7 +34,6 @@ from mqfast.store._record cimport TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSA
 
 cdef int64_t CHUNK_BYTES = 64 << 10     # a batch lets go of the put lock this often, so that a single put beside it does not wait long
 cdef int64_t PAGE = 4096
-cdef int64_t POPULATE_STEP = 512 << 10  # one populate call: short enough that a rising rate is seen between two
 cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 cdef int LOST = 5                        # EIO: a page or a whole file is gone
 
@@ -205,7 +204,7 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     end = min(end, file_start + file_bytes)
     if file_bytes == 0 or start < file_start or start >= end or (of_file >= 0 and of_file != file_start):
         return 0
-    stop = min(end, start + POPULATE_STEP)
+    stop = min(end, start + (ZEROS_STEP if to_disk else POPULATE_STEP))
     if not mq_cas64(&s.prefaulted, claimed, stop):
         return 1
     start = (start - file_start) & ~(PAGE - 1)

@@ -7,7 +7,7 @@ written. Formats: FORMAT.md.
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._append cimport prefault_piece
+from mqfast.store._append cimport POPULATE_STEP, ZEROS_STEP, prefault_piece
 from mqfast.store._consume_queue cimport ConsumeQueue
 from mqfast.store._group_commit cimport call_waiters, commit_up_to, flush_by_clock, flush_up_to, latch, readable
 from mqfast.store._log_state cimport (
@@ -37,6 +37,7 @@ from mqfast.store._os cimport (
     futex_wait,
     futex_wake_all,
     gave_gil,
+    gil_is_out,
     gil_is_wanted,
     give,
     join_gil_loan,
@@ -92,6 +93,7 @@ cdef int64_t SYNC_WINDOW = 8 << 20       # prefault with sync flush: a quarter o
 cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to do; a few in vain, and the next are longer
 cdef int64_t DISPATCH_LOOKS = 30
 cdef int64_t PREFAULT_LOOKS = 100
+cdef int64_t LOAN_WAITS = 4             # of 0.1 ms and more, between two pieces of prefault: a put does not wait longer for a lent GIL either
 
 
 cdef inline bint _is_wanted(LogState *s, bint sync) noexcept nogil:
@@ -726,10 +728,11 @@ cdef class CommitLog:
         cdef LogState *s = &self.state
         cdef MappedFile file = self.current
         cdef uint32_t seen = bell.seen
-        cdef int64_t written, ahead, last = -1, still = 0, window, least, most, nap = NAP_NS, slept_at = -1, taken
+        cdef int64_t written, ahead, last = -1, still = 0, window, least, most, nap = NAP_NS, slept_at = -1, taken, piece, waits = 0
         cdef int rc = 0
         least = window = min(self.prefault_window, SYNC_WINDOW) if self.sync_flush else self.prefault_window
         most = least if self.sync_flush else MAX_WINDOW
+        piece = ZEROS_STEP if self.sync_flush else POPULATE_STEP
         taken = window
         if file is None or window <= 0:
             with nogil:
@@ -745,6 +748,11 @@ cdef class CommitLog:
                 breathe()
                 while (mq_load32(&bell.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes)
                         and rc >= 0):
+                    if waits < LOAN_WAITS and gil_is_out(&s.gil_loan):      # its borrower may want this processor, and a put waits for it awake
+                        waits += 1
+                        breathe()
+                        continue
+                    waits = 0
                     written = mq_load64(&s.written)
                     if slept_at >= 0:
                         taken = written - slept_at
@@ -752,7 +760,7 @@ cdef class CommitLog:
                     ahead = mq_load64(&s.prefaulted) - written
                     if ahead < window // 2 and last >= 0 and written != last:
                         window = min(window * 2, most)
-                    if ahead < window - window // 4:
+                    if ahead <= window - min(piece, window // 4):
                         rc = prefault_piece(s, written + window, file.start_offset, self.sync_flush)
                         if rc > 0:
                             last = written

@@ -182,6 +182,7 @@ cdef void ask_for_gil() noexcept nogil
 cdef void gave_gil() noexcept nogil
 cdef void join_gil_loan(mq_gil_loan *loan) noexcept nogil
 cdef int gil_is_wanted(mq_gil_loan *loan) noexcept nogil
+cdef int gil_is_out(const mq_gil_loan *loan) noexcept nogil
 cdef void lend_gil(mq_gil_loan *loan) noexcept nogil
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil

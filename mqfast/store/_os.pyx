@@ -41,6 +41,7 @@ cdef extern from "gil_loan.h" nogil:
     void mq_gil_gave()
     int mq_gil_is_lent()
     int mq_gil_is_wanted(mq_gil_loan *loan)
+    int mq_gil_is_out(const mq_gil_loan *loan)
     void mq_gil_lend(mq_gil_loan *loan)
 
 cdef extern from "os_door.h" nogil:
@@ -110,6 +111,9 @@ cdef void join_gil_loan(mq_gil_loan *loan) noexcept nogil:
 
 cdef int gil_is_wanted(mq_gil_loan *loan) noexcept nogil:
     return mq_gil_is_wanted(loan)
+
+cdef int gil_is_out(const mq_gil_loan *loan) noexcept nogil:
+    return mq_gil_is_out(loan)
 
 cdef void lend_gil(mq_gil_loan *loan) noexcept nogil:
     mq_gil_lend(loan)

@@ -44,8 +44,27 @@ def test_no_more_than_may_be_had(
     assert host_memory.available_bytes(*_machine(tmp_path, group, files)) == expected
 
 
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [
+        ("", 12 << 20),
+        ("MemFree: 1024 kB\n", 12 << 20),
+        ("MemFree: 15360 kB\n", 14 << 20),
+        ("MemFree: 99999 kB\n", 15 << 20),
+    ],
+)
+def test_nearly_all_that_is_free_is_touched(
+    host_memory: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: str, expected: int
+) -> None:
+    """Pages that were left out are what a long run meets in the middle; what files have needs no touch."""
+    monkeypatch.setattr(host_memory, "_RESERVE_BYTES", 1 << 20)
+    machine = _machine(tmp_path, "0::/\n", {})
+    (tmp_path / "proc" / "meminfo").write_text(f"{free}MemAvailable: 16384 kB\n")
+    assert host_memory.touchable_bytes(*machine) == expected
+
+
 def test_a_machine_that_says_nothing(host_memory: ModuleType, tmp_path: Path) -> None:
-    assert host_memory.available_bytes(tmp_path, tmp_path) == 0
+    assert host_memory.available_bytes(tmp_path, tmp_path) == host_memory.touchable_bytes(tmp_path, tmp_path) == 0
 
 
 def test_the_setting_is_put_back(host_memory: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 /* Loans of gil_loan.h between one thread that "puts" and two that borrow: the lender waits for the borrower, each loan is given back before the
  * next, a borrower waits for another one asleep, and who asks where nobody lends goes on. Where puts are rare nobody asks, though somebody would
- * lend. */
+ * lend; who asks has slept before. */
 #define _GNU_SOURCE
 #include "gil_loan.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum { BORROWERS = 2, LOANS = 200, BIT = 32, PAUSES = 2000, RARE = 2, MANY = 1 << 30 };
@@ -30,6 +31,7 @@ static void *borrow(void *unused) {
         mq_gil_ask();
         if (!mq_gil_is_lent()) continue;
         expect(mq_add32(&inside, 1) == 1, "one borrower at a time");
+        expect(mq_gil_is_out(&loan), "seen by the other threads");
         for (int i = 0; i < PAUSES; i++) mq_pause();
         mq_add32(&inside, (uint32_t)-1);
         lent++;
@@ -130,6 +132,22 @@ static void ask_behind_another(void) {
     mq_gil_loan_leave();
 }
 
+/* Who used up its turn on its processor would lose it with the GIL; somebody else lends at once. */
+static void ask_after_work(void) {
+    struct rusage before, after;
+    const struct timespec while_puts_came = {0, 2000000};
+    mq_gil_loan_join(&loan);
+    nanosleep(&while_puts_came, NULL);
+    mq_add64(&put_count, MANY);
+    mq_store64(&loan.ended_ns, 0);
+    getrusage(RUSAGE_THREAD, &before);
+    mq_gil_ask();
+    getrusage(RUSAGE_THREAD, &after);
+    expect(after.ru_nvcsw > before.ru_nvcsw, "asleep before it asks");
+    mq_gil_gave();
+    mq_gil_loan_leave();
+}
+
 int main(void) {
     pthread_t threads[BORROWERS], lender;
     cpu_set_t allowed;
@@ -143,6 +161,7 @@ int main(void) {
     if (pthread_create(&lender, NULL, lend, NULL) != 0) return 2;
     ask_where_puts_are_rare();
     ask_behind_another();
+    ask_after_work();
     mq_store32(&running, 0);
     pthread_join(lender, NULL);
     mq_store32(&running, BORROWERS);
@@ -154,7 +173,7 @@ int main(void) {
         lend_if_asked();
     }
     for (int i = 0; i < BORROWERS; i++) pthread_join(threads[i], NULL);
-    expect(loan.state == 0, "nothing lent at the end");
+    expect(loan.state == 0 && !mq_gil_is_out(&loan), "nothing lent at the end");
     expect(waited_for > 0, "a lender that waits");
     return wrong != 0;
 }

@@ -652,10 +652,26 @@ MUTANTS: Final = (
     Mutant(
         "gil-loan-of-two",
         _LOAN,
-        "    while (pause > 0 || !swap32(&loan->state, NOBODY, ASKED)) {\n",
-        "    while (pause > 0) {\n",
+        "    } while (pause > 0 || !swap32(&loan->state, NOBODY, ASKED));\n",
+        "    } while (pause > 0);\n",
         "one borrower would take the loan of the other, and each put waits for both",
         ("test_in_a_process_of_its_own",),
+    ),
+    Mutant(
+        "gil-asked-for-after-work",
+        _LOAN,
+        "        mq_futex_wait(&nobody_wakes, 0, pause > 0 ? pause : PAUSE_NS);\n",
+        "        if (pause > 0 || mq_load32(&loan->state) != NOBODY) mq_futex_wait(&nobody_wakes, 0, PAUSE_NS);\n",
+        "a borrower at the end of its turn would lose its processor with the GIL, and a put waits for both",
+        ("test_in_a_process_of_its_own",),
+    ),
+    Mutant(
+        "prefault-beside-a-loan",
+        _LOG,
+        "if waits < LOAN_WAITS and gil_is_out(&s.gil_loan):",
+        "if False and gil_is_out(&s.gil_loan):",
+        "a borrower with the GIL would stand behind new pages, and a put waits for both",
+        ("test_prefault_keeps_away_while_the_gil_is_lent",),
     ),
     Mutant(
         "gil-turn-is-short",

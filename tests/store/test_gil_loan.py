@@ -6,8 +6,12 @@ itself, in C: ``tests/csrc/gil_loan_check.c``.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import statistics
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +46,7 @@ def puts_until(done: Callable[[], bool], put: Callable[[bytes], object]) -> bool
     return True
 
 
+ram = "/dev/shm"
 one_processor = not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2
 
 
@@ -69,6 +74,54 @@ def test_a_service_gets_the_gil_from_a_thread_that_never_rests(tmp_path: Path, g
             assert puts_until(lambda: len(turns) > 2 * TURNS, put), f"{len(turns)} turns while the other thread put"
         finally:
             service.stop()
+
+
+@pytest.mark.skipif(one_processor, reason="nothing is lent")
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clock of another thread")
+@pytest.mark.skipif(not os.access(ram, os.W_OK), reason="a disk would hold up what is measured")
+def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
+    """The borrower may want its processor, and a put waits awake for the borrower."""
+    file_bytes = 512 << 20
+    sleep_with_gil = ctypes.PyDLL(None).usleep
+    with (
+        tempfile.TemporaryDirectory(dir=ram) as place,
+        mqfast.open(
+            place, mapped_file_bytes_commit_log=file_bytes, prefault_window_bytes=0, _start_services=False
+        ) as store,
+    ):
+        lent: list[None] = []
+        shares: list[float] = []
+        producer = store.producer("Topic")
+        producer.put(b"the first one makes the log file, without the GIL")
+        store.log.prefault_window = file_bytes  # to do from its start on, and for longer than a few loans
+        prefault_bell = Bell()
+        prefault = threading.Thread(target=store.log.keep_prefaulted, args=(prefault_bell,))
+
+        def turn(bell: Bell) -> None:
+            bell.sleep(0.0001)
+            if not prefault.is_alive():
+                lent.append(None)
+                return
+            clock = time.pthread_getcpuclockid(prefault.ident or 0)
+            used, began = time.clock_gettime_ns(clock), time.perf_counter_ns()
+            sleep_with_gil(3000)  # the other may have this processor
+            taken, now = time.perf_counter_ns() - began, time.clock_gettime_ns(clock)
+            puts = store.put_count
+            let_puts()
+            if store.put_count > puts and now > 1_000_000:  # it was lent, not taken by force, and the other is at work
+                shares.append((now - used) / taken)
+
+        service = Service("borrower", turn, log=store.log)
+        service.start()
+        try:
+            assert puts_until(lambda: len(lent) > 20, producer.put)
+            prefault.start()
+            assert puts_until(lambda: len(shares) >= 3, producer.put)
+        finally:
+            service.stop()
+            prefault_bell.ring()
+            prefault.join()
+        assert statistics.median(shares) < 0.75, [f"{share:.2f}" for share in shares]
 
 
 @pytest.mark.usefixtures("seldom_by_force")
