@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import statistics
 import tempfile
 import time
@@ -33,9 +34,10 @@ RECORD = BODY + 98  # with what stands around the body
 
 
 def _private_memory() -> int:
-    """Bytes that are the process's own: the log's and queues' pages are the page cache's. What the allocator keeps of
-    rows before is given back first: a difference would count what goes into it as nothing.
+    """Bytes that are the process's own: the log's and queues' pages are the page cache's. What is left of rows
+    before is given back first: a difference would count what goes into its place as nothing.
     """
+    gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():
