@@ -33,7 +33,7 @@ void mq_gil_gave(void);
 /* A borrower with the GIL: was it lent? Then somebody is awake and waits for it. */
 int mq_gil_is_lent(void);
 
-/* Does somebody have it, for whom a put waits awake? Then no other thread of the store begins anything long: it may want the same processor. */
+/* Does somebody have it, for whom a put waits awake? Prefault begins no piece then: the borrower may want its processor. */
 int mq_gil_is_out(const mq_gil_loan *loan);
 
 /* A put that saw the bit. With the GIL: is there somebody to lend it to? Then it gives it back and calls mq_gil_lend, which returns when the
