@@ -89,7 +89,7 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
             place, mapped_file_bytes_commit_log=file_bytes, prefault_window_bytes=0, _start_services=False
         ) as store,
     ):
-        lent: list[None] = []
+        turns: list[None] = []
         shares: list[float] = []
         producer = store.producer("Topic")
         producer.put(b"the first one makes the log file, without the GIL")
@@ -97,10 +97,14 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
         prefault_bell = Bell()
         prefault = threading.Thread(target=store.log.keep_prefaulted, args=(prefault_bell,))
 
+        def put(body: bytes) -> None:
+            producer.put(body)
+            sum(range(200))  # fast enough to be asked, and the log does not roll so soon
+
         def turn(bell: Bell) -> None:
             bell.sleep(0.0001)
             if not prefault.is_alive():
-                lent.append(None)
+                turns.append(None)
                 return
             clock = time.pthread_getcpuclockid(prefault.ident or 0)
             used, began = time.clock_gettime_ns(clock), time.perf_counter_ns()
@@ -114,9 +118,9 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
         service = Service("borrower", turn, log=store.log)
         service.start()
         try:
-            assert puts_until(lambda: len(lent) > 20, producer.put)
+            assert puts_until(lambda: len(turns) > 20, put)
             prefault.start()
-            assert puts_until(lambda: len(shares) >= 3, producer.put)
+            assert puts_until(lambda: len(shares) >= 3, put)
         finally:
             service.stop()
             prefault_bell.ring()
