@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import statistics
 import sys
 import tempfile
 import threading
@@ -93,7 +92,7 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
         shares: list[float] = []
         producer = store.producer("Topic")
         producer.put(b"the first one makes the log file, without the GIL")
-        store.log.prefault_window = file_bytes  # to do from its start on, and for longer than a few loans
+        store.log.prefault_window = file_bytes  # to do from its start on: for one loan or more, if nothing held it up
         prefault_bell = Bell()
         prefault = threading.Thread(target=store.log.keep_prefaulted, args=(prefault_bell,))
 
@@ -125,7 +124,7 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
             service.stop()
             prefault_bell.ring()
             prefault.join()
-        assert statistics.median(shares) < 0.75, [f"{share:.2f}" for share in shares]
+        assert max(shares[:3]) < 0.7, [f"{share:.2f}" for share in shares]
 
 
 @pytest.mark.usefixtures("seldom_by_force")
