@@ -75,6 +75,15 @@ def late_alone(limit: str, may: str, ours: str, alone: str, bare: str) -> str:
     )
 
 
+def stood_between(alone: str, noise: str, slept: int, lost: int) -> str:
+    """A tail that the calls do not make."""
+    return (
+        f"its calls alone, each behind those before it at that pace, would make {alone} (hot memory's {noise}): the "
+        f"loop stood still between two calls, where its thread runs no code of the store; it slept {slept:,} times and "
+        f"lost its processor {lost:,} times in all turns"
+    )
+
+
 def noise_above(figures: str) -> str:
     """The tail of paced puts beside another store's, which had its turns at other moments."""
     return (

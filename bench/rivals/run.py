@@ -32,7 +32,7 @@ import host_memory  # noqa: E402
 import java_side  # noqa: E402
 import processors  # noqa: E402
 from latency import LEAD_S, LONGEST_NS, PERCENTILES, machine, phase_of, steal_ms  # noqa: E402
-from reasons import late_alone, new_pages, noise_above, noise_alone, sync_floor  # noqa: E402
+from reasons import late_alone, new_pages, noise_above, noise_alone, stood_between, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -44,6 +44,7 @@ KEYWORDS = "store.put 40 B by keyword"
 PACED = (NOISE, NOISE_BESIDE, FLOOR_PACED, "mqfast", "mqfast, pool", CHRONICLE, ROCKETMQ)
 THREADS = (16, 64)
 RATES = (20_000, 200_000)
+PARTS = {"due": "from when due", "call": "from the call", "alone": "by the calls alone"}
 FEWEST_TURNS = 7  # of which a median is told
 BEGIN, END = "<!-- measured: written by make bench-rivals -->", "<!-- end of measured -->"
 
@@ -191,6 +192,7 @@ class Results:
         self.ns: dict[tuple[str, str], list[float]] = {}
         self.histograms: dict[tuple[str, str], Any] = {}
         self.turns: dict[tuple[str, str], list[dict[str, int]]] = {}
+        self.switches: dict[tuple[str, str, str], int] = {}
         self.skipped: dict[tuple[str, str], str] = {}
 
     def add(self, column: str, name: str, answer: dict[str, Any]) -> None:
@@ -201,7 +203,10 @@ class Results:
             return
         if "ns" in answer:
             self.ns.setdefault((column, name), []).append(answer["ns"])
-        for part in ("due", "call"):
+        for how in ("slept", "lost"):
+            if how in answer:
+                self.switches[column, name, how] = self.switches.get((column, name, how), 0) + answer[how]
+        for part in PARTS:
             if part in answer:
                 from hdrh.histogram import HdrHistogram
 
@@ -392,6 +397,18 @@ def _why_late(results: Results, column: str, name: str, part: str, limit: int) -
     return late_alone(_time(limit), *texts)
 
 
+def _why_between(results: Results, rate: int, name: str, part: str, limit: int) -> str:
+    """Why p99.99 or the longest is above its limit where the calls alone meet it: the loop stood still between two
+    calls. Empty where they do not, and for shorter tails, of which interrupts of the store's own doing may be the most.
+    """
+    column = f"paced {rate:,}/s"
+    alone, noise = (results.percentiles(f"{column}, alone", one) for one in (name, NOISE))
+    slept, lost = (results.switches.get((column, name, how)) for how in ("slept", "lost"))
+    if part in _MAY_BE_LATE or alone is None or noise is None or slept is None or lost is None or alone[part] > limit:
+        return ""
+    return stood_between(_time(alone[part]), _time(noise[part]), slept, lost)
+
+
 def _both(whole: dict[str, int], median: dict[str, int] | None, part: str) -> str:
     """The percentile of all turns as one, and the median over them."""
     return _time(whole[part]) + (f" / {_time(median[part])}" if median else "")
@@ -409,6 +426,7 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
         return []
     beside = results.percentiles(column, NOISE_BESIDE)
     bare = results.percentiles(column, FLOOR_PACED) or noise
+    alone = results.percentiles(f"paced {rate:,}/s, alone", name)
     turn, turn_noise = results.median_turn(column, name), results.median_turn(column, NOISE)
     turn_bare = results.median_turn(column, FLOOR_PACED)
     turn_limits = _limits(turn_noise) if turn_noise else {}
@@ -417,7 +435,8 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
         text = (
             f"{_both(ours, turn, part)} (noise {_both(noise, turn_noise, part)}, "
             + (f"beside a writer {_time(beside[part])}, " if beside else "")
-            + f"a log in C {_both(bare, turn_bare, part)})"
+            + f"a log in C {_both(bare, turn_bare, part)}"
+            + (f"; by the calls alone {_time(alone[part])})" if alone else ")")
         )
         met = ours[part] <= limit
         by_turn = bool(turn and turn_limits and turn[part] <= turn_limits[part]) and not met
@@ -425,7 +444,7 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
         if max(noise[part], bare[part]) > limit:  # where the log in C gets there, no other writer is a reason
             why = noise_alone(_time(noise[part]), _time(beside[part]) if beside else "", _time(bare[part]))
         elif not met:
-            why = _why_late(results, column, name, part, limit)
+            why = _why_late(results, column, name, part, limit) or _why_between(results, rate, name, part, limit)
         rows.append(Target(f"{part} at {rate:,}/s, {name}", text, f"<= {_time(limit)}", met, cached, why, by_turn))
     for other in (CHRONICLE, ROCKETMQ):
         theirs = results.percentiles(column, other)
@@ -513,10 +532,11 @@ def document(
     ]
     labels = [*(f"p{p:g}" for p in PERCENTILES), "max"]
     latency, turns = [], []
-    for column in ("latency 1 KiB, call", *(f"paced {rate:,}/s, {part}" for rate in RATES for part in ("due", "call"))):
+    paces = [("as fast as it goes, from the call", "latency 1 KiB, call")]
+    for rate in RATES:
+        paces += [(f"paced {rate:,}/s, {words}", f"paced {rate:,}/s, {part}") for part, words in PARTS.items()]
+    for words, column in paces:
         for process in processes:
-            words = column.replace(", due", ", from when due").replace(", call", ", from the call")
-            words = words.replace("latency 1 KiB", "as fast as it goes")
             values = results.percentiles(column, process.name)
             if values is not None:
                 latency.append([words, process.name, *(_time(values[n]) for n in labels)])
@@ -527,10 +547,10 @@ def document(
     if turns:
         parts += ["The same, each percentile the median over the turns:", _table(["pace", "", *labels], turns)]
     parts.append("![Latency and throughput](benchmarks.png)")
-    words = {True: "met", False: "missed", None: ""}
+    verdict = {True: "met", False: "missed", None: ""}
     two = " A tail has two figures: of all turns as one, by which it is judged, and the median over the turns."
     parts.append(f"Targets, with what was measured in this run.{two if turns else ''}")
-    verdicts = ["missed; median turn met" if row.median_turn else words[row.met] for row in judged]
+    verdicts = ["missed; median turn met" if row.median_turn else verdict[row.met] for row in judged]
     parts.append(
         _table(
             ["what", "measured", "target", "durability", ""],

@@ -175,11 +175,25 @@ public final class Bench {
             due[k] = end - at;
             call[k] = end - now;
         }
-        TreeMap<Long, long[]> dues = new TreeMap<>();
-        TreeMap<Long, long[]> calls = new TreeMap<>();
-        add(dues, due, lead, count);
-        add(calls, call, lead, count);
-        return "{\"due\":" + text(dues) + ",\"call\":" + text(calls) + "}";
+        return "{\"due\":" + counted(due, lead) + ",\"call\":" + counted(call, lead) + ",\"alone\":"
+            + counted(byCallsAlone(call, period), lead) + "}";
+    }
+
+    // As by_calls_alone in latency.py.
+    private static long[] byCallsAlone(long[] call, double period) {
+        long[] late = new long[call.length];
+        double behind = 0;
+        for (int k = 0; k < call.length; k++) {
+            late[k] = (long) behind + call[k];
+            behind = Math.max(0, behind + call[k] - period);
+        }
+        return late;
+    }
+
+    private static String counted(long[] values, int from) {
+        TreeMap<Long, long[]> histogram = new TreeMap<>();
+        add(histogram, values, from, values.length);
+        return text(histogram);
     }
 
     // Values keep their 11 highest bits: an error below one in a thousand.
