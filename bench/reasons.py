@@ -75,12 +75,12 @@ def late_alone(limit: str, may: str, ours: str, alone: str, bare: str) -> str:
     )
 
 
-def stood_between(alone: str, noise: str, slept: int, lost: int) -> str:
-    """A tail that the calls do not make."""
+def stood_between(alone: str, others: str, slept: int, lost: int) -> str:
+    """A tail that the calls do not make; `others` says what somebody else's would."""
     return (
-        f"its calls alone, each behind those before it at that pace, would make {alone} (hot memory's {noise}): the "
+        f"its calls alone, each behind those before it at that pace, would make {alone} ({others}): the "
         f"loop stood still between two calls, where its thread runs no code of the store; it slept {slept:,} times and "
-        f"lost its processor {lost:,} times in all turns"
+        f"lost its processor {lost:,} times in all turns and their leads"
     )
 
 

@@ -397,16 +397,23 @@ def _why_late(results: Results, column: str, name: str, part: str, limit: int) -
     return late_alone(_time(limit), *texts)
 
 
-def _why_between(results: Results, rate: int, name: str, part: str, limit: int) -> str:
-    """Why p99.99 or the longest is above its limit where the calls alone meet it: the loop stood still between two
-    calls. Empty where they do not, and for shorter tails, of which interrupts of the store's own doing may be the most.
+def _why_between(
+    results: Results, rate: int, name: str, limits: dict[str, int] | None, other: str, whose: str, parts: Sequence[str]
+) -> str:
+    """Why these parts of p99.99 and the longest are above their limits (None: above the other's) where the calls alone
+    meet them (are no worse than the other's calls alone): the loop stood still between two calls. Empty where they do
+    not, and for shorter tails, of which interrupts of the store's own doing may be the most.
     """
     column = f"paced {rate:,}/s"
-    alone, noise = (results.percentiles(f"{column}, alone", one) for one in (name, NOISE))
+    alone, theirs = (results.percentiles(f"{column}, alone", one) for one in (name, other))
     slept, lost = (results.switches.get((column, name, how)) for how in ("slept", "lost"))
-    if part in _MAY_BE_LATE or alone is None or noise is None or slept is None or lost is None or alone[part] > limit:
+    if not parts or alone is None or theirs is None or slept is None or lost is None:
         return ""
-    return stood_between(_time(alone[part]), _time(noise[part]), slept, lost)
+    most = theirs if limits is None else limits
+    if any(part in _MAY_BE_LATE or alone[part] > most[part] for part in parts):
+        return ""
+    ours, others = (", ".join(f"{part} {_time(values[part])}" for part in parts) for values in (alone, theirs))
+    return stood_between(ours, f"{whose} {others}", slept, lost)
 
 
 def _both(whole: dict[str, int], median: dict[str, int] | None, part: str) -> str:
@@ -431,7 +438,8 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
     turn_bare = results.median_turn(column, FLOOR_PACED)
     turn_limits = _limits(turn_noise) if turn_noise else {}
     rows = []
-    for part, limit in _limits(noise).items():
+    limits = _limits(noise)
+    for part, limit in limits.items():
         text = (
             f"{_both(ours, turn, part)} (noise {_both(noise, turn_noise, part)}, "
             + (f"beside a writer {_time(beside[part])}, " if beside else "")
@@ -444,14 +452,15 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
         if max(noise[part], bare[part]) > limit:  # where the log in C gets there, no other writer is a reason
             why = noise_alone(_time(noise[part]), _time(beside[part]) if beside else "", _time(bare[part]))
         elif not met:
-            why = _why_late(results, column, name, part, limit) or _why_between(results, rate, name, part, limit)
+            why = _why_late(results, column, name, part, limit)
+            why = why or _why_between(results, rate, name, limits, NOISE, "hot memory's", [part])
         rows.append(Target(f"{part} at {rate:,}/s, {name}", text, f"<= {_time(limit)}", met, cached, why, by_turn))
     for other in (CHRONICLE, ROCKETMQ):
         theirs = results.percentiles(column, other)
         if theirs is None:
             continue
         turn_theirs = results.median_turn(column, other)
-        parts = list(_limits(noise))
+        parts = list(limits)
         text = ", ".join(f"{part} {_both(theirs, turn_theirs, part)}" for part in parts)
         worse = [part for part in parts if ours[part] > theirs[part]]
         by_turn = bool(worse and turn and turn_theirs and all(turn[part] <= turn_theirs[part] for part in parts))
@@ -459,6 +468,7 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
         why = ""
         if worse and all(least[part] >= theirs[part] for part in worse):
             why = noise_above(", ".join(f"{part} {_time(ns)}" for part, ns in least.items()))
+        why = why or _why_between(results, rate, name, None, other, "the other store's", worse)
         what = f"p99 to max at {rate:,}/s, {name}"
         rows.append(Target(what, f"{other}: {text}", "better at each", not worse, cached, why, by_turn))
     return rows
