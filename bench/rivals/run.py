@@ -186,7 +186,9 @@ def _percentiles(histogram: Any) -> dict[str, int]:
 
 
 class Results:
-    """Figures by (column, rival): ns of every round, histograms of all rounds as one, and percentiles of each."""
+    """Figures by (column, rival): ns of every round, histograms of all rounds as one, and percentiles of each; and how
+    often the loop slept and lost its processor in all of them.
+    """
 
     def __init__(self) -> None:
         self.ns: dict[tuple[str, str], list[float]] = {}
