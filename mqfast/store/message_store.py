@@ -66,6 +66,8 @@ __all__ = ["MessageStore", "open_store"]
 
 _log = logging.getLogger("mqfast.store")
 
+# Texts that stats() shows; of more the oldest go.
+_WARNINGS_KEPT: Final = 100
 _CLOSED: Final = 1
 _FAILED: Final = 2
 _FORKED: Final = 4
@@ -98,6 +100,7 @@ class MessageStore(PutPath):
         self.door: Final = door or OsDoor()
         self._close_lock = Mutex()
         self._is_closed = False
+        self._warned: list[str] = []
         self._opened_in = os.getpid()
         self._started = time.perf_counter()
         self.door.makedirs(path)
@@ -416,6 +419,7 @@ class MessageStore(PutPath):
         """Run-time figures, by name; bytes and counts unless the name says another unit."""
         log = self.log
         warnings = [
+            *self._warned,
             *self._checkpoint.warnings,
             *self.topic_table.warnings,
             *self.consumer_offsets.warnings,
@@ -462,6 +466,14 @@ class MessageStore(PutPath):
             "service_errors": {s.name: str(s.error) for s in self._services() if s.error is not None},
             "warnings": warnings,
         }
+
+    def _warn(self, text: str) -> None:
+        """Tell the user: a WARNING in the log, once for each text, and a line of ``stats()["warnings"]``."""
+        if text in self._warned:
+            return
+        self._warned.append(text)
+        del self._warned[:-_WARNINGS_KEPT]
+        _log.warning("%s: %s", self.path, text)
 
     @property
     def retention(self) -> RetentionService:

@@ -337,3 +337,15 @@ def test_services_that_cannot_all_start_are_stopped_again(tmp_path: Path, monkey
     monkeypatch.undo()
     with mqfast.open(tmp_path / "store", **SMALL) as store:
         store.put("T", b"x")
+
+
+def test_a_warning_is_said_once_and_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        for _ in range(3):
+            store._warn("the disk is nearly full")
+        for number in range(200):
+            store._warn(f"warning {number}")
+        shown = store.stats()["warnings"]
+    assert [record.message for record in caplog.records].count(f"{store.path}: the disk is nearly full") == 1
+    assert len(shown) == 100
+    assert shown[-1] == "warning 199"
