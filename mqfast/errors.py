@@ -24,6 +24,7 @@ __all__ = [
     "MqfastError",
     "NotMaster",
     "OffsetError",
+    "OffsetMoved",
     "PageCacheBusy",
     "PoolExhausted",
     "PropertiesTooLong",
@@ -174,6 +175,37 @@ class CorruptFile(MqfastError, ValueError):
 
 class DataLoss(MqfastError, LookupError):
     """Messages that were to be read are gone: their files were removed, or an offset lies outside of its queue."""
+
+
+class OffsetMoved(DataLoss):
+    """The next offset of a consumer group is no place in its queue: the messages there were deleted, or the queue ends
+    before it. Nothing was moved; ``seek`` chooses where the group goes on (RocketMQ: PULL_OFFSET_MOVED).
+
+    Attributes: ``group``, ``topic``, ``queue_id``, ``offset`` (where the group was to go on), ``min_offset`` and
+    ``max_offset`` (the first message there is, and the place behind the last one).
+    """
+
+    def __init__(self, group: str, topic: str, queue_id: int, offset: int, min_offset: int, max_offset: int) -> None:
+        if offset < min_offset:
+            what = f"the {min_offset - offset} messages from there on were deleted before the group has read them"
+            to = min_offset
+        else:
+            what = "the queue ends before it"
+            to = max_offset
+        super().__init__(
+            f"group {group}, topic {topic}, queue {queue_id}: expected the next offset to be from {min_offset} to "
+            f"{max_offset}, found {offset}: {what}; seek({queue_id}, {to}) goes on"
+        )
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def __reduce__(self) -> tuple[type[OffsetMoved], tuple[str, str, int, int, int, int]]:
+        fields = (self.group, self.topic, self.queue_id, self.offset, self.min_offset, self.max_offset)
+        return OffsetMoved, fields
 
 
 # --- we are wrong

@@ -365,6 +365,9 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
                     removed = True
                     at += UNIT_BYTES
                     continue
+                if removed:         # what was passed is told before what comes behind it
+                    last = 0
+                    break
                 held = lease(file)
                 g.leases.append(held)
             p = held.base + (physical - file.start_offset)
@@ -503,6 +506,9 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int
                 break
             removed = True
             continue
+        if removed:                 # what was passed is told before what comes behind it
+            offset = unit.base_offset
+            break
         held = lease(file)
         try:
             message = log.message(unit.physical_offset)

@@ -154,8 +154,10 @@ def _write(value: object, depth: int, out: list[str]) -> None:
         out.append("null")
     elif isinstance(value, bool):
         out.append("true" if value else "false")
-    elif isinstance(value, (int, float)):
-        out.append(repr(value))
+    elif isinstance(value, int):
+        out.append(int.__repr__(value))  # an enum is its number
+    elif isinstance(value, float):
+        out.append(float.__repr__(value))
     elif isinstance(value, dict):
         out.append("{")
         line = "\n" + "\t" * (depth + 1)
@@ -163,7 +165,7 @@ def _write(value: object, depth: int, out: list[str]) -> None:
             if i:
                 out.append(",")
             # Only text keys start a line: the writer of the original knows them as field names.
-            out.append(f"{line}{_string(key)}:" if isinstance(key, str) else f"{key}:")
+            out.append(f"{line}{_string(key)}:" if isinstance(key, str) else f"{int(key)}:")
             _write(item, depth + 1, out)
         out.append("\n" + "\t" * depth + "}" if value else "}")
     elif isinstance(value, PrettyList):

@@ -43,7 +43,7 @@ from mqfast.store._query import query
 from mqfast.store._read import GetResult, read
 from mqfast.store.allocate import AllocateMappedFileService
 from mqfast.store.checkpoint import StoreCheckpoint
-from mqfast.store.consumer import Consumer
+from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.flush import CommitService, FlushService
 from mqfast.store.index_service import IndexService, infer_index_sizes
 from mqfast.store.metadata import TopicTable
@@ -171,6 +171,8 @@ class MessageStore(PutPath):
         self.recovery: RecoveryReport = recover(
             log, self._queues, index, dispatcher, checkpoint, config, clean=clean, progress=progress
         )
+        if config.broker_role != "SLAVE":  # a slave's offsets come from its master, ahead of the log
+            self.consumer_offsets.cut(self._end_of_stored)
         if clean and not log.files:
             _lock.create_abort(door, self.paths.abort, os.getpid())
         self._allocate = AllocateMappedFileService(door, log, config)
@@ -209,9 +211,29 @@ class MessageStore(PutPath):
 
     def _persist_turn(self, bell: Bell) -> None:
         bell.sleep(self.config.flush_consumer_offset_interval_ms / 1000)
-        self.consumer_offsets.persist()
+        if self._is_closed:
+            return  # close stores what is left
+        if not self.log.error_number:
+            self.consumer_offsets.persist(before=self.log.flush)
         let_puts()
         self._persist_topics()
+
+    def persist_offsets(self) -> None:
+        """Make the offsets of the consumer groups durable, after the messages that they pass.
+
+        Raises: FlushError, StoreFailed, StorageError; the disk then still has the offsets of before.
+        """
+        self._check_open()
+        self.consumer_offsets.persist(before=self.log.flush)
+
+    def _persist_last_offsets(self) -> None:
+        # After the last flush. Where that failed the offsets may pass messages that the disk does not have.
+        if not self.log.error_number:
+            self.consumer_offsets.persist()
+
+    def _end_of_stored(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
 
     def _persist_topics(self) -> None:
         known: dict[str, int] = {}
@@ -339,14 +361,24 @@ class MessageStore(PutPath):
         return sorted(row for row in rows if row[3] > 0)
 
     def consumer(
-        self, group: str, topic: str, *, tags: str | None = None, from_first: bool = True, batch: int = 32
+        self,
+        group: str,
+        topic: str,
+        *,
+        tags: str | None = None,
+        from_first: bool = True,
+        batch: int = 32,
+        offset_reset: OffsetReset = "error",
     ) -> Consumer:
         """An embedded consumer of one topic; it goes on where its group committed.
 
-        Args: from_first: where a new group starts: at the first message, else behind the last one.
+        Args: from_first: where a new group starts: at the first message, else behind the last one. batch: most
+        messages of one read. offset_reset: what happens when the group's next messages were deleted before it has
+        read them: ``error`` raises OffsetMoved, ``earliest`` goes on at the first message there is, ``latest`` behind
+        the last one, both with a warning.
         """
         self._check_open()
-        return Consumer(self, group, topic, tags=tags, from_first=from_first, batch=batch)
+        return Consumer(self, group, topic, tags=tags, from_first=from_first, batch=batch, offset_reset=offset_reset)
 
     # --- write: put, put_many, put_batch, put_nowait and producer come from PutPath ---
 
@@ -396,7 +428,7 @@ class MessageStore(PutPath):
             self.topic_table.delete(topic)
             self.topic_table.persist()
             self.consumer_offsets.remove_topic(topic)
-            self.consumer_offsets.persist()
+            self.persist_offsets()
             return dropped
 
     # --- state ---
@@ -542,7 +574,7 @@ class MessageStore(PutPath):
         steps += [
             self._allocate.close,
             self._persist_topics,
-            self.consumer_offsets.persist,
+            self._persist_last_offsets,
             self._say_closed_in_order,
             self._let_go,
             self._forget,

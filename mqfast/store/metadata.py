@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self
 
-from mqfast.errors import CorruptFile, StoreNotFound
+from mqfast.errors import CorruptFile, InternalError, StoreNotFound
 from mqfast.store import fastjson
 from mqfast.store._os import Mutex, let_puts
 from mqfast.store.paths import Door
@@ -77,14 +77,17 @@ class ConfigFile:
 
     def load(self) -> _Json:
         """What the file says; the ``.bak`` where the file is missing, empty or damaged (then with a warning); ``{}``
-        without either.
+        without either. A file of no bytes, as a power cut may leave, counts as missing.
 
         Raises: CorruptFile when there is something, but neither can be read; StorageError.
         """
         backup = self.path + ".bak"
         damage: CorruptFile | None = None
         data = self._read(self.path)
-        if data is not None:
+        is_empty = data == b""
+        if is_empty:
+            self._main_is_good = False
+        elif data is not None:
             try:
                 value = self._parse(data, self.path)
             except CorruptFile as error:
@@ -94,11 +97,13 @@ class ConfigFile:
                 self._written = data
                 return value
         data = self._read(backup)
-        if data is None:
+        reason = str(damage) if damage is not None else f"{self.path} is {'empty' if is_empty else 'missing'}"
+        if not data:
             if damage is not None:
                 raise damage
+            if is_empty or data == b"":
+                self._warn(f"{reason}, and there is no backup of it: nothing is known of what it held")
             return {}
-        reason = str(damage) if damage is not None else f"{self.path} is missing"
         try:
             value = self._parse(data, backup)
         except CorruptFile as error:
@@ -107,11 +112,13 @@ class ConfigFile:
         self._warn(f"{reason}; using {backup}")
         return value
 
-    def persist(self, value: _Json) -> bool:
+    def persist(self, value: _Json, before: Callable[[], object] | None = None) -> bool:
         """Put ``value`` on disk; the file that was there becomes the ``.bak``. Does nothing when it is there already.
 
+        Args: before: called when there is something to write.
         Returns: whether anything was written.
-        Raises: StorageError; the old file, or its ``.bak``, is then still whole.
+        Raises: StorageError, and what ``before`` raises; the old file, or its ``.bak``, is then still whole.
+            InternalError when the text would not be read as a file of this kind; nothing is written then.
         Durability: after it returns the new content survives power loss. A crash in between leaves the old or the
             new file, or, for an instant, only the ``.bak``, which load takes.
         """
@@ -120,6 +127,9 @@ class ConfigFile:
         with self._lock:
             if data == self._written:
                 return False
+            self._read_back(data)
+            if before is not None:
+                before()
             directory = self.path.rpartition("/")[0] or "."
             self._door.makedirs(directory)
             temporary = self.path + ".tmp"
@@ -132,6 +142,12 @@ class ConfigFile:
             self._main_is_good = True
             self._written = data
             return True
+
+    def _read_back(self, data: bytes) -> None:
+        try:
+            self._parse(data, self.path)
+        except CorruptFile as error:
+            raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
 
 
 def new_data_version(now_ms: int) -> dict[str, int]:

@@ -2,12 +2,15 @@
 queues are on.
 
 The file is a broker's: ``topic@group`` -> queue id -> next queue offset to read. This module must never look at a
-queue: whether an offset still exists is for the reader to find out. Format: ``mqfast/store/FORMAT.md``.
+queue: whether an offset still exists is for the reader to find out. It must never put an offset on the disk before the
+messages that the offset passes: ``persist`` is told how to make them durable. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from operator import index
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, UsageError
@@ -18,7 +21,10 @@ from mqfast.store.paths import Door
 
 __all__ = ["ConsumerOffsets"]
 
+_log = logging.getLogger("mqfast.store")
+
 _SEPARATOR: Final = "@"
+_WARNINGS_MAX: Final = 100
 
 
 def _key(topic: str, group: str) -> str:
@@ -29,6 +35,17 @@ def _key(topic: str, group: str) -> str:
         if not name or _SEPARATOR in name:
             raise UsageError(f"{what}: expected a name without '@', found {name!r}")
     return topic + _SEPARATOR + group
+
+
+def _number(what: str, number: object, most: int) -> int:
+    """A plain int: whatever else counts as one (a bool, an enum, a number of numpy) has another form in the file."""
+    try:
+        plain = int(index(number))  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{what}: expected int, found {type(number).__name__}") from None
+    if not 0 <= plain <= most:
+        raise UsageError(f"{what}: expected 0 to {most}, found {number}")
+    return plain
 
 
 def _offset(what: str, value: object) -> None:
@@ -74,6 +91,7 @@ class ConsumerOffsets:
         self._root: dict[Any, Any] = {}
         self._table: dict[str, dict[int, int]] = {}
         self._light: dict[str, int] = {}
+        self._deletions: dict[str, int] = {}
 
     @classmethod
     def load(cls, door: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
@@ -112,11 +130,8 @@ class ConsumerOffsets:
         Raises: UsageError for a name with ``@`` or numbers below 0; nothing is noted then.
         """
         key = _key(topic, group)
-        for what, number, most in (("queue_id", queue_id, 2**31 - 1), ("offset", offset, 2**63 - 1)):
-            if not isinstance(number, int):
-                raise UsageError(f"{what}: expected int, found {type(number).__name__}")
-            if not 0 <= number <= most:
-                raise UsageError(f"{what}: expected 0 to {most}, found {number}")
+        queue_id = _number("queue_id", queue_id, 2**31 - 1)
+        offset = _number("offset", offset, 2**63 - 1)
         with self._lock:
             if self._is_light(group):
                 self._light[key] = offset
@@ -152,7 +167,40 @@ class ConsumerOffsets:
 
     def remove_topic(self, topic: str) -> None:
         """Forget what every group noted about the topic."""
+        with self._lock:
+            self._deletions[topic] = self._deletions.get(topic, 0) + 1
         self._remove(lambda name, owner: name == topic)
+
+    def deletions(self, topic: str) -> int:
+        """How often the topic was removed since the store was opened: its offsets of before mean nothing now."""
+        return self._deletions.get(topic, 0)
+
+    def cut(self, end_of: Callable[[str, int], int]) -> None:
+        """Take offsets back that lie behind the end of their queue, with a warning: the messages there are lost, and
+        new ones at the same offsets must not be skipped.
+
+        Args: end_of: the offset behind the last message of (topic, queue id); 0 for an unknown queue.
+        """
+        for key, queues in self._table.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            for queue_id, offset in queues.items():
+                queues[queue_id] = self._cut_one(group, topic, queue_id, offset, end_of)
+        for key, offset in self._light.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            self._light[key] = self._cut_one(group, topic, 0, offset, end_of)
+
+    def _cut_one(self, group: str, topic: str, queue_id: int, offset: int, end_of: Callable[[str, int], int]) -> int:
+        end = end_of(topic, queue_id)
+        if offset <= end:
+            return offset
+        text = (
+            f"group {group}, topic {topic}, queue {queue_id}: the stored offset {offset} is behind the end of the "
+            f"queue, {end}; the group goes on at {end}"
+        )
+        _log.warning("%s", text)
+        if len(self._file.warnings) < _WARNINGS_MAX:
+            self._file.warnings.append(text)
+        return end
 
     def _remove(self, gone: Callable[[str, str], bool]) -> None:
         with self._lock:
@@ -178,18 +226,19 @@ class ConsumerOffsets:
             result.setdefault(group, list(left))
         return result
 
-    def persist(self) -> bool:
+    def persist(self, before: Callable[[], object] | None = None) -> bool:
         """Put the offsets on disk if they changed; a file of 4.x keeps the form of 4.x.
 
+        Args: before: called when something is to be written; makes the messages durable that were handed out so far.
         Returns: whether anything was written.
-        Raises: StorageError.
+        Raises: StorageError, and what ``before`` raises; the file then stays as it was.
         Durability: after it returns they survive power loss.
         """
         # Two locks: nobody who commits waits for the disk, and an older state never overwrites a newer one.
         with self._persist_lock:
             with self._lock:
                 root = self._snapshot()
-            return self._file.persist(root) if root else False
+            return self._file.persist(root, before) if root else False
 
     def _snapshot(self) -> dict[Any, Any]:
         if not self._root:

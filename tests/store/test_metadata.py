@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqfast.errors import CorruptFile
+from mqfast.errors import CorruptFile, InternalError
 from mqfast.store._os import OsDoor
 from mqfast.store.metadata import (
     ConfigFile,
@@ -176,7 +176,7 @@ def test_trap_a_bad_main_is_kept_until_the_backup_was_read(tmp_path: Path, damag
     assert ConfigFile(OsDoor(), str(backup)).load() == {"a": 2}
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
+@pytest.mark.parametrize("damage", [damage for damage in DAMAGED if damage])
 def test_two_bad_files_are_an_error_and_stay(tmp_path: Path, damage: bytes) -> None:
     main, backup = tmp_path / "x.json", tmp_path / "x.json.bak"
     main.write_bytes(damage)
@@ -186,6 +186,31 @@ def test_two_bad_files_are_an_error_and_stay(tmp_path: Path, damage: bytes) -> N
     with pytest.raises(CorruptFile, match=r"x\.json\.bak"):
         ConfigFile(OsDoor(), str(main)).load()
     assert main.read_bytes() == backup.read_bytes() == damage
+
+
+@pytest.mark.parametrize("backup", [None, b""])
+def test_an_empty_file_counts_as_missing_with_a_warning(tmp_path: Path, backup: bytes | None) -> None:
+    main = tmp_path / "x.json"
+    main.write_bytes(b"")
+    if backup is not None:
+        main.with_name("x.json.bak").write_bytes(backup)
+    file = ConfigFile(OsDoor(), str(main))
+    assert file.load() == {}
+    assert len(file.warnings) == 1
+    assert f"{main} is empty" in file.warnings[0]
+    assert file.persist({"a": 1})
+    assert ConfigFile(OsDoor(), str(main)).load() == {"a": 1}
+
+
+def test_a_text_that_could_not_be_read_back_never_replaces_the_file(tmp_path: Path) -> None:
+    main = tmp_path / "x.json"
+    file = ConfigFile(OsDoor(), str(main))
+    assert file.persist({"a": 1})
+    before = sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir())
+    for value in ({"a": float("nan")}, {"a": 2**70}, {"a": float("inf")}):
+        with pytest.raises(InternalError, match="left as it is"):
+            file.persist(value)
+    assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
 
 
 def test_missing_main_takes_the_backup_and_says_so(tmp_path: Path) -> None:

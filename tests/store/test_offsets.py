@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 import shutil
 import threading
 from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqfast.errors import CorruptFile, UsageError
+from mqfast.errors import CorruptFile, FlushError, UsageError
 from mqfast.store._os import OsDoor
 from mqfast.store.offsets import ConsumerOffsets
 
@@ -139,6 +141,50 @@ def test_wrong_commits_are_refused_and_leave_nothing(group: str, topic: str, que
     with pytest.raises(UsageError, match="expected"):
         offsets.commit(group, topic, queue_id, offset)
     assert offsets.groups() == []
+
+
+class Place(enum.IntEnum):
+    FIFTH = 5
+
+
+@pytest.mark.parametrize("number", [True, Place.FIFTH, numpy.int64(5), numpy.uint8(5)], ids=repr)
+def test_whatever_counts_as_a_whole_number_is_a_plain_number_in_the_file(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "c.json"
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets.commit("g", "T", number, number)
+    offsets.commit("%LMQ%a", "%LMQ%a", 0, number)
+    assert offsets.persist()
+    again = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    assert again.offsets("g") == {"T": {int(number): int(number)}}
+    assert again.offsets("%LMQ%a") == {"%LMQ%a": {0: int(number)}}
+
+
+def test_offsets_behind_the_end_of_their_queue_are_cut_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    for group, topic, queue_id, offset in (("g", "T", 0, 10), ("g", "T", 1, 11), ("%LMQ%a", "%LMQ%a", 0, 12)):
+        offsets.commit(group, topic, queue_id, offset)
+    offsets.cut(lambda topic, queue_id: {("T", 0): 10, ("T", 1): 4}.get((topic, queue_id), 0))
+    assert offsets.offsets("g") == {"T": {0: 10, 1: 4}}
+    assert offsets.get("%LMQ%a", "%LMQ%a", 0) == 0
+    assert len(offsets.warnings) == 2
+    assert "group g, topic T, queue 1: the stored offset 11 is behind the end of the queue, 4" in offsets.warnings[0]
+
+
+def test_offsets_are_not_written_when_their_messages_cannot_be_made_durable(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    offsets = ConsumerOffsets.load(OsDoor(), str(path))
+    offsets.commit("g", "T", 0, 1)
+    offsets.persist()
+
+    def refuse() -> None:
+        raise FlushError(5, "Input/output error", "commitlog")
+
+    assert not offsets.persist(before=refuse)  # nothing to write: nothing to make durable
+    offsets.commit("g", "T", 0, 2)
+    with pytest.raises(FlushError):
+        offsets.persist(before=refuse)
+    assert ConsumerOffsets.load(OsDoor(), str(path)).get("g", "T", 0) == 1
 
 
 names = st.text(st.characters(exclude_characters="@", exclude_categories=["Cs"]), min_size=1, max_size=8)
