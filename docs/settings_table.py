@@ -32,7 +32,9 @@ ASKED_AS = {
 def sources() -> str:
     """The engine's sources, but for the configuration itself and the command line."""
     files = [p for kind in ("*.py", "*.pyx") for p in sorted((ROOT / "mqfast").rglob(kind))]
-    return "\n".join(p.read_text(encoding="utf-8") for p in files if p.name != "config.py" and "cli" not in p.parts)
+    left_out = ROOT / "mqfast" / "cli"
+    files = [p for p in files if p.name != "config.py" and left_out not in p.parents]
+    return "\n".join(p.read_text(encoding="utf-8") for p in files)
 
 
 def table() -> str:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import mqfast
-from mqfast.cli.main import ExitCode, build_parser
-from mqfast.cli.store import COMMANDS
+from mqfast.cli.arguments import subcommands
+from mqfast.cli.exit_codes import ExitCode
+from mqfast.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
@@ -111,7 +112,7 @@ def test_commands_exist(document: Path) -> None:
         if words[:2] in (["mqfast", "doctor"], ["mqfast", "bench"]) and len(words) > 2 + (words[1] == "bench"):
             build_parser().parse_args(words[1:])
         if words[:2] == ["mqfast", "store"] and len(words) > 2 and "|" not in line:
-            assert words[2] in COMMANDS, line
+            assert words[2] in subcommands(subcommands(build_parser())["store"]), line
             if len(words) > 3:
                 build_parser().parse_args([word.strip("'") for word in words[1:]])
         if words[:2] == ["python", "-m"] and words[2].startswith("mqfast"):

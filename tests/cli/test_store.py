@@ -18,9 +18,11 @@ import pytest
 from conftest import Case, copy_of, golden_cases
 
 import mqfast
-from mqfast.cli.main import ExitCode, exit_code_of, main
+from mqfast.cli.arguments import subcommands
+from mqfast.cli.exit_codes import ExitCode, exit_code_of
+from mqfast.cli.main import build_parser, main
 from mqfast.cli.output import Output, body_text, visible
-from mqfast.cli.store import COMMANDS, host_text
+from mqfast.cli.rows import host_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = [
@@ -92,7 +94,7 @@ def test_dump_of_the_store_as_it_lies_there_equals_what_java_saw(
     code, text, error = run(capsys, "dump", case.store, "--json")
     assert_is_dump_of(case, text)
     torn = case.name.startswith("torn")
-    assert code == (ExitCode.DAMAGE_OR_NOTHING if torn else ExitCode.OK)
+    assert code == (ExitCode.DAMAGE if torn else ExitCode.OK)
     assert ("the log is damaged at physical offset" in error) == torn
 
 
@@ -170,7 +172,7 @@ def test_stat_tells_sizes_checkpoint_and_need_of_recovery(killed: Path, capsys: 
 def test_stat_names_damage(capsys: pytest.CaptureFixture[str]) -> None:
     case = golden_cases("5.3.3", ("torn-flip",))[0]
     code, text, _ = run(capsys, "stat", case.store, "--json")
-    assert code == ExitCode.DAMAGE_OR_NOTHING
+    assert code == ExitCode.DAMAGE
     (row,) = rows_of(text)
     assert row["damage"] == {
         "physicalOffset": case.expected["maxPhyOffset"],
@@ -216,7 +218,7 @@ def test_tail_shows_what_is_written_while_it_looks(tmp_path: Path) -> None:
 
 def test_tail_ends_when_nothing_is_written(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, said = run(capsys, "tail", killed, "--seconds", 0.01, "--json")
-    assert (code, text) == (ExitCode.DAMAGE_OR_NOTHING, "")
+    assert (code, text) == (ExitCode.NOTHING_FOUND, "")
     assert "nothing was found" in said
     _, text, _ = run(capsys, "tail", killed, "KillA", "--from", 286, "--queue", 0, "--count", 3, "--json")
     assert [row["queueOffset"] for row in rows_of(text)] == [0, 1, 2]
@@ -246,11 +248,11 @@ def test_get_takes_all_three_kinds_of_place(killed: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     "where", ["287", "99999999", "KillA/0/62", "KillA/9/0", "None/0/0", "7F000001000051AF00000000000001FF"]
 )
-def test_get_of_nothing_is_exit_code_1_and_one_line(
+def test_get_of_nothing_is_its_own_exit_code_and_one_line(
     where: str, killed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text, error = run(capsys, "get", killed, where)
-    assert (code, text) == (ExitCode.DAMAGE_OR_NOTHING, "")
+    assert (code, text) == (ExitCode.NOTHING_FOUND, "")
     assert error.startswith("mqfast: ")
     assert error.count("\n") == 1
 
@@ -264,7 +266,7 @@ def test_query_finds_keys_and_unique_keys_in_a_time_range(killed: Path, capsys: 
     assert rows_of(text) == [row]
     at = row["storeTimestamp"]
     assert run(capsys, "query", killed, "KillA", "ka1", "--begin", at - 1000, "--end", at)[0] == ExitCode.OK
-    assert run(capsys, "query", killed, "KillA", "ka1", "--begin", at + 1)[:2] == (ExitCode.DAMAGE_OR_NOTHING, "")
+    assert run(capsys, "query", killed, "KillA", "ka1", "--begin", at + 1)[:2] == (ExitCode.NOTHING_FOUND, "")
     _, text, _ = run(capsys, "query", killed, "KillA", "group1", "--max", 3, "--json")
     assert len(rows_of(text)) == 3
 
@@ -351,7 +353,7 @@ def test_a_damaged_log_is_an_error_of_one_line_that_names_the_place(
     data[286 + 100] ^= 1
     log.write_bytes(data)
     code, _, error = run(capsys, "get", killed, "KillA/0/0")
-    assert code == ExitCode.DAMAGE_OR_NOTHING
+    assert code == ExitCode.DAMAGE
     assert error.count("\n") == 1
     assert "286" in error
     assert str(log) in error
@@ -360,7 +362,7 @@ def test_a_damaged_log_is_an_error_of_one_line_that_names_the_place(
 def test_every_command_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "--help"]) == ExitCode.OK
     listed = capsys.readouterr().out
-    for name in COMMANDS:
+    for name in subcommands(subcommands(build_parser())["store"]):
         assert name in listed
         assert main(["store", name, "--help"]) == ExitCode.OK
         text = capsys.readouterr().out
@@ -375,8 +377,8 @@ def test_every_error_has_its_documented_exit_code() -> None:
     assert exit_code_of(errors.DiskFull(28, "x")) == ExitCode.STORAGE
     assert exit_code_of(errors.FlushError(5, "x")) == ExitCode.STORAGE
     assert exit_code_of(PermissionError(13, "x")) == ExitCode.STORAGE
-    assert exit_code_of(errors.CorruptFile("x")) == ExitCode.DAMAGE_OR_NOTHING
-    assert exit_code_of(errors.OffsetError("x")) == ExitCode.DAMAGE_OR_NOTHING
+    assert exit_code_of(errors.CorruptFile("x")) == ExitCode.DAMAGE
+    assert exit_code_of(errors.OffsetError("x")) == ExitCode.NOTHING_FOUND
     assert exit_code_of(errors.ConfigError("x")) == ExitCode.USAGE
     assert exit_code_of(errors.StoreNotFound(2, "x")) == ExitCode.USAGE
     assert exit_code_of(errors.InternalError("x")) == ExitCode.INTERNAL
@@ -411,7 +413,7 @@ def test_verify_tells_whole_stores_from_damaged_ones(case: Case, capsys: pytest.
     code, text, _ = run(capsys, "verify", case.store)
     assert str(case.store) in text
     report = mqfast.verify(case.store)
-    assert code == (ExitCode.OK if report.ok else ExitCode.DAMAGE_OR_NOTHING)
+    assert code == (ExitCode.OK if report.ok else ExitCode.DAMAGE)
     (row,) = rows_of(run(capsys, "verify", case.store, "--json")[1])
     assert row["state"] == report.state
     assert (row["state"] == "clean") == (case.name == "normal-clean")
@@ -455,7 +457,7 @@ def test_the_doctor_looks_at_the_machine(tmp_path: Path, capsys: pytest.CaptureF
     rows = rows_of(capsys.readouterr().out)
     assert {"name", "found", "verdict", "advice"} == set(rows[0])
     dangers = [row for row in rows if row["verdict"] == "danger"]
-    assert code == (ExitCode.DAMAGE_OR_NOTHING if dangers else ExitCode.OK)
+    assert code == (ExitCode.DAMAGE if dangers else ExitCode.OK)
     main(["doctor", str(tmp_path / "store")])
     text = capsys.readouterr().out
     assert all(f"{row['verdict']:8} {row['name']}: " in text for row in rows)
@@ -476,7 +478,7 @@ def test_the_command_as_a_process(killed: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "KillB" in done.stdout
     done = process("get", killed, 287)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (6, "")
     assert "Traceback" not in done.stderr
 
 

@@ -1,34 +1,27 @@
-"""``mqfast store``: one function a command.
+"""``mqfast store ls``, ``stat``, ``cat``, ``tail``, ``get``, ``query``, ``dump``: what is in a store.
 
-Read commands use StoreReader: no lock, no thread, not one byte changed. ``put`` opens the store as its writer;
-``repair`` is the only command that takes anything away, and asks first. What a record looks like in JSON is in
-``record_row`` alone.
+All of them use StoreReader: no lock, no thread, not one byte changed.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import hashlib
-import json
 import os
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
-from mqfast.cli.main import ExitCode
-from mqfast.cli.output import Output, body_text, time_text, visible
+from mqfast.cli.arguments import Commands, time_ms, whole
+from mqfast.cli.exit_codes import ExitCode
+from mqfast.cli.output import Output, time_text, visible
+from mqfast.cli.rows import record_row, show
+from mqfast.cli.stores import config_of, known_topic, reader_of
 from mqfast.errors import OffsetError, UsageError
-from mqfast.message import SysFlag
 
 if TYPE_CHECKING:
-    from mqfast.config import StoreConfig
     from mqfast.store._record import StoredMessage
-    from mqfast.store.reader import StoreReader
-    from mqfast.store.verify import RepairReport, Report
 
-__all__ = ["COMMANDS", "host_text", "record_row"]
+__all__ = ["add_commands"]
 
 _DAMAGE: Final = {
     "no record": "no record starts here",
@@ -37,141 +30,72 @@ _DAMAGE: Final = {
     "crc": "the content of the record does not agree with its CRC",
     "gap": "a log file is missing",
 }
-_MAX_UNPACKED: Final = 1 << 20
 
 
-# --- messages as rows and as text ---
+def add_commands(commands: Commands) -> None:
+    """Every command that only reads."""
+    commands.add(ls, "list topics and queues with their offsets")
+    commands.add(stat, "tell sizes, file counts, checkpoint, need of recovery, and settings")
 
-
-def host_text(host: str) -> str:
-    """``ip|port`` of ``ip:port`` or ``[v6]:port``, the address as Java prints it (no ``::``)."""
-    address, _, port = host.rpartition(":")
-    if address.startswith("["):
-        import ipaddress
-
-        v6 = ipaddress.IPv6Address(address[1:-1])
-        if v6.ipv4_mapped is not None:
-            address = str(v6.ipv4_mapped)
-        else:
-            address = ":".join(f"{int(group, 16):x}" for group in v6.exploded.split(":"))
-    return f"{address}|{port}"
-
-
-def record_row(message: StoredMessage) -> dict[str, Any]:
-    """The fields of one record for ``dump``; the body as it is stored, by its sums."""
-    return {
-        "topic": message.topic,
-        "queueId": message.queue_id,
-        "queueOffset": message.record_queue_offset,
-        "physicalOffset": message.physical_offset,
-        "size": message.size,
-        "sysFlag": message.sys_flag,
-        "flag": message.flag,
-        "bornTimestamp": message.born_timestamp,
-        "storeTimestamp": message.store_timestamp,
-        "bornHost": host_text(message.born_host),
-        "storeHost": host_text(message.store_host),
-        "reconsumeTimes": message.reconsume_times,
-        "preparedTransactionOffset": message.prepared_transaction_offset,
-        "bodyCRC": message.body_crc,
-        "bodySha256": hashlib.sha256(message.body).hexdigest(),
-        "properties": dict(sorted(message.properties.items())),
-        "msgId": message.message_id,
-    }
-
-
-def _unpacked(message: StoredMessage) -> tuple[bytes, str]:
-    """The body for showing, and what was done to it. Only zlib is in the standard library."""
-    body = bytes(message.body)
-    kind = SysFlag.compression(message.sys_flag)
-    if kind is None:
-        return body, ""
-    if kind == "zlib":
-        try:
-            # Bounded: a few bytes may stand for gigabytes.
-            return zlib.decompressobj().decompress(body, _MAX_UNPACKED), ", zlib"
-        except zlib.error:
-            return body, ", damaged zlib"
-    return body, f", {kind}, shown as stored"
-
-
-def _show(out: Output, message: StoredMessage, style: str) -> None:
-    if out.as_json:
-        row = record_row(message)
-        row["queueOffset"] = message.queue_offset
-        body = bytes(message.body)
-        try:
-            row["body"] = body.decode("utf-8")
-        except UnicodeDecodeError:
-            row["bodyBase64"] = base64.b64encode(body).decode("ascii")
-        out.json(row)
-        return
-    body, packing = _unpacked(message)
-    out.line(
-        f"{visible(message.topic)}/{message.queue_id}@{message.queue_offset}  {time_text(message.store_timestamp)}",
-        "bold cyan",
+    some = commands.add(cat, "print messages of a topic", commands.body)
+    some.add_argument("topic", metavar="TOPIC")
+    some.add_argument("--queue", type=whole, metavar="N", help="only this queue (default: all, one after the other)")
+    some.add_argument(
+        "--offset",
+        type=int,
+        metavar="N",
+        help="queue offset to begin at; -N: the last N messages (default: the first message)",
     )
-    out.line(
-        f"  physical offset {message.physical_offset}, {message.size} bytes, body {len(message.body)} bytes{packing}, "
-        f"id {message.message_id}",
-        "dim",
+    some.add_argument(
+        "--count", type=whole, default=32, metavar="N", help="most messages of each queue, 0: all (default: 32)"
     )
-    text = "  ".join(f"{visible(name)}={visible(value)}" for name, value in message.properties.items())
-    if text:
-        out.line(f"  {text}", "dim")
-    if style != "none":
-        out.line(f"  {body_text(body, style)}")
+    some.add_argument("--tags", metavar="EXPRESSION", help="only messages with these tags: 'A || B'")
+
+    follow = commands.add(tail, "print messages as they are written", commands.body, more="Until it is interrupted.")
+    follow.add_argument("topic", metavar="TOPIC", nargs="?", help="only this topic (default: every record of the log)")
+    follow.add_argument("--queue", type=whole, metavar="N", help="only this queue of the topic")
+    follow.add_argument("--tags", metavar="EXPRESSION", help="only messages with these tags: 'A || B'")
+    follow.add_argument(
+        "--from", dest="begin", type=whole, metavar="N", help="physical offset of a record (default: the log's end)"
+    )
+    follow.add_argument("--count", type=whole, default=0, metavar="N", help="stop after so many messages")
+    follow.add_argument("--seconds", type=float, metavar="S", help="stop when nothing was written for so long")
+
+    one = commands.add(get, "print one message", commands.body)
+    one.add_argument("where", metavar="WHERE", help="physical offset, offset message id, or TOPIC/QUEUE/OFFSET")
+
+    search = commands.add(query, "find messages by key", commands.body, more="Finds keys and unique keys.")
+    search.add_argument("topic", metavar="TOPIC")
+    search.add_argument("key", metavar="KEY")
+    search.add_argument(
+        "--begin",
+        type=time_ms,
+        default=0,
+        metavar="TIME",
+        help="earliest store time: ms since the epoch, or 2026-01-31T12:00",
+    )
+    search.add_argument("--end", type=time_ms, default=2**63 - 1, metavar="TIME", help="latest store time")
+    search.add_argument("--max", type=whole, default=32, metavar="N", help="most messages (default: 32)")
+
+    commands.add(
+        dump, "print every record of the log, in log order", more="Streams; bodies are given by their checksums."
+    )
 
 
 def _show_all(out: Output, messages: Iterable[StoredMessage], style: str) -> ExitCode:
-    code = ExitCode.DAMAGE_OR_NOTHING
+    code = ExitCode.NOTHING_FOUND
     for message in messages:
-        _show(out, message, style)
+        show(out, message, style)
         code = ExitCode.OK
     if code != ExitCode.OK:
         out.note("nothing was found")
     return code
 
 
-# --- opening ---
-
-
-def _config(arguments: argparse.Namespace) -> StoreConfig | None:
-    if arguments.conf is None:
-        return None
-    from mqfast.config import StoreConfig
-    from mqfast.store._os import OsDoor
-
-    return StoreConfig.from_broker_conf(arguments.conf, door=OsDoor())
-
-
-def _reader(arguments: argparse.Namespace) -> StoreReader:
-    from mqfast.store.reader import StoreReader
-
-    config = _config(arguments)
-    if config is None:
-        return StoreReader(arguments.path)
-    # Only what the file says: its silence about a size must not contradict the store.
-    sizes = {name: getattr(config, name) for name in ("max_hash_slot_num", "max_index_num") if name in config.explicit}
-    directories = (*config.commit_log_dirs, *config.read_only_commit_log_dirs)
-    return StoreReader(arguments.path, commit_log=directories or None, **sizes)
-
-
-def _known_topic(reader: StoreReader, topic: str) -> list[tuple[int, int, int]]:
-    """(queue id, min offset, max offset) of the topic's queues. Raises: OffsetError when it has none."""
-    found = [(q.queue_id, q.min_offset, q.max_offset) for q in reader.queues() if q.topic == topic]
-    if not found:
-        raise OffsetError(f"topic {topic}: expected one that has a queue in {reader.paths.root}, found none")
-    return found
-
-
-# --- commands ---
-
-
 def ls(arguments: argparse.Namespace) -> ExitCode:
     """List queues."""
     out = Output(arguments.json)
-    with _reader(arguments) as reader:
+    with reader_of(arguments) as reader:
         rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset) for q in reader.queues()]
     if out.as_json:
         for row in rows:
@@ -205,7 +129,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
     from mqfast.store.message_store import sizes_of_files
 
     out = Output(arguments.json)
-    with _reader(arguments) as reader:
+    with reader_of(arguments) as reader:
         paths = reader.paths
         first, end = reader.log_range()
         scan = reader.scan(end) if end > first or reader.is_dirty else None
@@ -216,7 +140,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
         checkpoint = reader.checkpoint
         queues = reader.queues()
         dirty = reader.is_dirty
-    config = sizes_of_files(OsDoor(), paths, _config(arguments) or StoreConfig())
+    config = sizes_of_files(OsDoor(), paths, config_of(arguments) or StoreConfig())
     kinds = {
         "commitlog": [*paths.commit_logs, *paths.read_only_commit_logs],
         "consumequeue": [paths.consume_queue],
@@ -264,7 +188,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
                 "config": {s.field: s.value for s in config.describe()},
             }
         )
-        return ExitCode.OK if damage is None else ExitCode.DAMAGE_OR_NOTHING
+        return ExitCode.OK if damage is None else ExitCode.DAMAGE
     out.table(("kind", "files", "bytes", "on disk"), [(name, *size) for name, size in sizes.items()])
     pairs: list[tuple[str, object]] = [
         ("log", f"{first} to {end} ({end - first} bytes)"),
@@ -287,14 +211,14 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
     default = {s.field: s.value for s in StoreConfig().describe()}
     changed = [(s.field, f"{s.value} {s.unit}".rstrip()) for s in config.describe() if s.value != default[s.field]]
     out.facts("settings that differ from the defaults", changed or [("none", "")])
-    return ExitCode.OK if damage is None else ExitCode.DAMAGE_OR_NOTHING
+    return ExitCode.OK if damage is None else ExitCode.DAMAGE
 
 
 def cat(arguments: argparse.Namespace) -> ExitCode:
     """Print messages of a topic."""
     out = Output(arguments.json)
-    with _reader(arguments) as reader:
-        queues = _known_topic(reader, arguments.topic)
+    with reader_of(arguments) as reader:
+        queues = known_topic(reader, arguments.topic)
         if arguments.queue is not None:
             queues = [queue for queue in queues if queue[0] == arguments.queue]
             if not queues:
@@ -324,7 +248,7 @@ def tail(arguments: argparse.Namespace) -> ExitCode:
     """Print messages as they are written."""
     out = Output(arguments.json)
     with (
-        _reader(arguments) as reader,
+        reader_of(arguments) as reader,
         reader.tail(arguments.topic, arguments.queue, arguments.tags, from_offset=arguments.begin) as log,
     ):
 
@@ -345,7 +269,7 @@ def get(arguments: argparse.Namespace) -> ExitCode:
     """Print one message."""
     out = Output(arguments.json)
     where: str = arguments.where
-    with _reader(arguments) as reader:
+    with reader_of(arguments) as reader:
         if "/" in where:
             topic, queue_text, offset_text = [*where.rsplit("/", 2), "", ""][:3]
             if not (queue_text.isdecimal() and offset_text.isdecimal()):
@@ -362,59 +286,22 @@ def get(arguments: argparse.Namespace) -> ExitCode:
             message = reader.look(int(where))
         else:
             message = reader.look(where)
-        _show(out, message, arguments.body)
+        show(out, message, arguments.body)
     return ExitCode.OK
 
 
 def query(arguments: argparse.Namespace) -> ExitCode:
     """Find messages by key."""
     out = Output(arguments.json)
-    with _reader(arguments) as reader:
+    with reader_of(arguments) as reader:
         found = reader.query(arguments.topic, arguments.key, arguments.max, arguments.begin, arguments.end)
         return _show_all(out, found, arguments.body)
-
-
-def put(arguments: argparse.Namespace) -> ExitCode:
-    """Store one message."""
-    import mqfast
-
-    out = Output(arguments.json)
-    body = sys.stdin.buffer.read() if arguments.body is None else os.fsencode(arguments.body)
-    with out.progress("recovering") as progress:
-        store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
-    with store:
-        result = store.put(
-            arguments.topic,
-            body,
-            arguments.queue,
-            tags=arguments.tags,
-            keys=arguments.keys,
-            properties=dict(arguments.property) or None,
-        )
-        row = {
-            "topic": arguments.topic,
-            "queueId": arguments.queue,
-            "queueOffset": result.queue_offset,
-            "physicalOffset": result.physical_offset,
-            "size": result.size,
-            "storeTimestamp": result.store_timestamp,
-            "msgId": result.message_id,
-            "status": result.status.name,
-        }
-    if out.as_json:
-        out.json(row)
-    else:
-        out.line(
-            f"{visible(arguments.topic)}/{arguments.queue}@{result.queue_offset}  "
-            f"physical offset {result.physical_offset}  id {result.message_id}"
-        )
-    return ExitCode.OK
 
 
 def dump(arguments: argparse.Namespace) -> ExitCode:
     """Print every record of the log."""
     out = Output(arguments.json)
-    with _reader(arguments) as reader, out.progress("dumping") as progress:
+    with reader_of(arguments) as reader, out.progress("dumping") as progress:
         first, end = (0, 0) if progress is None else reader.log_range()
         records = reader.scan()
         for number, message in enumerate(records):
@@ -431,65 +318,5 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
     damage = _DAMAGE.get(records.reason or "")
     if damage is not None:
         out.note(f"the log is damaged at physical offset {records.at}: {damage}")
-        return ExitCode.DAMAGE_OR_NOTHING
+        return ExitCode.DAMAGE
     return ExitCode.OK
-
-
-def _tell(out: Output, report: Report | RepairReport) -> None:
-    if out.as_json:
-        out.json(json.loads(report.to_json()))
-    else:
-        out.text(str(report))
-
-
-def verify(arguments: argparse.Namespace) -> ExitCode:
-    """Check the whole store."""
-    import mqfast
-
-    out = Output(arguments.json)
-    with out.progress("checking") as progress:
-        report = mqfast.verify(arguments.path, config=_config(arguments), progress=progress)
-    _tell(out, report)
-    return ExitCode.OK if report.ok else ExitCode.DAMAGE_OR_NOTHING
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("repair: expected --yes or --dry-run where nobody can be asked, found neither")
-    print(question, end=" ", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def repair(arguments: argparse.Namespace) -> ExitCode:
-    """Cut or rebuild what is damaged."""
-    import mqfast
-
-    out = Output(arguments.json)
-    config = _config(arguments)
-    if not arguments.yes:
-        report = mqfast.repair(arguments.path, dry_run=True, config=config)
-        if arguments.dry_run or not report.actions:
-            _tell(out, report)
-            return ExitCode.OK
-        for line in str(report).splitlines():
-            print(line, file=sys.stderr)
-        if not _agreed("carry this out? [y/N]"):
-            out.note("nothing was changed")
-            return ExitCode.OK
-    report = mqfast.repair(arguments.path, config=config)
-    _tell(out, report)
-    return ExitCode.OK
-
-
-COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], ExitCode]]] = {
-    "ls": ls,
-    "stat": stat,
-    "cat": cat,
-    "tail": tail,
-    "get": get,
-    "query": query,
-    "put": put,
-    "verify": verify,
-    "repair": repair,
-    "dump": dump,
-}

@@ -1,0 +1,72 @@
+"""How the command ends: the exit codes, and which one stands for an exception.
+
+It must never import a command, nor anything of the store: every other file of this room imports this one.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from mqfast.errors import (
+    CorruptFile,
+    InternalError,
+    OffsetError,
+    StorageError,
+    StoreBusy,
+    StoreLocked,
+    UsageError,
+)
+
+__all__ = ["EXIT_CODES", "ExitCode", "exit_code_of"]
+
+
+class ExitCode(IntEnum):
+    """How the command ended."""
+
+    OK = 0
+    """Done; what was asked for is there."""
+    DAMAGE = 1
+    """Damage was found (``doctor``: a danger)."""
+    USAGE = 2
+    """Wrong arguments or settings, or no store at the path."""
+    STORAGE = 3
+    """The operating system refused a file operation: full or failing disk, missing rights."""
+    LOCKED = 4
+    """Another process is writing the store, or it cannot take a message right now."""
+    INTERNAL = 5
+    """A fault of mqfast itself; please report it."""
+    NOTHING_FOUND = 6
+    """Nothing is damaged, and nothing that was asked for is there."""
+    INTERRUPTED = 130
+    """Ended by the user (control-C)."""
+
+
+EXIT_CODES: Final = """exit codes:
+  0    done
+  1    damage was found (doctor: a danger)
+  2    wrong arguments or settings, or no store at the path
+  3    the operating system refused a file operation (full or failing disk, missing rights)
+  4    another process is writing the store, or it is busy
+  5    a fault of mqfast itself
+  6    nothing was found
+  130  interrupted"""
+"""The same as text, for the end of every help."""
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code that stands for an exception."""
+    # StoreLocked is a UsageError and StoreBusy an OSError: the narrow kinds come first.
+    if isinstance(error, (StoreLocked, StoreBusy)):
+        return ExitCode.LOCKED
+    if isinstance(error, CorruptFile):
+        return ExitCode.DAMAGE
+    if isinstance(error, OffsetError):
+        return ExitCode.NOTHING_FOUND
+    if isinstance(error, UsageError):
+        return ExitCode.USAGE
+    if isinstance(error, InternalError):
+        return ExitCode.INTERNAL
+    if isinstance(error, (StorageError, OSError)):
+        return ExitCode.STORAGE
+    return ExitCode.INTERNAL
