@@ -98,11 +98,14 @@ def _place(message) -> int:
 
 
 def query(PutPath self not None, topic, key, max_count=None, begin_ms=0, end_ms=_latest) -> list:
-    """Messages of a topic that carry this key (KEYS or unique key), oldest first.
+    """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), newest first.
 
-    Every hit of the hash index is compared with the message before it is returned.
+    The order is that of the log, as StoreReader.query and RocketMQ's index (IndexService.queryOffset) give it;
+    DefaultMessageStore.queryMessage puts the same messages oldest first. Every hit of the hash index is compared with
+    the message before it is returned.
+    Args: max_count: None for the store's ``default_query_max_num``; begin_ms, end_ms: store times, both included.
     Raises: UsageError when the index is off.
-    Source: DefaultMessageStore.queryMessage.
+    Source: DefaultMessageStore.queryMessage, IndexService.queryOffset.
     """
     cdef Wanted w
     cdef int64_t hits[FEW]
@@ -163,12 +166,10 @@ def query(PutPath self not None, topic, key, max_count=None, begin_ms=0, end_ms=
                     found.append(make_message(held, p, -1))
             held.file.check_damage()
         if len(found) > 1:
-            if in_order:
-                found.reverse()
-            else:
-                found.sort(key=_place)
+            if not in_order:
+                found.sort(key=_place, reverse=True)
             if len(found) > limit:
-                del found[:len(found) - limit]
+                del found[limit:]
     if index.is_closed:         # asked afterwards: a file that was retired meanwhile is no error, a store that was closed is
         index.check_open()
     return found
@@ -212,7 +213,10 @@ cdef list query_more(PutPath store, index, int32_t h, Wanted *w, int64_t limit, 
                 found[hit] = make_message(held, p, -1)
                 fresh = True
             held.file.check_damage()
-        if len(hits) < batch or not fresh or oldest <= w.begin:
+        if len(hits) < batch or oldest < w.begin:
             break
-        end = oldest
-    return [found[offset] for offset in sorted(sorted(found, reverse=True)[:max(limit, 0)])]
+        if fresh:
+            end = oldest
+        else:
+            batch *= 4          # one second of the index, as it knows no less, holds more hits than a look takes
+    return [found[offset] for offset in sorted(found, reverse=True)[:max(limit, 0)]]

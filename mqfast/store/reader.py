@@ -556,27 +556,33 @@ class StoreReader(BulkReader):
     def query(
         self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = _END_OF_TIME
     ) -> list[StoredMessage]:
-        """Messages of a topic that carry this key (or unique key), stored in [begin_ms, end_ms], newest first.
+        """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), newest first.
 
-        Every hit of the index is compared with the message; hits whose record was removed are left out. The index
-        knows times to the second only, counted from the first entry of a file: as in RocketMQ these decide.
-        Raises: CorruptFile, StorageError.
+        The same messages in the same order as MessageStore.query, as far as the index was written. Every hit of the
+        index is compared with the message; hits whose record was removed are left out.
+        Args: begin_ms, end_ms: store times, both included.
+        Raises: UsageError, CorruptFile, StorageError.
+        Source: IndexService.queryOffset.
         """
+        for what, text in (("topic", topic), ("key", key)):
+            if not isinstance(text, str):
+                raise UsageError(f"{what}: expected str, found {type(text).__name__}")
         with self._lock:
             self._check_open()
             files = self._index_files()
             ask = max(1, max_count) * 2 + 16
+            # The index keeps whole seconds: what it says of a message may lie up to a second before its store time.
+            begin = max(0, begin_ms - 1000)
             while True:
-                hits = search(files, topic, key, begin_ms, end_ms, ask)[0]
-                found: list[StoredMessage] = []
+                hits = search(files, topic, key, begin, end_ms, ask)[0]
+                found: dict[int, StoredMessage] = {}
                 for physical in dict.fromkeys(hits):
                     message = self._carrying(physical, topic, key)
-                    if message is not None:
-                        found.append(message)
-                        if len(found) >= max_count:
-                            return found[: max(0, max_count)]
-                if len(hits) < ask:
-                    return found
+                    if message is not None and begin_ms <= message.store_timestamp <= end_ms:
+                        found[physical] = message
+                if len(found) >= max_count or len(hits) < ask:
+                    # Dispatch may have run twice over a part of the log, so the index alone gives no order.
+                    return [found[physical] for physical in sorted(found, reverse=True)[: max(0, max_count)]]
                 ask *= 4
 
     def _carrying(self, physical: int, topic: str, key: str) -> StoredMessage | None:

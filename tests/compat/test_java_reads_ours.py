@@ -18,6 +18,8 @@ from java_oracle import JavaOracle
 from ours import LONG_TOPIC, make_steps, messages_of, write, write_and_be_killed
 from reference import ModelStore, Record, encode_properties, jhash, scan
 
+import mqfast
+
 SMALL = {
     "mappedFileSizeCommitLog": 65536,
     "mappedFileSizeConsumeQueue": 1000,
@@ -191,6 +193,22 @@ def check_derived(dump: dict[str, Any], model: ModelStore, sent: list[dict[str, 
             assert offset == model.offset_by_time(*where, time_ms, boundary), (where, time_ms, boundary)
 
 
+def check_query(dump: dict[str, Any], store: Path, settings: dict[str, Any]) -> None:
+    """query of the store's reader gives what Java's IndexService names, in its order, but for hash twins."""
+    sizes = {"max_hash_slot_num": settings["maxHashSlotNum"], "max_index_num": settings["maxIndexNum"]}
+    several = 0
+    with mqfast.StoreReader(store, **sizes) as reader:
+        for topic, key, limit, begin, end, found in dump["index"]:
+            ours = [message.physical_offset for message in reader.query(topic, key, limit, begin, end)]
+            assert ours == [place for place in dict.fromkeys(found) if place in set(ours)], (topic, key)
+            for place in set(found) - set(ours):
+                twin = reader.look(place)
+                assert key not in (twin.keys or "").split()
+                assert twin.properties.get("UNIQ_KEY") != key
+            several += len(ours) > 1
+    assert several > 5
+
+
 def java_steps(count: int, first: int) -> list[dict[str, Any]]:
     """Messages for Java's writer, in the form of ours."""
     steps = make_steps(count, 1000 + first)
@@ -286,3 +304,4 @@ def test_4_9_7_reads_ours(java_oracle_4: JavaOracle, tmp_path: Path) -> None:
     model = model_of(store, ROLLING, sizes_of(steps))
     for topic, key, limit, begin, end, found in dump["index"]:
         assert found == model.query_offsets(topic, key, limit, begin, end), (topic, key)
+    check_query(dump, store, ROLLING)
