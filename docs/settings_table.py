@@ -21,11 +21,13 @@ BEGIN = "<!-- settings: written by docs/settings_table.py -->"
 END = "<!-- end of settings -->"
 # Settings that the engine asks for by what follows from them.
 ASKED_AS = {
+    "profile": "retention_rules",
     "flush_disk_type": "sync_flush",
     "message_delay_level": "delay_levels_ms",
     "delete_when": "delete_hours",
     "store_path_commit_log": "commit_log_dirs",
     "read_only_commit_log_store_paths": "read_only_commit_log_dirs",
+    "retention_bytes": "retention_rules",
 }
 
 
@@ -41,12 +43,14 @@ def table() -> str:
     """The table, Markdown."""
     text = sources()
     lines = ["| Setting | RocketMQ's name | Default | Unit | What it does |", "|---|---|---|---|---|"]
-    for setting in StoreConfig().describe():
+    for setting, broker in zip(StoreConfig().describe(), StoreConfig(profile="broker").describe(), strict=True):
         asked = ASKED_AS.get(setting.field, setting.field)
         mark = "" if re.search(rf"\.{asked}\b", text) else " †"
         name = f"`{setting.rocketmq_name}`" if setting.rocketmq_name else "(own)"
-        value = "none" if setting.value is None else str(setting.value)
-        cells = (f"`{setting.field}`{mark}", name, f"`{value}`", setting.unit or "on/off", setting.doc)
+        value = "`none`" if setting.value is None else f"`{setting.value}`"
+        if broker.value != setting.value and setting.field != "profile":
+            value += f"; broker `{broker.value}`"
+        cells = (f"`{setting.field}`{mark}", name, value, setting.unit or "on/off", setting.doc)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import parse_host
+from mqfast.retention_rules import RetentionRules, parse_retention
 
 __all__ = ["DOCUMENTED_FIELDS", "FIELD_OF_PROPERTY", "PROPERTY_OF_FIELD", "Setting", "StoreConfig", "parse_properties"]
 
@@ -51,7 +52,9 @@ def _setting(
     most: float | None = None,
     choices: tuple[str, ...] = (),
     clamp: tuple[int, int] | None = None,
+    broker: object = None,
 ) -> Any:
+    # ``broker``: the default of that profile where it differs; the field is None until __post_init__ knows the profile.
     # ``clamp``: RocketMQ silently moves a value into this range; a keyword outside of it is an error, a broker.conf
     # gets a warning.
     kind = {bool: "bool", int: "int", float: "float"}.get(type(default), "str")
@@ -70,8 +73,10 @@ def _setting(
         "most": most,
         "choices": choices,
         "clamp": clamp,
+        "default": default,
+        "broker": default if broker is None else broker,
     }
-    return field(default=default, metadata=metadata)
+    return field(default=default if broker is None else None, metadata=metadata)
 
 
 def _own(default: object, unit: str, doc: str, **limits: Any) -> Any:
@@ -83,13 +88,21 @@ class StoreConfig:
     """The settings of one store; immutable, checked as a whole when it is made.
 
     Make one with ``from_kwargs``, ``from_broker_conf`` or ``tiny``: they note in ``explicit`` what the caller asked
-    for, so that the sizes of an existing store can be taken from its files everywhere else. Defaults are RocketMQ
-    5.3.3's unless a field says otherwise. Names put the quantity and its unit first and the kind of file it is about
-    last.
+    for, so that the sizes of an existing store can be taken from its files everywhere else. Defaults are those of a
+    small store inside of an application; with ``profile="broker"`` they are RocketMQ's unless a field says otherwise.
+    Names put the quantity and its unit first and the kind of file it is about last.
 
     Raises: ConfigError when a value has the wrong type or range, or two values contradict each other.
     Source: MessageStoreConfig, BrokerConfig.
     """
+
+    profile: str = _own(
+        "embedded",
+        "name",
+        "Where defaults come from. embedded: a small store that deletes nothing by itself. broker: RocketMQ's sizes "
+        "and RocketMQ's retention, as for a broker with a disk of its own; what a broker.conf means.",
+        choices=("embedded", "broker"),
+    )
 
     # Where things are.
     store_path_root_dir: str | None = _setting(
@@ -128,7 +141,7 @@ class StoreConfig:
 
     # Sizes that are part of the format.
     mapped_file_bytes_commit_log: int = _setting(
-        1 << 30, "mappedFileSizeCommitLog", "bytes", "Length of one log file.", least=256
+        64 << 20, "mappedFileSizeCommitLog", "bytes", "Length of one log file.", least=256, broker=1 << 30
     )
     mapped_file_bytes_consume_queue: int = _setting(
         6_000_000,
@@ -156,9 +169,16 @@ class StoreConfig:
         "on/off",
         "Units may hold addresses of extension units. Both kinds are read; new units hold the tags code itself.",
     )
-    max_hash_slot_num: int = _setting(5_000_000, "maxHashSlotNum", "slots", "Hash slots of one index file.", least=1)
+    max_hash_slot_num: int = _setting(
+        75_000, "maxHashSlotNum", "slots", "Hash slots of one index file.", least=1, broker=5_000_000
+    )
     max_index_num: int = _setting(
-        20_000_000, "maxIndexNum", "entries", "Entries of one index file; the first is never used.", least=2
+        300_000,
+        "maxIndexNum",
+        "entries",
+        "Entries of one index file; the first is never used.",
+        least=2,
+        broker=20_000_000,
     )
 
     # What a message may be.
@@ -280,6 +300,15 @@ class StoreConfig:
     )
 
     # Retention.
+    retention: str | None = _own(
+        None,
+        "words",
+        'What is deleted, in plain words: "never"; an age ("72h", "3d": log files whose youngest message is older go, '
+        'at any hour); a size ("20GB": the oldest log files go beyond it); both ("72h, 20GB": what comes first); '
+        '"rocketmq" '
+        "(the rules of the settings below). none means: never for the embedded profile, unless one of RocketMQ's "
+        "settings of retention is given; rocketmq for the broker profile.",
+    )
     file_reserved_time_hours: int = _setting(72, "fileReservedTime", "hours", "Age at which a log file may be deleted.")
     delete_when: str = _setting(
         "04", "deleteWhen", "local hours", "Hours of the day, separated by semicolons, in which old files are deleted."
@@ -314,14 +343,14 @@ class StoreConfig:
     retention_bytes: int | None = _own(
         None,
         "bytes",
-        "Most bytes of log files to keep, whatever their age; none means no such limit.",
+        "Most bytes of log files to keep, beside RocketMQ's rules; alone it is what retention says as a size.",
         least=1,
         most=_I64_MAX,
     )
     retention_when_full: str = _own(
         "drop_oldest",
         "name",
-        "At the byte budget or on a full disk: delete the oldest file, or refuse puts.",
+        "By RocketMQ's rules, on a disk that is nearly full: delete the oldest file, or refuse puts.",
         choices=("drop_oldest", "refuse"),
     )
 
@@ -354,13 +383,21 @@ class StoreConfig:
         choices=("inline", "background"),
     )
     prefault_window_bytes: int = _own(
-        16 << 20,
+        4 << 20,
         "bytes",
         "Stretch of the log, ahead of its end, that is kept writable so that no put waits for a page fault. With "
         "sync flush at most 8 MiB, which are also written to the disk ahead, so that no sync waits for the journal. "
         "With a pool the buffer's memory there is touched.",
+        broker=16 << 20,
     )
-    preallocate_files: int = _own(2, "files", "Log files that are made ahead of need.", least=0, most=64)
+    preallocate_files: int = _own(
+        2,
+        "files",
+        "Log files that are made ahead of need: of files above 4 MiB the next when half of the last one is full, one "
+        "more at three quarters.",
+        least=0,
+        most=64,
+    )
     mlock_budget_bytes: int = _own(
         8 << 20,
         "bytes",
@@ -383,7 +420,10 @@ class StoreConfig:
     _NOTES: ClassVar[frozenset[str]] = frozenset({"explicit", "without_effect", "unknown", "warnings"})
 
     def __post_init__(self) -> None:
+        _check("profile", self.profile, _META["profile"])
         for name, meta in _META.items():
+            if getattr(self, name) is None and not meta["optional"]:
+                object.__setattr__(self, name, meta["broker" if self.profile == "broker" else "default"])
             _check(name, getattr(self, name), meta)
         size = self.mapped_file_bytes_consume_queue
         object.__setattr__(self, "mapped_file_bytes_consume_queue", -(-size // 20) * 20)
@@ -408,6 +448,7 @@ class StoreConfig:
                 "force_verify_prop_crc: expected enabled_append_prop_crc as well, found it off: "
                 "no new record would pass the check"
             )
+        _ = self.retention_rules
         if "mapped_file_bytes_commit_log" in self.explicit:
             self.check_budget()
 
@@ -417,10 +458,48 @@ class StoreConfig:
         Raises: ConfigError.
         """
         least = 2 * self.mapped_file_bytes_commit_log
-        if self.retention_bytes is not None and self.retention_bytes < least:
+        budget = self.retention_rules.log_bytes
+        if budget is not None and budget < least:
+            name = "retention_bytes" if self.retention_bytes is not None else "retention"
             raise ConfigError(
-                f"retention_bytes: expected at least two log files ({least} bytes), since the last is never deleted, "
-                f"found {self.retention_bytes}"
+                f"{name}: expected at least two log files ({least} bytes), since the last is never deleted, "
+                f"found {budget}; a new store may have shorter files (mapped_file_bytes_commit_log)"
+            )
+
+    @property
+    def retention_rules(self) -> RetentionRules:
+        """What the store deletes by itself, after everything that was asked for.
+
+        Raises: ConfigError for words that are none of ``retention``.
+        """
+        rules = RetentionRules() if self.retention is None else parse_retention(self.retention)
+        if self.retention is None and (self.profile == "broker" or self._asked_for_rocketmq()):
+            rules = RetentionRules(rocketmq=True)
+        return rules if self.retention_bytes is None else rules._replace(log_bytes=self.retention_bytes)
+
+    def _asked_for_rocketmq(self) -> list[str]:
+        """The settings by which RocketMQ's rules of retention were asked for without the word."""
+        named = [
+            name
+            for name in _ROCKETMQ_RETENTION
+            if name in self.explicit or getattr(self, name) != _META[name]["default"]
+        ]
+        if "retention_when_full" in self.explicit and self.retention_when_full == "drop_oldest":
+            named.append("retention_when_full")
+        return named
+
+    def _check_words_of_retention(self) -> None:
+        """One way to ask for retention, not two that contradict each other."""
+        if self.retention is None:
+            return
+        rules = parse_retention(self.retention)
+        others = [] if rules.rocketmq else [name for name in self._asked_for_rocketmq() if name not in _PACE]
+        if self.retention_bytes is not None and not rules.rocketmq:
+            others.append("retention_bytes")
+        if others:
+            raise ConfigError(
+                f'retention and {" and ".join(others)}: expected one way to say it, found both; "rocketmq" goes with '
+                'RocketMQ\'s settings, an age and a size go together as in "72h, 20GB"'
             )
 
     @classmethod
@@ -441,12 +520,16 @@ class StoreConfig:
                 raise ConfigError(_unknown(name))
             if target in values:
                 raise ConfigError(f"{target} and {PROPERTY_OF_FIELD[target]}: expected one spelling, found both")
+            if value is None:
+                _check(target, value, _META[target])
             values[target] = value
         if host_parts:
             if "store_host" in values:
                 raise ConfigError(f"store_host and {' and '.join(host_parts)}: expected one spelling, found both")
             values["store_host"] = _host(host_parts)
-        return cls(**values, explicit=frozenset(values))
+        config = cls(**values, explicit=frozenset(values))
+        config._check_words_of_retention()
+        return config
 
     @classmethod
     def from_broker_conf(cls, source: str, *, door: _Door | None = None, **overrides: Any) -> StoreConfig:
@@ -494,11 +577,12 @@ class StoreConfig:
             values["store_host"] = _host(host_parts)
         given = cls.from_kwargs(**overrides)
         values.update({name: getattr(given, name) for name in given.explicit})
+        values.setdefault("profile", "broker")
         for warning in warnings:
             _log.warning("%s", warning)
         return cls(
             **values,
-            explicit=frozenset(values),
+            explicit=frozenset(values) - ({"profile"} - given.explicit),
             without_effect=tuple(idle),
             unknown=tuple(unknown),
             warnings=tuple(warnings),
@@ -530,6 +614,13 @@ class StoreConfig:
             Setting(name, getattr(self, name), meta["unit"], meta["rocketmq"], meta["doc"])
             for name, meta in _META.items()
         ]
+
+    def broker_conf_sizes(self) -> dict[str, int]:
+        """RocketMQ's names and values of the file sizes that differ from RocketMQ's defaults: a Java broker that opens
+        the store needs them in its broker.conf.
+        """
+        sizes = (name for name in _META if name in _SIZES and getattr(self, name) != _META[name]["broker"])
+        return {PROPERTY_OF_FIELD[name]: getattr(self, name) for name in sizes}
 
     @property
     def sync_flush(self) -> bool:
@@ -566,6 +657,29 @@ FIELD_OF_PROPERTY: Final[dict[str, str]] = {
     "mapedFileSizeCommitLog": "mapped_file_bytes_commit_log",
     "mapedFileSizeConsumeQueue": "mapped_file_bytes_consume_queue",
 }
+# What a broker must be told about the files of a store.
+_SIZES: Final = frozenset(
+    {
+        "mapped_file_bytes_commit_log",
+        "mapped_file_bytes_consume_queue",
+        "mapped_file_bytes_batch_consume_queue",
+        "mapped_file_bytes_consume_queue_ext",
+        "max_hash_slot_num",
+        "max_index_num",
+    }
+)
+# Who gives one of these wants files to be deleted by RocketMQ's rules.
+_ROCKETMQ_RETENTION: Final = (
+    "file_reserved_time_hours",
+    "delete_when",
+    "delete_file_batch_max",
+    "delete_files_interval_ms_commit_log",
+    "clean_file_forcibly_enable",
+    "disk_max_used_space_percent",
+    "disk_space_clean_forcibly_percent",
+    "disk_space_warning_level_percent",
+)
+_PACE: Final = frozenset({"delete_file_batch_max", "delete_files_interval_ms_commit_log"})  # goes with plain words too
 # RocketMQ says in two properties what is one setting here.
 _HOST_PARTS: Final = {"brokerIP1": "127.0.0.1", "listenPort": "10911"}
 

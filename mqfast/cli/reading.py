@@ -186,6 +186,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
                 "needsRecovery": dirty or damage is not None,
                 "damage": None if damage is None else {"physicalOffset": end, "found": damage},
                 "config": {s.field: s.value for s in config.describe()},
+                "brokerConf": config.broker_conf_sizes(),
             }
         )
         return ExitCode.OK if damage is None else ExitCode.DAMAGE
@@ -211,6 +212,11 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
     default = {s.field: s.value for s in StoreConfig().describe()}
     changed = [(s.field, f"{s.value} {s.unit}".rstrip()) for s in config.describe() if s.value != default[s.field]]
     out.facts("settings that differ from the defaults", changed or [("none", "")])
+    lines = [("", f"{name}={value}") for name, value in config.broker_conf_sizes().items()]
+    out.facts(
+        "broker.conf of a Java broker for this store (only what differs from RocketMQ's defaults)",
+        lines or [("nothing", "RocketMQ's defaults fit")],
+    )
     return ExitCode.OK if damage is None else ExitCode.DAMAGE
 
 

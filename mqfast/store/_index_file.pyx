@@ -45,7 +45,7 @@ cdef enum:
     SAMPLE = 2048         # entries looked at from either end when sizes are guessed
 
 # What RocketMQ uses when nothing is configured.
-_DEFAULT_SIZES = (5_000_000, 20_000_000)
+_DEFAULT_SIZES = ((5_000_000, 20_000_000), (75_000, 300_000))  # RocketMQ's, and those of the embedded profile
 # Java maps an index file in one piece, whose length is a signed 32-bit number.
 _BYTES_MAX = 2**31 - 1
 
@@ -827,7 +827,7 @@ def infer_sizes(OsDoor door not None, path, slots=None, capacity=None) -> tuple:
     """How many slots and entries an existing index file has: the file does not say.
 
     Args: ``slots``, ``capacity``: what is configured; taken if the length fits.
-    Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults are tried, then the contents are
+    Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults and ours are tried, then the contents are
     searched: the last byte that is set belongs to the last entry, whose number the header knows, which leaves one place
     for the slots to end.
     Raises: CorruptFile when the length fits nothing and the contents decide nothing (an empty file, a damaged one);
@@ -835,7 +835,7 @@ def infer_sizes(OsDoor door not None, path, slots=None, capacity=None) -> tuple:
     """
     path = _os.fsdecode(path)
     peek = _Peek(door, path)
-    for known in ((slots, capacity), _DEFAULT_SIZES):
+    for known in ((slots, capacity), *_DEFAULT_SIZES):
         if None not in known and _file_bytes(*known, path) == peek.bytes:
             return known
     words, rest = divmod(peek.bytes - HEADER_BYTES, SLOT_BYTES)

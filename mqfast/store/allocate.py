@@ -32,8 +32,8 @@ _log = logging.getLogger("mqfast.store")
 _TAKE_TIMEOUT_S: Final = 5.0
 _RETRY_S: Final = 1.0
 # Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one
-# after at three quarters, so that a store of a few messages does not take three gigabytes.
-_EAGER_BYTES: Final = 64 << 20
+# after at three quarters, so that a store of a few messages does not take three files of 64 MiB or 1 GiB.
+_EAGER_BYTES: Final = 4 << 20
 
 
 class AllocateMappedFileService:

@@ -193,7 +193,7 @@ class MessageStore(PutPath):
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
         self._metadata = Service("metadata", self._persist_turn, log=log)
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
-        _log.info("%s: %s", path, self._retention.policy())
+        _log.info("%s: retention: %s", path, self._retention.policy())
 
     def _start(self) -> None:
         services = self._services()
@@ -378,7 +378,12 @@ class MessageStore(PutPath):
         the last one, both with a warning.
         """
         self._check_open()
-        return Consumer(self, group, topic, tags=tags, from_first=from_first, batch=batch, offset_reset=offset_reset)
+        consumer = Consumer(
+            self, group, topic, tags=tags, from_first=from_first, batch=batch, offset_reset=offset_reset
+        )
+        ends = {} if from_first else {queue_id: self.max_offset(topic, queue_id) for queue_id in self.queue_ids(topic)}
+        self.consumer_offsets.follow(group, topic, ends)
+        return consumer
 
     # --- write: put, put_many, put_batch, put_nowait and producer come from PutPath ---
 
@@ -457,11 +462,15 @@ class MessageStore(PutPath):
             *self.consumer_offsets.warnings,
             *self._queues.warnings,
         ]
+        if self._retention.dropped_unread:
+            warnings.append(
+                f"retention: {self._retention.dropped_unread} messages were deleted that a group had not read"
+            )
         if self._allocate.mlock_warning:
             warnings.append(f"mlock: {self._allocate.mlock_warning}")
         if self._pool is not None:
             warnings.extend(self._pool.warnings)
-        use = self._retention.last_use
+        use = self._retention.last_use or self._retention.disk_use()
         return {
             "state": str(self.state),
             "min_physical_offset": log.min_offset,
@@ -488,7 +497,9 @@ class MessageStore(PutPath):
             "page_cache_busy": log.lock_held_ms > self.config.os_page_cache_busy_timeout_ms,
             "allocation_error": str(self._allocate.last_error) if self._allocate.last_error else None,
             "dispatch_error": str(self._dispatcher.error) if self._dispatcher.error else None,
-            "disk_used_percent": use.percent if use is not None else None,
+            "retention": self._retention.policy(),
+            "disk_used_percent": use.percent,
+            "disk_used_path": use.path,
             "deleted_log_files": self._retention.deleted_files,
             "held_removed_files": self._retention.held_count,
             "dropped_unread_messages": self._retention.dropped_unread,
@@ -674,9 +685,14 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
         # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length
         # is reported then.
         index = None
+    broker = StoreConfig(profile="broker")
     if index is not None:
         note("max_hash_slot_num", index[0], paths.index)
         note("max_index_num", index[1], paths.index)
+    elif found.get("mapped_file_bytes_commit_log") == broker.mapped_file_bytes_commit_log:
+        # A broker's log: its broker expects an index of its own sizes beside it.
+        for name in {"max_hash_slot_num", "max_index_num"} - config.explicit:
+            found[name] = getattr(broker, name)
     other = {name: size for name, size in found.items() if getattr(config, name) != size}
     return replace(config, **other, explicit=config.explicit) if other else config
 
@@ -693,6 +709,10 @@ def open_store(
     **settings: Any,
 ) -> MessageStore:
     """Create or open a store for writing; recovers it when its last writer did not close it.
+
+    A new store is small and deletes nothing by itself; ``retention="72h"``, ``"20GB"`` or ``"72h, 20GB"`` asks for
+    that, and ``profile="broker"`` for a broker's sizes and rules, which a broker_conf means. A store that is there
+    keeps its sizes.
 
     Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``);
     broker_conf: a RocketMQ property file, which settings override; config: a ready StoreConfig instead of both;

@@ -25,6 +25,7 @@ _log = logging.getLogger("mqfast.store")
 
 _SEPARATOR: Final = "@"
 _WARNINGS_MAX: Final = 100
+_FOLLOWED_MAX: Final = 10_000  # groups of a topic that are known without a commit
 
 
 def _key(topic: str, group: str) -> str:
@@ -92,6 +93,7 @@ class ConsumerOffsets:
         self._table: dict[str, dict[int, int]] = {}
         self._light: dict[str, int] = {}
         self._deletions: dict[str, int] = {}
+        self._followed: dict[str, dict[str, dict[int, int]]] = {}
 
     @classmethod
     def load(cls, door: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
@@ -161,6 +163,30 @@ class ConsumerOffsets:
                     found[topic] = {0: offset}
         return found
 
+    def follow(self, group: str, topic: str, begins: dict[int, int]) -> None:
+        """Know the group from now on, until the store closes, although it committed nothing yet.
+
+        Args: begins: where it begins in the queues that it does not read from the first message on.
+        """
+        with self._lock:
+            groups = self._followed.setdefault(topic, {})
+            if len(groups) < _FOLLOWED_MAX:
+                groups.setdefault(group, dict(begins))
+
+    def positions(self) -> dict[str, dict[str, dict[int, int]]]:
+        """Topic -> group -> queue id -> next queue offset, of every group that committed or follows: a copy.
+
+        A group that follows without a commit stands where it began; a queue that is missing is read from its first
+        message on.
+        """
+        with self._lock:
+            found = {topic: {g: dict(at) for g, at in groups.items()} for topic, groups in self._followed.items()}
+            table = [*self._table.items(), *((key, {0: offset}) for key, offset in self._light.items())]
+            for key, queues in table:
+                topic, _, group = key.partition(_SEPARATOR)
+                found.setdefault(topic, {}).setdefault(group, {}).update(queues)
+        return found
+
     def remove_group(self, group: str) -> None:
         """Forget the group."""
         self._remove(lambda topic, owner: owner == group)
@@ -209,6 +235,9 @@ class ConsumerOffsets:
                     topic, _, group = key.partition(_SEPARATOR)
                     if gone(topic, group):
                         del table[key]
+            for topic, groups in self._followed.items():
+                for group in [group for group in groups if gone(topic, group)]:
+                    del groups[group]
 
     def _topics_by_group(self) -> dict[str, list[str]]:
         # Nothing reads it back; it is written because a broker's file has it. Names that are still right keep their

@@ -1339,8 +1339,8 @@ MUTANTS: Final = (
     Mutant(
         "byte-budget-one-short",
         _RETENTION,
-        "log.written - file.start_offset > c.retention_bytes",
-        "log.written - file.start_offset >= c.retention_bytes",
+        "log.written - file.start_offset > rules.log_bytes",
+        "log.written - file.start_offset >= rules.log_bytes",
         "a log that fits into its budget exactly keeps all its files",
         ("test_a_log_that_fills_its_budget_exactly_keeps_all_its_files",),
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import sys
 import threading
@@ -10,34 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from used_disk import Disk
 
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DiskFull
-from mqfast.store._os import OsDoor
 from mqfast.store.leases import least_leased, write_lease
 
-STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
-CALL = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)
-)
 BODY = b"x" * 1000
 FAST = {"delete_files_interval_ms_commit_log": 0, "clean_resource_interval_ms": 600_000}
-
-
-class Disk:
-    """A door whose disk is as full as the test says."""
-
-    def __init__(self, used_percent: int) -> None:
-        self.door = OsDoor()
-        self.used_percent = used_percent
-        self._callback = CALL(self._statvfs)
-        table = (ctypes.c_void_p * 27).from_address(self.door.table_address)
-        table[STATVFS] = ctypes.cast(self._callback, ctypes.c_void_p).value
-
-    def _statvfs(self, _os: int, _path: bytes, total: object, available: object) -> int:
-        total[0], available[0] = 1000, 1000 - self.used_percent * 10  # type: ignore[index]
-        return 0
 
 
 def filled(path: Path, disk: Disk | None = None, **settings: object) -> mqfast.MessageStore:
@@ -218,7 +198,7 @@ def test_a_removed_file_that_is_held_for_long_is_told_of(tmp_path: Path, caplog:
 def test_groups_of_queues_that_are_not_there_count_nothing(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
         store.consumer_offsets.commit("g", "Gone", 0, 5)
-        store.consumer_offsets.commit("g", "T", 7, 5)
+        store.consumer_offsets.commit("ahead", "T", 7, 5)
         store.consumer_offsets.commit("ahead", "T", 0, 10_000)
         assert store.retention.run_once(store.door.now_ms()) > 0
         assert store.stats()["dropped_unread_messages"] == 0

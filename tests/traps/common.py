@@ -20,6 +20,7 @@ SMALL: dict[str, Any] = {
     "mappedFileSizeConsumeQueue": 200,
     "maxHashSlotNum": 16,
     "maxIndexNum": 12,
+    "retention": "rocketmq",
 }
 T0 = 1_700_000_000_000
 EVER = 2**63 - 1
