@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mqfast.errors import ConfigError, DataLoss, StorageError, StoreNotFound
+from mqfast.errors import ConfigError, DataLoss, OffsetError, StorageError, StoreNotFound
 from mqfast.spark import views
 from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Snapshot
 from mqfast.spark.schema import Column
@@ -80,6 +80,9 @@ class Access(Protocol):
 
     def boundary(self, physical_offset: int, limit: int) -> int:
         """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
+
+    def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
+        """The same for several physical offsets, which ascend."""
 
     def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
         """The part of the log in which these messages lie; ``(0, 0)`` for none."""
@@ -227,6 +230,10 @@ class LocalAccess:
         """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
         return self.reader.record_boundary(physical_offset, limit)
 
+    def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
+        """The same for several physical offsets, which ascend."""
+        return self.reader.record_boundaries(physical_offsets, limit)
+
     def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
         """The part of the log in which these messages lie; ``(0, 0)`` for none."""
         low, high = 1 << 63, 0
@@ -308,6 +315,11 @@ class LocalAccess:
         self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings, left_out: LeftOut | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Records along the log; see Access."""
+        try:
+            # A checkpoint of another store, or one that somebody wrote: bytes of a body are no records.
+            self.reader.check_boundary(piece.start)
+        except OffsetError as error:
+            raise DataLoss(f"the read was planned from a place where no record begins now: {error}") from None
         skip = settings.verify_crc in ("skip", "mark")
         run = LogColumns(
             self.reader, _gather(columns, settings), piece.start, piece.end,

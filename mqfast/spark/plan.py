@@ -120,6 +120,9 @@ class Places(Protocol):
     def boundary(self, physical_offset: int, limit: int) -> int:
         """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
 
+    def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
+        """The same for several physical offsets, which ascend."""
+
     def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
         """The part of the log in which these messages lie; ``(0, 0)`` for none."""
 
@@ -176,12 +179,9 @@ def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span
 def scan_pieces(start: int, end: int, parts: int, places: Places) -> list[ScanRange]:
     """Cut a part of the log into at most ``parts`` pieces of like size, each from the beginning of a record on."""
     cuts = [start]
-    for i in range(1, parts):
-        wanted = start + (end - start) * i // parts
-        if wanted > cuts[-1]:
-            cut = places.boundary(wanted, end)
-            if cuts[-1] < cut < end:
-                cuts.append(cut)
+    for cut in places.boundaries([start + (end - start) * i // parts for i in range(1, parts)], end):
+        if cuts[-1] < cut < end:
+            cuts.append(cut)
     return [ScanRange(a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
 
 

@@ -46,6 +46,7 @@ cdef class LogWalk:
     cdef int64_t room
     cdef int fill(self) noexcept nogil
     cdef int next(self) noexcept nogil
+    cdef int over(self) noexcept nogil
     cdef int failed(self, int rc) except -1
 
 

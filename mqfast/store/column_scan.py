@@ -17,8 +17,8 @@ from mqfast.store._record import StoredMessage
 from mqfast.store._scan import LogWalk, PreadFile
 
 if TYPE_CHECKING:
-    from mqfast.store.reader_bounds import ReaderBounds
     from mqfast.store.reader_files import Unit, UnitQueue
+    from mqfast.store.reader_starts import RecordStarts
 
 __all__ = ["COLUMNS", "LogColumns", "QueueColumns"]
 
@@ -32,10 +32,10 @@ class _Columns(ABC):
     """What both ways have in common.
 
     Attributes: ``damage`` (where no record began though one should, and why), ``skipped_bytes`` (of the log, up to the
-    next record there), ``lost`` (places that were gone, each in words).
+    next record that a queue knows, or the next file), ``lost`` (places that were gone, each in words).
     """
 
-    def __init__(self, reader: ReaderBounds, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:
+    def __init__(self, reader: RecordStarts, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:
         self._reader = reader
         self._gather = gather
         self._skip_damage = skip_damage
@@ -84,7 +84,7 @@ class LogColumns(_Columns):
     """
 
     def __init__(
-        self, reader: ReaderBounds, gather: Gather, start: int, end: int, *, skip_damage: bool, skip_lost: bool
+        self, reader: RecordStarts, gather: Gather, start: int, end: int, *, skip_damage: bool, skip_lost: bool
     ) -> None:
         self.at = start
         self._end = end
@@ -146,8 +146,7 @@ class LogColumns(_Columns):
                 expected="a record at this physical offset",
                 found=stop,
             )
-        found = file.find_record(self.at + 1)
-        following = min(found if found >= 0 else file.end, self._end)
+        following = self._reader.next_known_record(self.at + 1, min(file.end, self._end))
         self.damage.append((self.at, stop))
         self.skipped_bytes += following - self.at
         self.at = following
@@ -158,7 +157,7 @@ class QueueColumns(_Columns):
     """Batches of the messages of one queue from ``start`` up to, not including, ``end``; as LogColumns otherwise."""
 
     def __init__(
-        self, reader: ReaderBounds, gather: Gather, queue: UnitQueue, start: int, end: int, *,
+        self, reader: RecordStarts, gather: Gather, queue: UnitQueue, start: int, end: int, *,
         check_crc: bool, mark: bool, skip_damage: bool, skip_lost: bool,
     ) -> None:  # fmt: skip
         self._queue = queue

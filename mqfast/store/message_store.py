@@ -49,6 +49,7 @@ from mqfast.store.index_service import IndexService, infer_index_sizes
 from mqfast.store.metadata import TopicTable
 from mqfast.store.offsets import ConsumerOffsets
 from mqfast.store.queue_store import AnyQueue, QueueStore
+from mqfast.store.record_starts import check_start
 from mqfast.store.recovery import RecoveryReport, recover, sync_names
 from mqfast.store.reput import PrefaultService, ReputMessageService
 from mqfast.store.results import BoundaryType, StoreState
@@ -276,7 +277,8 @@ class MessageStore(PutPath):
     def look(self, where: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
-        Raises: OffsetError outside the log; CorruptFile when no record starts there or its CRC is wrong.
+        Raises: OffsetError outside the log, and within a record, also where bytes of its body look like one;
+        CorruptFile when no record starts there or its CRC is wrong.
         """
         self._check_open()
         if isinstance(where, str):
@@ -285,7 +287,7 @@ class MessageStore(PutPath):
             offset = _offset(where)
         if self.config.dispatch == "inline":
             self._dispatcher.step_if_needed()
-        return self.log.message(offset, True)
+        return check_start(self, self.log.message(offset, True))
 
     # A method in C: a frame of Python costs as much as the look into the index.
     query = query

@@ -179,6 +179,7 @@ class StoreReader(BulkReader):
 
         It stops at the first byte that is no whole record; the iterator's ``reason`` and ``at`` say why and where.
         Messages of one block of 256 KiB share its memory.
+        Raises: OffsetError when ``from_offset`` is below the log or within a record; StorageError.
         """
         with self._lock:
             self._check_open()
@@ -186,6 +187,8 @@ class StoreReader(BulkReader):
             start = self._log.begin if from_offset is None else from_offset
             if start < self._log.begin:
                 raise OffsetError(f"physical offset: expected at least {self._log.begin}, found {start}")
+            if from_offset is not None:
+                self.check_boundary(from_offset)
             return LogScan(self, start, -1 if to_offset is None else to_offset, check_crc)
 
     def tail(
@@ -206,10 +209,12 @@ class StoreReader(BulkReader):
             processor and sees a message within a microsecond or two; otherwise it sleeps ``poll_interval_us`` between
             two looks (to which the kernel adds some 50 microseconds).
         Unlike the rest of the reader it maps the file that it follows, and needs no ``refresh``.
-        Raises: OffsetError when ``from_offset`` is below the log; CorruptFile, StorageError.
+        Raises: OffsetError when ``from_offset`` is below the log or within a record; CorruptFile, StorageError.
         """
         with self._lock:
             self._check_open()
+        if from_offset is not None:
+            self.check_boundary(from_offset)
         position = self.log_range()[1] if from_offset is None else from_offset
         directories = (*self.paths.commit_logs, *self.paths.read_only_commit_logs)
         return LogTail(self._door, directories, position, topic, queue_id, tags, spin, poll_interval_us, check_crc)
@@ -218,7 +223,8 @@ class StoreReader(BulkReader):
     def look(self, place: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
-        Raises: OffsetError when there is no whole record, CorruptFile, StorageError.
+        Raises: OffsetError when no whole record begins there, also where bytes of a body look like one; CorruptFile,
+            StorageError.
         """
         with self._lock:
             self._check_open()
@@ -229,6 +235,8 @@ class StoreReader(BulkReader):
             found = file.record(physical)
             if isinstance(found, str):
                 raise OffsetError(f"physical offset {physical}: expected a record, found: {found}")
+            if not self._is_claimed(found):
+                self._check_walked(file, physical)
             return found
 
     @property
@@ -591,7 +599,10 @@ class StoreReader(BulkReader):
         if isinstance(message, str) or message.topic != topic:
             return None
         properties = message.properties
-        if properties.get("UNIQ_KEY") == key or key in split_keys(properties.get("KEYS")):
+        if properties.get("UNIQ_KEY") != key and key not in split_keys(properties.get("KEYS")):
+            return None
+        # An entry that outlived its record may point into the body of another one.
+        if self._is_claimed(message) or self._boundary(physical, physical + 1, -1) == physical:
             return message
         return None
 

@@ -91,7 +91,7 @@ class ReaderBounds:
         self._log_end = -1
         self._readable_end = -1
         self._queues: dict[tuple[str, int], UnitQueue] = {}
-        self._largest: list[UnitQueue] | None = None
+        self._longest: list[UnitQueue] | None = None
         self._list_queues()
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class ReaderBounds:
         if found.keys() != self._queues.keys():
             self._files.changes += 1
         self._queues = found
-        self._largest = None
+        self._longest = None
 
     # --- the log -----------------------------------------------------------------------------------------------------
 

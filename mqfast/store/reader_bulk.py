@@ -1,5 +1,4 @@
-"""Much of a store at once: columns along the log or along one queue, units by the thousand, and where to divide a log
-among several readers.
+"""Much of a store at once: columns along the log or along one queue, and units by the thousand.
 
 Room: the store; the part of StoreReader for those who read all of it (``column_scan.py`` drives the columns). It must
 never leave anything out unasked, nor read more than a batch ahead. File formats: ``FORMAT.md``.
@@ -7,28 +6,23 @@ never leave anything out unasked, nor read more than a batch ahead. File formats
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from heapq import nlargest
 from typing import Final
 
 from mqfast.errors import CorruptFile, OffsetError
 from mqfast.store._gather import Gather
-from mqfast.store._scan import LogWalk, PreadFile
 from mqfast.store.column_scan import COLUMNS, LogColumns, QueueColumns
-from mqfast.store.reader_bounds import ReaderBounds, on_files_that_are_there
+from mqfast.store.reader_bounds import on_files_that_are_there
 from mqfast.store.reader_files import UNIT_BYTES, Unit, UnitQueue
+from mqfast.store.reader_starts import RecordStarts
 
 __all__ = ["BulkReader"]
 
 _UNIT_BYTES_AT_ONCE: Final = 1 << 20
-# Where the log is divided: so many queues are asked, and from a record further away than this nobody walks.
-_BOUNDARY_QUEUES: Final = 4
-_BOUNDARY_BYTES: Final = 4 << 20
 
 
-class BulkReader(ReaderBounds):
-    """Columns, units and boundaries of the store that was opened."""
+class BulkReader(RecordStarts):
+    """Columns and units of the store that was opened."""
 
     def scan_columns(
         self,
@@ -44,8 +38,8 @@ class BulkReader(ReaderBounds):
 
         Args: columns: names of ``column_scan.COLUMNS``, None for all but ``raw_properties``; queued_only: leave out
             half and rolled back messages of transactions.
-        Raises: OffsetError; while it runs CorruptFile at what is no whole record or has another checksum, DataLoss
-            where a file is gone, StorageError.
+        Raises: OffsetError below the log and within a record; while it runs CorruptFile at what is no whole record or
+            has another checksum, DataLoss where a file is gone, StorageError.
         """
         with self._lock:
             self._check_open()
@@ -53,6 +47,8 @@ class BulkReader(ReaderBounds):
         start = begin if from_offset is None else from_offset
         if start < begin:
             raise OffsetError(f"physical offset: expected at least {begin}, found {start}")
+        if from_offset is not None:
+            self.check_boundary(from_offset)
         gather = Gather(
             _column_names(columns), batch_bytes=batch_bytes, batch_rows=1 << 16, check_crc=True, queued_only=queued_only
         )
@@ -178,52 +174,6 @@ class BulkReader(ReaderBounds):
             low, high = self._span(queue)
             stop = self._position(queue, end - 1, low, high) + queue.unit_bytes
             return queue, self._position(queue, start, low, high), stop
-
-    @on_files_that_are_there
-    def record_boundary(self, physical_offset: int, limit: int) -> int:
-        """Where the first record, blank or file at or behind a physical offset begins; ``limit`` when none does before
-        it. For dividing the log among several readers.
-
-        Raises: CorruptFile, StorageError.
-        """
-        with self._lock:
-            self._check_open()
-            i = bisect_left(self._log.starts, physical_offset)
-            following = min(self._log.starts[i], limit) if i < len(self._log.starts) else limit
-            file = self._log_file(physical_offset)
-            if file is None or following == physical_offset:
-                return following
-            # From a record that a queue knows, as bytes of a body may look like a record; else there is no other way.
-            known = self._record_before(file, physical_offset)
-            if physical_offset - known <= _BOUNDARY_BYTES:
-                walk = LogWalk(file, known, False)
-                stop = walk.skip(physical_offset)
-                if stop == "limit":
-                    return min(walk.at, following)
-                if stop in ("blank", "end"):
-                    return following
-            found = file.find_record(physical_offset)
-            return min(found, following) if found >= 0 else following
-
-    def _record_before(self, file: PreadFile, physical_offset: int) -> int:
-        """Where a record of this file, or the file itself, begins: as near before an offset as is easily found."""
-        if self._largest is None:
-            self._largest = nlargest(_BOUNDARY_QUEUES, self._queues.values(), key=lambda queue: queue.end())
-        best = file.start
-        for queue in self._largest:
-            begin, end = self._span(queue)
-            low, high = 0, (end - begin) // queue.unit_bytes
-            found = None
-            while low < high:
-                middle = (low + high) // 2
-                unit = queue.unit(begin + middle * queue.unit_bytes)
-                if unit.physical_offset <= physical_offset:
-                    low, found = middle + 1, unit
-                else:
-                    high = middle
-            if found is not None and found.physical_offset > best and self._is_whole(found):
-                best = found.physical_offset
-        return best
 
 
 def _column_names(columns: Sequence[str] | None) -> list[tuple[str, str, bool]]:

@@ -43,6 +43,9 @@ class Even:
     def boundary(self, physical_offset: int, limit: int) -> int:
         return min(-(-physical_offset // RECORD) * RECORD, limit)
 
+    def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
+        return [self.boundary(offset, limit) for offset in physical_offsets]
+
     def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
         return self.span
 

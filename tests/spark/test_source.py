@@ -19,6 +19,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 from conftest import copy_of, golden_cases
+from forged import forge
 from golden_rows import PLAIN, expected_rows, key_of
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql.types import IntegerType, StructField, StructType
@@ -396,3 +397,13 @@ def test_conf_sets_what_matters_and_leaves_what_is_set() -> None:
     builder = SparkSession.Builder().config("spark.hadoop.fs.file.impl", "mine")
     settings = dict(conf(builder, local_checkpoints=True)._options)
     assert settings == {**SETTINGS, **LOCAL_CHECKPOINTS, "spark.hadoop.fs.file.impl": "mine"}
+
+
+def test_a_body_that_looks_like_records_is_one_message(spark: SparkSession, tmp_path: Path) -> None:
+    """A producer of one topic plants rows of another: records in a body, at the physical offsets that they get."""
+    forged = forge(tmp_path / "store", carriers=5, size=1_000_000, mapped_file_bytes_commit_log=16 << 20)
+    for size in ("100k", "700k", "128m"):
+        frame = load(spark, forged.path, columns="topic,physicalOffset", partitionBytes=size, order="commitlog")
+        rows = frame.collect()
+        assert sorted(row.physicalOffset for row in rows) == forged.true
+        assert [row.physicalOffset for row in rows if row.topic == "payments"] == [0]

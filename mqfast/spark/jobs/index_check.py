@@ -25,6 +25,7 @@ from mqfast.store._os import REAL
 from mqfast.store._scan import LogTally, LogWalk, PreadFile, tally_index
 from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files
+from mqfast.store.reader import StoreReader
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -66,6 +67,12 @@ class IndexReport:
     counts: dict[str, int]
     listed: list[IndexFinding]
     damaged: bool
+
+
+@dataclass(frozen=True)
+class _LogTask:
+    root: str
+    file: OffsetFile
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,9 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
     finally:
         access.close()
     paths = StorePaths(snapshot.root)
-    logs = [file for directory in paths.commit_logs for file in list_offset_files(REAL, directory)[0]]
+    logs = [
+        _LogTask(paths.root, file) for directory in paths.commit_logs for file in list_offset_files(REAL, directory)[0]
+    ]
     names = [name for name in list_index_files(REAL, paths.index)[0] if os.path.getsize(f"{paths.index}/{name}")]
     report = IndexReport(len(names), 0, 0, 0, {}, [], False)
     if not names:
@@ -151,8 +160,9 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
     return report
 
 
-def _tally_log(file: OffsetFile) -> _OfLog:
+def _tally_log(task: _LogTask) -> _OfLog:
     """In a task: the keys of one file of the log, damage passed over."""
+    file = task.file
     opened = PreadFile(REAL, file.path, file.start_offset)
     tally, bad = LogTally(), []
     at = file.start_offset
@@ -163,8 +173,8 @@ def _tally_log(file: OffsetFile) -> _OfLog:
         at = walk.at
         if stop in ("blank", "end") or (stop == "zero" and opened.first_set_byte(at - file.start_offset) < 0):
             break
-        found = opened.find_record(at + 1)
-        following = found if found >= 0 else opened.end
+        with StoreReader(task.root) as reader:
+            following = reader.next_known_record(at + 1, opened.end)
         bad.append((at, following))
         at = following
     return _OfLog(tally.keys, tally.key_sum, bad)
