@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #endif
 #if defined(__x86_64__)
@@ -80,6 +81,16 @@ static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
 
 /* Without the times. Since Linux 6.13 a file whose times were asked for gets new ones with its next write, and the next sync has the inode to
  * write besides the data: with a look after each sync that was 45 of 160 us. */
+/* glibc gave stat and fstat a symbol of their own in 2.33 only: through them a library that needs no more than 2.28 would
+ * not load there. The kernel's structure is glibc's where long has 64 bits. */
+#if defined(__linux__) && defined(__LP64__) && defined(SYS_fstat) && defined(SYS_newfstatat)
+static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
+static int stat_path(const char *path, struct stat *st) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0); }
+#else
+static int stat_fd(int fd, struct stat *st) { return fstat(fd, st); }
+static int stat_path(const char *path, struct stat *st) { return stat(path, st); }
+#endif
+
 static int real_fstat(mq_os *os, int fd, mq_stat *out) {
     (void)os;
 #if defined(__linux__) && defined(STATX_SIZE)
@@ -95,7 +106,7 @@ static int real_fstat(mq_os *os, int fd, mq_stat *out) {
     }
 #endif
     struct stat st; /* older systems, containers that do not let statx through, and the reason of a failure */
-    int rc = copy_stat(fstat(fd, &st), &st, out);
+    int rc = copy_stat(stat_fd(fd, &st), &st, out);
     out->mtime_ms = 0;
     return rc;
 }
@@ -103,7 +114,7 @@ static int real_fstat(mq_os *os, int fd, mq_stat *out) {
 static int real_stat(mq_os *os, const char *path, mq_stat *out) {
     (void)os;
     struct stat st;
-    return copy_stat(stat(path, &st), &st, out);
+    return copy_stat(stat_path(path, &st), &st, out);
 }
 
 static int real_mmap(mq_os *os, int fd, int64_t bytes, int protection, void **out) {

@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL_BYTES_MAX = 4 * 1024 * 1024  # numpy's is 15 MB; ours should stay small enough to be nobody's problem
 
+GLIBC = (2, 28)  # of the oldest systems that the wheel is to run on
+
 
 def tree(*patterns: str) -> set[str]:
     """Return the project's files that match, as paths from the project's top."""
@@ -45,8 +47,12 @@ def check_wheel(path: Path) -> list[str]:
         faults.append("missing: LICENSE")
     if path.stat().st_size > WHEEL_BYTES_MAX:
         faults.append(f"{path.stat().st_size} bytes; expected at most {WHEEL_BYTES_MAX}")
-    if sys.platform == "linux" and "manylinux" not in path.name and "musllinux" not in path.name:
-        faults.append("not repaired: its name says neither manylinux nor musllinux")
+    if sys.platform == "linux" and "musllinux" not in path.name:
+        tags = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)", path.name)]
+        if not tags:
+            faults.append("not repaired: its name says neither manylinux nor musllinux")
+        elif min(tags) > GLIBC:
+            faults.append(f"needs glibc {min(tags)[0]}.{min(tags)[1]}; expected at most {GLIBC[0]}.{GLIBC[1]}")
     return [f"{path.name}: {fault}" for fault in faults]
 
 
