@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -258,11 +259,33 @@ static int real_statvfs(mq_os *os, const char *path, int64_t *total_bytes, int64
     return 0;
 }
 
+/* A lock of the open file description. It excludes record locks of other processes, Java's among them, and they exclude it; but no other
+ * descriptor of the file that this process opens and closes ends it. Where the kernel has none (before Linux 3.15, gVisor, macOS) a record lock. */
+static int set_byte_lock(int fd, short type) {
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    int rc = -1;
+    errno = EINVAL;
+#if defined(F_OFD_SETLK)
+    rc = fcntl(fd, F_OFD_SETLK, &range);
+#endif
+    if (rc < 0 && errno == EINVAL) rc = fcntl(fd, F_SETLK, &range);
+    if (rc == 0) return 0;
+    return errno == EACCES ? -EAGAIN : -errno;
+}
+
 static int real_lock_byte(mq_os *os, int fd) {
     (void)os;
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
-    if (fcntl(fd, F_SETLK, &range) == 0) return 0;
-    return errno == EACCES ? -EAGAIN : -errno;
+    return set_byte_lock(fd, F_WRLCK);
+}
+
+static int real_unlock_byte(mq_os *os, int fd) {
+    (void)os;
+    return set_byte_lock(fd, F_UNLCK);
+}
+
+static int real_lock_directory(mq_os *os, int fd, int hold) {
+    (void)os;
+    return RESULT(flock(fd, hold ? LOCK_EX | LOCK_NB : LOCK_UN));
 }
 
 static int64_t real_clock_ms(mq_os *os) {
@@ -345,6 +368,8 @@ static mq_os the_real_os = {
     .sync_directory = real_sync_directory,
     .statvfs = real_statvfs,
     .lock_byte = real_lock_byte,
+    .unlock_byte = real_unlock_byte,
+    .lock_directory = real_lock_directory,
     .clock_ms = real_clock_ms,
     .monotonic_ns = real_monotonic_ns,
     .sync_filesystem = real_sync_filesystem,

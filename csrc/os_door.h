@@ -65,14 +65,16 @@ struct mq_os {
     int (*rmdir)(mq_os *, const char *path);
     int (*sync_directory)(mq_os *, const char *path);
     int (*statvfs)(mq_os *, const char *path, int64_t *total_bytes, int64_t *available_bytes);
-    int (*lock_byte)(mq_os *,
-                     int fd);     /* POSIX record lock on byte 0, not blocking; -EAGAIN when another process holds it */
-    int64_t (*clock_ms)(mq_os *); /* wall clock, ms since the epoch */
+    int (*lock_byte)(mq_os *, int fd); /* byte 0, for this descriptor alone, not blocking; -EAGAIN: another one has it,
+                                        * of whatever process */
+    int64_t (*clock_ms)(mq_os *);      /* wall clock, ms since the epoch */
     int64_t (*monotonic_ns)(mq_os *);
     int (*sync_filesystem)(mq_os *,
-                           int fd); /* all of it; errors since fd was opened. -ENOSYS: not here, or not reliable */
-    void *state;                    /* of the table's owner */
-    uint64_t tick_hold;             /* processor ticks for which a reading of clock_ms may be used again; 0: never */
+                           int fd);      /* all of it; errors since fd was opened. -ENOSYS: not here, or not reliable */
+    int (*unlock_byte)(mq_os *, int fd); /* also where a forked child still has the descriptor */
+    int (*lock_directory)(mq_os *, int fd, int hold); /* or let go of it; as a whole, not blocking; -EAGAIN: taken */
+    void *state;                                      /* of the table's owner */
+    uint64_t tick_hold; /* processor ticks for which a reading of clock_ms may be used again; 0: never */
 };
 
 /* The last reading of the wall clock. Whoever holds the lock that guards it calls mq_wall_ms. */

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from mqfast.errors import MqfastError
 from mqfast.store._os import OsDoor
+from mqfast.store.paths import absolute
 
 __all__ = ["Finding", "examine"]
 
@@ -57,7 +58,7 @@ def examine(path: str | os.PathLike[str], *, door: OsDoor | None = None, sync_ro
     Raises: StorageError when nothing can be written there.
     """
     real = door or OsDoor()
-    place = os.path.abspath(os.fspath(path))
+    place = absolute(path)
     while not real.is_dir(place):
         place = os.path.dirname(place)
     findings = [

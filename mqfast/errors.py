@@ -94,7 +94,13 @@ class StoreNotFound(UsageError, FileNotFoundError):
 
 
 class StoreLocked(UsageError, BlockingIOError):
-    """Another process (mqfast or a Java broker) holds the store's lock, or this process opened it already."""
+    """Another process (mqfast or a Java broker) holds the store's lock, or this process opened it already.
+
+    Attributes: ``pid`` and ``command`` of the process that has it, where the system tells; else None and "".
+    """
+
+    pid: int | None = None
+    command: str = ""
 
 
 # --- the disk failed, or is not ready

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from mqfast import properties as _properties
-from mqfast.errors import MessageIllegal, OffsetError, PropertiesTooLong, TopicTooLong
+from mqfast.errors import MessageIllegal, OffsetError, PropertiesTooLong, TopicTooLong, UsageError
 
 __all__ = [
     "Message",
@@ -20,6 +20,7 @@ __all__ = [
     "SysFlag",
     "broker_accepts_topic",
     "check_topic",
+    "check_topic_name",
     "decode_message_id",
     "encode_message_id",
     "format_host",
@@ -195,6 +196,30 @@ def decode_message_id(message_id: str) -> MessageId:
     return MessageId(format_host(data[:-8]), physical_offset)
 
 
+def _wrong_name(topic: object) -> str:
+    """What keeps this from being the name of a topic, apart from its length; "" when nothing does."""
+    if not isinstance(topic, str):
+        return f"topic: expected str, found {type(topic).__name__}"
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        return f"topic: expected a name without '/' and NUL, not '.' or '..', found {topic!r}"
+    try:
+        topic.encode("utf-8")
+    except UnicodeEncodeError:
+        return f"topic: expected text that has a UTF-8 form, found {topic!r}"
+    return ""
+
+
+def check_topic_name(topic: object) -> str:
+    """The topic, when a store may have it; of any length, as other writers may have made it.
+
+    Raises: UsageError.
+    """
+    wrong = _wrong_name(topic)
+    if wrong:
+        raise UsageError(wrong)
+    return str(topic)
+
+
 def check_topic(topic: str) -> bytes:
     """The UTF-8 bytes of a topic that the store can take.
 
@@ -205,14 +230,10 @@ def check_topic(topic: str) -> bytes:
     Raises: TopicTooLong, MessageIllegal.
     Source: HookUtils.checkBeforePutMessage.
     """
-    if not isinstance(topic, str):
-        raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
-    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
-        raise MessageIllegal(f"topic: expected a name without '/' and NUL, not '.' or '..', found {topic!r}")
-    try:
-        data = topic.encode("utf-8")
-    except UnicodeEncodeError:
-        raise MessageIllegal(f"topic: expected text that has a UTF-8 form, found {topic!r}") from None
+    wrong = _wrong_name(topic)
+    if wrong:
+        raise MessageIllegal(wrong)
+    data = topic.encode("utf-8")
     limit = MAX_RETRY_TOPIC_BYTES if topic.startswith(RETRY_PREFIX) else MAX_TOPIC_BYTES
     if len(data) > limit:
         raise TopicTooLong(f"topic: expected at most {limit} bytes, found {len(data)}: {topic[:40]!r}...")

@@ -6,12 +6,18 @@ Room: tests.
 from __future__ import annotations
 
 import ast
+import asyncio
+import configparser
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +145,51 @@ def test_the_code_in_the_documents_runs(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     if name == "README.md":
         assert done.stdout == "0 b'two teapots'\n"
+
+
+def test_the_code_of_the_deployment_runs(tmp_path: Path) -> None:
+    """Each Python block by itself, as a program in a directory of its own; the unit file by systemd, where it is."""
+    text = text_of(ROOT / "docs" / "deployment.md")
+    blocks = [code for language, code in _BLOCK.findall(text) if language == "python"]
+    assert len(blocks) == 5
+    for number, code in enumerate(blocks):
+        place = tmp_path / str(number)
+        place.mkdir()
+        (place / "program.py").write_text(code)
+        done = subprocess.run(
+            [sys.executable, "program.py"], env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, cwd=place, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+        assert ("[1]" in done.stdout) == ("multiprocessing" in code)
+    unit = next(code for language, code in _BLOCK.findall(text) if language == "ini")
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.read_string(unit)
+    assert parsed["Service"]["KillSignal"] == "SIGTERM"
+    assert parsed["Service"]["KillMode"] == "mixed"
+    if shutil.which("systemd-analyze") is not None:
+        (tmp_path / "orders.service").write_text(unit.replace("python3", sys.executable))
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", str(tmp_path / "orders.service")],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "Unknown" not in checked.stderr, checked.stderr
+
+
+def test_an_asgi_application_stores_as_the_deployment_says(tmp_path: Path) -> None:
+    text = text_of(ROOT / "docs" / "deployment.md")
+    code = next(code for language, code in _BLOCK.findall(text) if language == "python" and "lifespan" in code)
+    names: dict[str, Any] = {}
+    exec(compile(code.replace('"orders")', f"{str(tmp_path / 'orders')!r})", 1), "deployment.md", "exec"), names)
+    app = types.SimpleNamespace()
+
+    async def serve() -> object:
+        async with names["lifespan"](app):
+            return (await names["take_order"](app, b"one")).status.name
+
+    assert asyncio.run(serve()) == "PUT_OK"
+    with mqfast.StoreReader(tmp_path / "orders") as reader:
+        assert reader.get("orders", 0, 0).bodies() == [b"one"]
 
 
 def test_the_settings_table_is_current() -> None:

@@ -96,6 +96,8 @@ cdef extern from "os_door.h" nogil:
         int64_t (*clock_ms)(mq_os *) noexcept nogil
         int64_t (*monotonic_ns)(mq_os *) noexcept nogil
         int (*sync_filesystem)(mq_os *, int fd) noexcept nogil
+        int (*unlock_byte)(mq_os *, int fd) noexcept nogil
+        int (*lock_directory)(mq_os *, int fd, int hold) noexcept nogil
         void *state
         uint64_t tick_hold
     ctypedef struct mq_tick:

@@ -287,9 +287,10 @@ cdef void pass_on(Mutex mutex) noexcept:
 
 @cython.no_gc_clear
 cdef class ByteLock:
-    """A held POSIX record lock on byte 0 of a file; another process, mqfast or Java, cannot take it meanwhile.
+    """A held lock on byte 0 of a file; nobody else, mqfast or Java, in whatever process, can take it meanwhile.
 
-    Closing any other descriptor of the same file in this process drops the lock: nobody else may open the file.
+    It belongs to this open file: other descriptors of the same file may be opened and closed. A forked child has the descriptor too, and must
+    abandon it, else the lock outlives a parent that is killed. Where the kernel only has record locks, no other room may open the file.
     """
     cdef OsDoor door
     cdef int fd
@@ -300,6 +301,12 @@ cdef class ByteLock:
 
     def release(self) -> None:
         """Let go of the lock. Safe to call twice."""
+        if self.fd >= 0:
+            self.door.os.unlock_byte(self.door.os, self.fd)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor of a forked child; the lock stays the parent's."""
         if self.fd >= 0:
             self.door.os.close(self.door.os, self.fd)
             self.fd = -1
@@ -619,9 +626,9 @@ cdef class OsDoor:
         return total, available
 
     def lock_byte(self, path) -> ByteLock:
-        """Take the POSIX record lock on byte 0 of ``path`` (created if missing) without waiting, and write ``lock`` into it.
+        """Lock byte 0 of ``path`` (created if missing) without waiting, and write ``lock`` into it.
 
-        Raises: StoreLocked when another process holds it.
+        Raises: StoreLocked when another process, or another descriptor of this one, holds it.
         """
         cdef ByteLock held = ByteLock.__new__(ByteLock)     # closes the descriptor, whatever fails
         held.door = self
@@ -672,6 +679,18 @@ cdef class OpenDirectory:
             return False
         check(rc, "sync of filesystem", self.path)
         return True
+
+    def lock(self) -> bool:
+        """Lock it as a whole; False when it is locked through another descriptor, of whatever process.
+
+        True as well where the filesystem has no such locks.
+        """
+        return self.door.os.lock_directory(self.door.os, self.fd, 1) != -_errno.EAGAIN
+
+    def unlock(self) -> None:
+        """Let go of the lock, also where a forked child still has the descriptor."""
+        if self.fd >= 0:
+            self.door.os.lock_directory(self.door.os, self.fd, 0)
 
     def close(self) -> None:
         """Let go of it. Safe to call twice."""

@@ -317,6 +317,7 @@ cdef class PutPath:
             offsets = []
             for name in fields[_properties.INNER_MULTI_DISPATCH].split(","):
                 if name.startswith("%LMQ%"):
+                    check_topic(name)       # it becomes a directory
                     light = self.queues.head(name, 0)
                     lights.append(light)
                     offsets.append(str(light.next_offset))

@@ -1,42 +1,74 @@
 """Who may write a store: the ``lock`` file, and the ``abort`` file that says whether the last writer left in order.
 
-The lock is a POSIX record lock on byte 0, so it excludes Java brokers and other processes, but never the own
-process: that is what the registry here is for. No other room may open the ``lock`` file, since closing any
-descriptor of it drops the lock of the whole process. Format: ``mqfast/store/FORMAT.md``.
+The lock is one of an open file description on byte 0, which excludes Java brokers, other processes and other opens of
+this one, whatever path they come by; reading, copying or closing the ``lock`` file elsewhere does not end it. Where the
+kernel has only record locks, which belong to a process, the registry here keeps the process from locking twice; then no
+other room may open the file. The directories of the log are locked as well, with ``flock``: so a removed ``lock`` file
+or another root with the same ``store_path_commit_log`` lets no second writer in. Format: ``mqfast/store/FORMAT.md``.
+
+A forked child closes its copy of the descriptors at once, so that the lock ends with the parent.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from errno import EAGAIN
 from types import TracebackType
 from typing import Final
 from weakref import WeakValueDictionary
 
 from mqfast.errors import StoreLocked
 from mqfast.store._os import Mutex
+from mqfast.store.lock_holder import find_holder
 from mqfast.store.paths import ByteLockHandle, DirectoryHandle, Door
 
 __all__ = ["StoreLock", "abort_exists", "create_abort", "remove_abort"]
 
+_ADVICE: Final = (
+    "a store has one writer at a time. To read beside it use mqfast.StoreReader; to write, send to that process "
+    "or stop it first"
+)
+_ADVICE_HERE: Final = "use that MessageStore, from every thread, or close it first"
+
 
 class _Registry:
-    """Directories of the stores that this process has open, as (device, inode)."""
+    """Directories of the stores and logs that this process has open for writing, as (device, inode)."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        # Record locks are not inherited by a forked child, and another thread may have held the mutex at the fork.
         self.mutex = Mutex()
         self.held: WeakValueDictionary[tuple[int, int], StoreLock] = WeakValueDictionary()
 
+    def before_fork(self) -> None:
+        self.mutex.__enter__()  # so that no lock is being taken, which the child would not know of
+
+    def in_parent(self) -> None:
+        self.mutex.__exit__(None, None, None)
+
+    def in_child(self) -> None:
+        for lock in set(self.held.values()):
+            lock._abandon()
+        self.__init__()  # type: ignore[misc]
+
 
 _registry: Final = _Registry()
-os.register_at_fork(after_in_child=_registry.reset)
+os.register_at_fork(
+    before=_registry.before_fork, after_in_parent=_registry.in_parent, after_in_child=_registry.in_child
+)
 
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def _refusal(door: Door, path: str, store: str) -> StoreLocked:
+    holder = find_holder(door, path, f"{_parent(path)}/abort")
+    if holder is not None and holder.pid == os.getpid():
+        return StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", store)
+    error = StoreLocked(EAGAIN, f"the store is open for writing in {holder or 'another process'}: {_ADVICE}", store)
+    if holder is not None:
+        error.pid, error.command = holder
+    return error
 
 
 class StoreLock:
@@ -45,10 +77,11 @@ class StoreLock:
     Thread: any.
     """
 
-    def __init__(self, key: tuple[int, int], directory: DirectoryHandle, handle: ByteLockHandle) -> None:
-        self._key: Final = key
+    def __init__(self, path: str, key: tuple[int, int], directory: DirectoryHandle, handle: ByteLockHandle) -> None:
+        self._path: Final = path
+        self._keys: Final = [key]
         # Kept open, so that its number cannot become another store's while this one lasts, should somebody remove it.
-        self._directory: Final = directory
+        self._directories: Final = [directory]
         self._handle: ByteLockHandle | None = handle
         self._held: Final = _registry.held
 
@@ -56,18 +89,44 @@ class StoreLock:
     def acquire(cls, door: Door, path: str) -> StoreLock:
         """Lock the store whose lock file is ``path``, without waiting; its directory must exist.
 
-        Raises: StoreLocked when this process or another one has the store open, StorageError.
+        Raises: StoreLocked, which names who has the store open where the system tells; StorageError.
         """
         with _registry.mutex:
-            # Looked up before the file is opened: opening and closing it would drop the lock that is already held.
             # The directory stands for the store, so that neither another spelling of its path nor a deleted lock
-            # file lets a second writer in.
+            # file lets a second writer in; and it is looked up before the file is opened, for the sake of record locks.
             key = door.file_id(_parent(path))
             if key in _registry.held:
-                raise StoreLocked(f"store is already open in this process: {path}")
-            lock = cls(key, door.open_directory(_parent(path)), door.lock_byte(path))
+                raise StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", _parent(path))
+            try:
+                handle = door.lock_byte(path)
+            except StoreLocked:
+                raise _refusal(door, path, _parent(path)) from None
+            lock = cls(path, key, door.open_directory(_parent(path)), handle)
             _registry.held[key] = lock
             return lock
+
+    def cover(self, door: Door, directories: Sequence[str]) -> None:
+        """Lock these log directories as well; those that do not exist yet are made.
+
+        Raises: StoreLocked, StorageError.
+        """
+        with _registry.mutex:
+            for path in directories:
+                door.makedirs(path)
+                key = door.file_id(path)
+                if _registry.held.get(key, self) is not self:
+                    raise StoreLocked(
+                        EAGAIN,
+                        "another store that is open in this process has the same directory for its log: "
+                        "give each store its own store_path_commit_log",
+                        path,
+                    )
+                directory = door.open_directory(path)
+                if not directory.lock():
+                    raise _refusal(door, self._path, path)
+                self._directories.append(directory)
+                self._keys.append(key)
+                self._held[key] = self
 
     def release(self) -> None:
         """Let go of the store. Safe to call twice, and without effect in a forked child: the lock is the parent's."""
@@ -75,9 +134,20 @@ class StoreLock:
         handle = self._handle
         if handle is not None and self._held is _registry.held:
             handle.release()
-            self._held.pop(self._key, None)
-            self._directory.close()
+            for key in self._keys:
+                self._held.pop(key, None)
+            for directory in self._directories:
+                directory.unlock()
+                directory.close()
             self._handle = None
+
+    def _abandon(self) -> None:
+        """In a forked child."""
+        if self._handle is not None:
+            self._handle.abandon()
+            self._handle = None
+        for directory in self._directories:
+            directory.close()
 
     def __enter__(self) -> StoreLock:
         return self

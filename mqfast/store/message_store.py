@@ -29,7 +29,7 @@ from mqfast.errors import (
     StoreNotFound,
     UsageError,
 )
-from mqfast.message import decode_message_id
+from mqfast.message import check_topic_name, decode_message_id
 from mqfast.store import lock as _lock
 from mqfast.store import paths as _paths
 from mqfast.store._commit_log import CommitLog
@@ -129,7 +129,7 @@ class MessageStore(PutPath):
     def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None) -> None:
         door, path = self.door, self.path
         root = config.store_path_root_dir
-        if root is not None and os.path.realpath(root) != os.path.realpath(path):
+        if root is not None and _paths.absolute(root, "store_path_root_dir") != path:
             raise ConfigError(f"store_path_root_dir: expected the path of the store, {path}, found {root}")
         if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
             raise ConfigError("store_path_commit_log: expected one directory, found several")
@@ -158,6 +158,7 @@ class MessageStore(PutPath):
             prefault_window=config.prefault_window_bytes,
         )
         log.set_flag(_SLAVE, config.broker_role == "SLAVE")
+        self._lock.cover(door, self.paths.commit_logs)
         log.load()
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._queues.load()
@@ -415,8 +416,11 @@ class MessageStore(PutPath):
         Returns queues dropped.
 
         A crash before those records are gone may bring the queues back, as in RocketMQ.
+
+        Raises: UsageError for what is no topic name.
         """
         self._check_open()
+        check_topic_name(topic)
         with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
             self._check_open()
             with self._dispatcher.locked(), self._queues.locked():
@@ -722,13 +726,12 @@ def open_store(
     Returns: MessageStore, a context manager.
     Raises: ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
-    try:
-        text = os.path.abspath(os.fspath(path))
-    except TypeError:
-        raise UsageError(f"path: expected a path, found {type(path).__name__}") from None
+    text = _paths.absolute(path)
     if config is None:
         if broker_conf is not None:
-            config = StoreConfig.from_broker_conf(os.fspath(broker_conf), door=door or OsDoor(), **settings)
+            config = StoreConfig.from_broker_conf(
+                _paths.absolute(broker_conf, "broker_conf"), door=door or OsDoor(), **settings
+            )
         else:
             config = StoreConfig.from_kwargs(**settings)
     elif settings or broker_conf is not None:

@@ -1,17 +1,18 @@
 """Every name in the directory of a store, and what the rooms that keep small files ask of the operating system.
 
-Nothing here touches a file by itself: listings go through the door they are given. Tree and names:
-``mqfast/store/FORMAT.md``.
+Nothing here touches a file by itself: listings go through the door they are given, and only the links of a path are
+resolved. Tree and names: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
 
-import os.path
+import os
 import time
 from collections.abc import Sequence
+from errno import ENOENT
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mqfast.errors import CorruptFile
+from mqfast.errors import CorruptFile, StoreNotFound, UsageError
 
 if TYPE_CHECKING:
     from mqfast.store._os import Overwrite
@@ -22,6 +23,7 @@ __all__ = [
     "Door",
     "OffsetFile",
     "StorePaths",
+    "absolute",
     "index_name",
     "list_index_files",
     "list_offset_files",
@@ -38,14 +40,17 @@ _I64_MAX: Final = 2**63 - 1
 
 
 class ByteLockHandle(Protocol):
-    """A held lock; release is safe to call twice."""
+    """A held lock; release is safe to call twice, abandon is what a forked child does with its copy."""
 
     def release(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
 class DirectoryHandle(Protocol):
     """A directory that is kept open; close is safe to call twice."""
 
+    def lock(self) -> bool: ...
+    def unlock(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -78,10 +83,35 @@ class OffsetFile(NamedTuple):
     path: str
 
 
+def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: str = "path") -> str:
+    """The path from the root of the file system, links resolved: no later chdir and no link that is set anew moves it.
+
+    Args: what: its name in errors.
+    Raises: UsageError for what is no path; StoreNotFound where the working directory was removed.
+    """
+    try:
+        text = os.fsdecode(path)
+        os.fsencode(text)
+    except TypeError:
+        raise UsageError(f"{what}: expected a path, found {type(path).__name__}") from None
+    except ValueError:
+        raise UsageError(f"{what}: expected a path that the file system can encode, found {path!r}") from None
+    if not text:
+        raise UsageError(f'{what}: expected the path of a directory, found an empty one (the working directory is ".")')
+    if "\0" in text:
+        raise UsageError(f"{what}: expected a path without NUL characters, found {text!r}")
+    try:
+        return os.path.realpath(text)
+    except FileNotFoundError:
+        raise StoreNotFound(ENOENT, f"{what}: relative, and the working directory was removed", text) from None
+
+
 class StorePaths:
     """The places of one store below its root.
 
-    ``commit_logs`` are the writable log directories, ``read_only_commit_logs`` those that get no new files.
+    ``commit_logs`` are the writable log directories, ``read_only_commit_logs`` those that get no new files. Every one
+    is made absolute here, once.
+    Raises: UsageError.
     """
 
     __slots__ = (
@@ -107,11 +137,21 @@ class StorePaths:
         "topics",
     )
 
-    def __init__(self, root: str, commit_logs: Sequence[str] = (), read_only_commit_logs: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        commit_logs: Sequence[str] = (),
+        read_only_commit_logs: Sequence[str] = (),
+    ) -> None:
         join = os.path.join
-        self.root: Final = root
-        self.commit_logs: Final = tuple(commit_logs) or (join(root, "commitlog"),)
-        self.read_only_commit_logs: Final = tuple(read_only_commit_logs)
+        self.root: Final = absolute(path)
+        root = self.root
+        self.commit_logs: Final = tuple(absolute(log, "store_path_commit_log") for log in commit_logs) or (
+            join(root, "commitlog"),
+        )
+        self.read_only_commit_logs: Final = tuple(
+            absolute(log, "read_only_commit_log_store_paths") for log in read_only_commit_logs
+        )
         self.consume_queue: Final = join(root, "consumequeue")
         self.consume_queue_ext: Final = join(root, "consumequeue_ext")
         self.batch_consume_queue: Final = join(root, "batchconsumequeue")

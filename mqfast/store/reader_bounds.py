@@ -82,7 +82,7 @@ class ReaderBounds:
         if config is not None:
             directories = directories or config.commit_log_dirs
             read_only = config.read_only_commit_log_dirs
-        self.paths: Final = StorePaths(os.fspath(path), directories, read_only)
+        self.paths: Final = StorePaths(path, directories, read_only)
         check_is_store(self._door, self.paths)
         self._lock = Mutex()
         self._closed = False

@@ -32,7 +32,15 @@ from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.lock import StoreLock, create_abort
 from mqfast.store.metadata import ConfigFile, DelayOffsetTable, TopicTable
-from mqfast.store.paths import OffsetFile, StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
+from mqfast.store.paths import (
+    OffsetFile,
+    StorePaths,
+    absolute,
+    list_index_files,
+    list_offset_files,
+    list_queues,
+    queue_dir,
+)
 from mqfast.store.reader_bounds import check_is_store
 from mqfast.store.timer_files import Finding, TimerFiles
 
@@ -665,7 +673,7 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
 
 def _paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
     dirs = config.commit_log_dirs if config is not None else ()
-    paths = StorePaths(os.fspath(path), dirs, config.read_only_commit_log_dirs if config is not None else ())
+    paths = StorePaths(path, dirs, config.read_only_commit_log_dirs if config is not None else ())
     check_is_store(door, paths)
     return paths
 
@@ -897,10 +905,11 @@ def repair(
     used = door if door is not None else REAL
     paths = _paths(used, path, config)
     name = time.strftime("repair-%Y%m%d-%H%M%S", time.gmtime(used.now_ms() // 1000))
-    target = os.path.abspath(os.fspath(keep) if keep is not None else os.path.join(paths.root, name))
+    target = absolute(keep, "keep") if keep is not None else os.path.join(paths.root, name)
     while keep is None and used.exists(target):
         target += "+"
-    with StoreLock.acquire(used, paths.lock):
+    with StoreLock.acquire(used, paths.lock) as lock:
+        lock.cover(used, paths.commit_logs)
         run = _verify(used, paths, config, True, None, 2)
         work = _Repair(used, paths, run, target, dry_run)
         work.carry_out()

@@ -56,6 +56,8 @@ enum kind {
     K_CLOCK_MS,
     K_MONOTONIC_NS,
     K_SYNC_FILESYSTEM,
+    K_UNLOCK_BYTE,
+    K_LOCK_DIRECTORY,
     KINDS
 };
 
@@ -681,6 +683,16 @@ static int sim_lock_byte(mq_os *os, int fd) {
     return leave(s, s->real->lock_byte(s->real, fd));
 }
 
+static int sim_unlock_byte(mq_os *os, int fd) {
+    ENTER(K_UNLOCK_BYTE);
+    return leave(s, s->real->unlock_byte(s->real, fd));
+}
+
+static int sim_lock_directory(mq_os *os, int fd, int hold) {
+    ENTER(K_LOCK_DIRECTORY);
+    return leave(s, s->real->lock_directory(s->real, fd, hold));
+}
+
 static int64_t sim_clock_ms(mq_os *os) {
     sim *s = os->state;
     enter(s, K_CLOCK_MS);
@@ -737,6 +749,8 @@ sim *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks) 
                      sim_clock_ms,
                      sim_monotonic_ns,
                      sim_sync_filesystem,
+                     sim_unlock_byte,
+                     sim_lock_directory,
                      s,
                      0};
     return s;

@@ -31,7 +31,7 @@ KINDS: Final = {
     for number, name in enumerate(
         """open close fallocate ftruncate fstat stat mmap munmap madvise mlock munlock msync seek_data pread pwrite
         fdatasync fsync rename unlink mkdir rmdir sync_directory statvfs lock_byte clock_ms monotonic_ns
-        sync_filesystem""".split()  # noqa: SIM905
+        sync_filesystem unlock_byte lock_directory""".split()  # noqa: SIM905
     )
 }
 # A fault that reads or writes half of what was asked.

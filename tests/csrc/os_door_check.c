@@ -121,7 +121,8 @@ static void failures(mq_os *os) {
     WANT(os->rmdir(os, "none") == -ENOENT);
     WANT(os->sync_directory(os, "none") == -ENOENT);
     WANT(os->statvfs(os, "none", &total, &available) == -ENOENT);
-    WANT(os->lock_byte(os, -1) == -EBADF);
+    WANT(os->lock_byte(os, -1) == -EBADF && os->unlock_byte(os, -1) == -EBADF);
+    WANT(os->lock_directory(os, -1, 1) == -EBADF);
     WANT(os->sync_filesystem(os, -1) < 0);
 }
 
@@ -178,6 +179,14 @@ static void successes(mq_os *os) {
     }
     int status = 1;
     WANT(waitpid(child, &status, 0) == child && status == 0);
+    int second = os->open(os, "d/f", MQ_OPEN_WRITE);
+    int again = os->lock_byte(os, second); /* 0: this kernel has only record locks, which are the process's */
+    WANT(again == -EAGAIN || again == 0);
+    WANT(os->unlock_byte(os, fd) == 0 && os->lock_byte(os, second) == 0 && os->close(os, second) == 0);
+    int directory = os->open(os, "d", MQ_OPEN_READ), same = os->open(os, "d", MQ_OPEN_READ);
+    WANT(os->lock_directory(os, directory, 1) == 0 && os->lock_directory(os, same, 1) == -EAGAIN);
+    WANT(os->lock_directory(os, directory, 0) == 0 && os->lock_directory(os, same, 1) == 0);
+    WANT(os->close(os, directory) == 0 && os->close(os, same) == 0);
     WANT(os->close(os, os->open(os, "d/f", MQ_OPEN_WRITE | MQ_OPEN_TRUNCATE)) == 0);
     WANT(os->fstat(os, fd, &st) == 0 && st.bytes == 0);
     WANT(os->rename(os, "d/f", "d/g") == 0 && os->unlink(os, "d/g") == 0);
@@ -203,6 +212,8 @@ static void interruptions(mq_os *os) {
     WANT(os->lock_byte(os, fd) == -EAGAIN);
     fcntl_fails.times = 1, fcntl_fails.error = ENOLCK;
     WANT(os->lock_byte(os, fd) == -ENOLCK);
+    fcntl_fails.times = 1, fcntl_fails.error = EINVAL; /* a kernel that has only record locks */
+    WANT(os->lock_byte(os, fd) == 0);
     WANT(os->close(os, fd) == 0 && os->unlink(os, "f") == 0);
     fsync_fails.times = 1, fsync_fails.error = EINVAL; /* a filesystem whose directories need no sync */
     WANT(os->sync_directory(os, ".") == 0 && fsync_fails.times == 0);

@@ -1505,8 +1505,8 @@ MUTANTS: Final = (
     Mutant(
         "lock-not-taken",
         _DOOR,
-        "    if (fcntl(fd, F_SETLK, &range) == 0) return 0;\n",
-        "    if (fcntl(fd, F_GETLK, &range) == 0) return 0;\n",
+        "    rc = fcntl(fd, F_OFD_SETLK, &range);\n",
+        "    rc = fcntl(fd, F_OFD_GETLK, &range);\n",
         "two processes that write one store destroy it",
         ("test_the_lock_keeps_other_processes_out",),
     ),
