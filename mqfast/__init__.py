@@ -25,25 +25,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mqfast import errors
-from mqfast.config import StoreConfig
-from mqfast.message import Message
+from mqfast.config import Setting, StoreConfig
+from mqfast.message import Bodies, Body, Keys, Message, MessageId, Properties, PutOptions, SysFlag
+from mqfast.store._put import Producer
+from mqfast.store._put_result import BatchResult, PutResult, Ticket
+from mqfast.store._read import GetResult
+from mqfast.store._record import StoredMessage
+from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.message_store import MessageStore
 from mqfast.store.message_store import open_store as open
+from mqfast.store.recovery import RecoveryReport
 from mqfast.store.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
 
 if TYPE_CHECKING:
-    from mqfast.store.reader import StoreReader
-    from mqfast.store.verify import repair, verify
+    from mqfast.store._gather import RecordColumns
+    from mqfast.store._tail import LogTail
+    from mqfast.store.reader import LogScan, ReadResult, StoreReader
+    from mqfast.store.reader_bounds import QueueRange
+    from mqfast.store.verify import Damage, RepairReport, Report, Severity, repair, verify
 
 __all__ = [
+    "BatchResult",
+    "Bodies",
+    "Body",
     "BoundaryType",
+    "Consumer",
+    "Damage",
     "GetMessageStatus",
+    "GetResult",
+    "Keys",
+    "LogScan",
+    "LogTail",
     "Message",
+    "MessageId",
     "MessageStore",
+    "OffsetReset",
+    "Producer",
+    "Properties",
     "PutMessageStatus",
+    "PutOptions",
+    "PutResult",
+    "QueueRange",
+    "ReadResult",
+    "RecordColumns",
+    "RecoveryReport",
+    "RepairReport",
+    "Report",
+    "Setting",
+    "Severity",
     "StoreConfig",
     "StoreReader",
     "StoreState",
+    "StoredMessage",
+    "SysFlag",
+    "Ticket",
     "__version__",
     "errors",
     "open",
@@ -53,10 +88,28 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LATER = {"StoreReader": "mqfast.store.reader", "repair": "mqfast.store.verify", "verify": "mqfast.store.verify"}
+# What only some programs need is imported when it is asked for.
+_LATER = {
+    "Damage": "mqfast.store.verify",
+    "LogScan": "mqfast.store.reader",
+    "LogTail": "mqfast.store._tail",
+    "QueueRange": "mqfast.store.reader_bounds",
+    "ReadResult": "mqfast.store.reader",
+    "RecordColumns": "mqfast.store._gather",
+    "RepairReport": "mqfast.store.verify",
+    "Report": "mqfast.store.verify",
+    "Severity": "mqfast.store.verify",
+    "StoreReader": "mqfast.store.reader",
+    "repair": "mqfast.store.verify",
+    "verify": "mqfast.store.verify",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'mqfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

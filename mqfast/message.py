@@ -9,14 +9,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypedDict
 
 from mqfast import properties as _properties
 from mqfast.errors import MessageIllegal, OffsetError, PropertiesTooLong, TopicTooLong, UsageError
 
 __all__ = [
+    "Bodies",
+    "Body",
+    "Keys",
     "Message",
     "MessageId",
+    "Properties",
+    "PutOptions",
     "SysFlag",
     "broker_accepts_topic",
     "check_topic",
@@ -36,6 +41,40 @@ DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
 # A topic becomes a directory name, and '@' separates topic and group in consumerOffset.json.
 _BROKER_CHARACTERS: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class _Buffer(Protocol):  # collections.abc.Buffer of Python 3.12
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class _ArrowArray(Protocol):
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+
+class _ArrowStream(Protocol):
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+# What a body may be: bytes or whatever else has the buffer protocol; a text has to be encoded by the caller.
+Body: TypeAlias = _Buffer
+# Many bodies: bytes-like objects, the rows of an array (buffer protocol), or an Arrow column of binary or text.
+Bodies: TypeAlias = Iterable[_Buffer] | _Buffer | _ArrowArray | _ArrowStream
+Keys: TypeAlias = str | Iterable[str]
+# A mapping, or the ready property string of a record.
+Properties: TypeAlias = Mapping[str, str | int | bool | None] | bytes
+
+
+class PutOptions(TypedDict, total=False):
+    """The rare fields of a message, as ``put``, ``put_nowait`` and ``aput`` take them by keyword; see Message."""
+
+    flag: int
+    sys_flag: int
+    born_timestamp: int | None
+    born_host: str | bytes | None
+    store_host: str | bytes | None
+    reconsume_times: int
+    prepared_transaction_offset: int
+    wait_store_ok: bool
 
 
 class SysFlag:
@@ -284,11 +323,11 @@ class Message:
     """
 
     topic: str
-    body: bytes | bytearray | memoryview
+    body: Body
     queue_id: int = 0
     tags: str | None = None
-    keys: str | Iterable[str] | None = None
-    properties: Mapping[str, str | int | bool | None] | bytes | None = None
+    keys: Keys | None = None
+    properties: Properties | None = None
     flag: int = 0
     sys_flag: int = 0
     born_timestamp: int | None = None

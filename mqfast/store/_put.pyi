@@ -1,18 +1,14 @@
 """Types of _put.pyx; what each part does is described there."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Unpack, final
 
 from mqfast.config import StoreConfig
-from mqfast.message import Message
+from mqfast.message import Bodies, Body, Keys, Message, Properties, PutOptions
 from mqfast.store._commit_log import CommitLog
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable
 from mqfast.store._dispatch import Dispatcher
 from mqfast.store._put_result import BatchResult, PutResult, Ticket
-
-_Body = bytes | bytearray | memoryview | Any  # anything with the buffer protocol
-_Bodies = Iterable[_Body] | Any  # or an array of rows, or an Arrow array or stream
-_Properties = Mapping[str, str | int | bool | None] | bytes
 
 class PutPath:
     @property
@@ -35,11 +31,11 @@ class PutPath:
     def put(
         self,
         topic: str,
-        body: _Body,
+        body: Body,
         queue_id: int = 0,
         tags: str | None = None,
-        keys: str | Iterable[str] | None = None,
-        properties: _Properties | None = None,
+        keys: Keys | None = None,
+        properties: Properties | None = None,
         *,
         flag: int = 0,
         sys_flag: int = 0,
@@ -54,18 +50,19 @@ class PutPath:
     def put_nowait(
         self,
         topic: str,
-        body: _Body,
+        body: Body,
         queue_id: int = 0,
         tags: str | None = None,
-        keys: str | Iterable[str] | None = None,
-        properties: _Properties | None = None,
-        **options: Any,
+        keys: Keys | None = None,
+        properties: Properties | None = None,
+        **options: Unpack[PutOptions],
     ) -> Ticket: ...
-    def put_many(self, topic: str, bodies: _Bodies, queue_id: int = 0, tags: str | None = None) -> BatchResult: ...
+    def put_many(self, topic: str, bodies: Bodies, queue_id: int = 0, tags: str | None = None) -> BatchResult: ...
     def put_batch(self, messages: Iterable[Message]) -> BatchResult: ...
 
 @final
 class Producer:
+    def __reduce__(self) -> NoReturn: ...
     def __init__(self, store: PutPath, topic: str, queue_id: int = 0, tags: str | None = None) -> None: ...
     @property
     def store(self) -> PutPath: ...
@@ -77,5 +74,5 @@ class Producer:
     def queue(self) -> ConsumeQueue: ...
     @property
     def queue_id(self) -> int: ...
-    def put(self, body: _Body, key: str | None = None, /) -> PutResult: ...
-    def put_many(self, bodies: _Bodies) -> BatchResult: ...
+    def put(self, body: Body, key: str | None = None, /) -> PutResult: ...
+    def put_many(self, bodies: Bodies) -> BatchResult: ...

@@ -726,6 +726,9 @@ cdef class Producer:
         return 0
 
     @cython.binding(False)
+    def __reduce__(self):
+        raise TypeError("a Producer cannot be pickled: it belongs to its store, which one process writes")
+
     def put(self, body, key=None, /):
         """Store one message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
         cdef Appended out

@@ -5,7 +5,8 @@ first (_put.pyx) and then only assigns; message ids and the results of a batch a
 """
 
 cimport cython
-from cpython.mem cimport PyMem_Free
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t, int64_t
 from mqfast.store._append cimport Appended
 from mqfast.store._os cimport Mutex, give, take
 
@@ -44,6 +45,9 @@ cdef class PutResult:
         r.outcome = status
         r.host = self.host
         return r
+
+    def __reduce__(self):
+        return load_result, (self.physical_offset, self.queue_offset, self.store_timestamp, self.size, self.outcome, self.host)
 
     def __repr__(self):
         return (f"<PutResult {self.status.name} physical_offset={self.physical_offset} queue_offset={self.queue_offset}"
@@ -84,8 +88,41 @@ cdef class BatchResult:
         """Offset message ids, joined by commas, as RocketMQ answers a batch."""
         return ",".join(self[i].message_id for i in range(self.count))
 
+    def __reduce__(self):
+        cdef Py_ssize_t i
+        items = [(self.items[i].physical_offset, self.items[i].queue_offset, self.items[i].store_timestamp, self.items[i].size)
+                 for i in range(self.count)]
+        return load_batch, (items, self.outcome, self.host)
+
     def __repr__(self):
         return f"<BatchResult {self.status.name} {self.count} messages>"
+
+
+def load_result(int64_t physical_offset, int64_t queue_offset, int64_t store_timestamp, int32_t size, int outcome, bytes host) -> PutResult:
+    """A pickled result."""
+    cdef PutResult r = PutResult.__new__(PutResult)
+    r.physical_offset = physical_offset
+    r.queue_offset = queue_offset
+    r.store_timestamp = store_timestamp
+    r.size = size
+    r.outcome = STATUS[outcome]
+    r.host = host
+    return r
+
+
+def load_batch(list items not None, int outcome, bytes host) -> BatchResult:
+    """A pickled result of a batch."""
+    cdef BatchResult r = BatchResult.__new__(BatchResult)
+    cdef Py_ssize_t i
+    r.outcome = STATUS[outcome]
+    r.host = host
+    r.items = <Appended *> PyMem_Malloc(max(len(items), 1) * sizeof(Appended))
+    if r.items == NULL:
+        raise MemoryError
+    for i in range(len(items)):
+        r.items[i].physical_offset, r.items[i].queue_offset, r.items[i].store_timestamp, r.items[i].size = items[i]
+    r.count = len(items)
+    return r
 
 
 class Ticket:
@@ -134,6 +171,9 @@ class Ticket:
         finally:
             give(self._lock)
         callback(self)
+
+    def __reduce__(self):
+        raise TypeError("a Ticket cannot be pickled: it waits for its store; wait for it, then pickle its result")
 
     @property
     def error(self):

@@ -1,7 +1,7 @@
 """Types of _read.pyx; what each part does is described there."""
 
 from collections.abc import Iterator
-from typing import Any, final, overload
+from typing import Any, NoReturn, final, overload
 
 from mqfast.store._put import PutPath
 from mqfast.store._record import StoredMessage
@@ -9,6 +9,7 @@ from mqfast.store.results import GetMessageStatus
 
 @final
 class GetResult:
+    def __reduce__(self) -> NoReturn: ...
     @property
     def status(self) -> GetMessageStatus: ...
     @property

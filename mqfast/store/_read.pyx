@@ -77,6 +77,9 @@ cdef class GetResult:
     def __dealloc__(self):
         PyMem_Free(self.hits)
 
+    def __reduce__(self):
+        raise TypeError("a GetResult cannot be pickled: it holds mappings of the store's files; pickle its messages, list(result)")
+
     cdef int add(self, const uint8_t *record, int64_t queue_offset) except -1:
         cdef Hit *grown
         if self.count == self.room:

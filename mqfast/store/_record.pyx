@@ -526,6 +526,9 @@ cdef class StoredMessage:
         """The whole record as it stands in the log."""
         return (<const char *> self.p)[:mq_get32(self.p)]
 
+    def __reduce__(self):
+        return load_message, (self.to_bytes(), self.queue_position)
+
     def __repr__(self):
         return (f"<StoredMessage {self.topic}/{self.queue_id}@{self.queue_offset} physical_offset={self.physical_offset}"
                 f" size={self.size}>")
@@ -549,6 +552,14 @@ def decode_record(data, offset=0) -> StoredMessage:
     if not check_crc(p, &r, False):
         raise CorruptFile("body CRC differs", offset=offset, expected=r.body_crc, found=crc31(r.body, r.body_bytes))
     return make_message(held, p, -1)
+
+
+def load_message(bytes record not None, int64_t queue_position) -> StoredMessage:
+    """A pickled message: a copy of its record, and its place in the queue that it was read through (-1: none)."""
+    cdef Record r
+    if parse_record(<const uint8_t *> PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record), &r) != REC_OK:
+        raise CorruptFile("the pickled message is damaged", expected="a whole record", found=f"{len(record)} bytes")
+    return make_message(record, <const uint8_t *> PyBytes_AS_STRING(record), queue_position)
 
 
 def java_hash(str text) -> int:

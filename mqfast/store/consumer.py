@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from operator import index
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from mqfast.errors import OffsetMoved, UsageError
 from mqfast.store.results import GetMessageStatus
@@ -274,6 +274,9 @@ class Consumer:
                 at = self._first_position(queue_id)
             total += max(0, self._store.max_offset(self.topic, queue_id) - at)
         return total
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Consumer cannot be pickled: it belongs to its store; send its messages, which can")
 
     def __repr__(self) -> str:
         return f"<Consumer of group {self.group!r}, topic {self.topic!r}>"

@@ -58,7 +58,9 @@ from mqfast.store.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn, Unpack
 
+    from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.store._commit_log import Bell
     from mqfast.store._put_result import PutResult
     from mqfast.store._record import StoredMessage
@@ -391,7 +393,14 @@ class MessageStore(PutPath):
     # --- write: put, put_many, put_batch, put_nowait and producer come from PutPath ---
 
     async def aput(
-        self, topic: str, body: Any, queue_id: int = 0, tags: str | None = None, keys: Any = None, **options: Any
+        self,
+        topic: str,
+        body: Body,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: Keys | None = None,
+        properties: Properties | None = None,
+        **options: Unpack[PutOptions],
     ) -> PutResult:
         """Store one message; with sync flush await its durability without blocking the event loop.
 
@@ -399,7 +408,7 @@ class MessageStore(PutPath):
         """
         from mqfast.aio import settled
 
-        return await settled(self.put_nowait(topic, body, queue_id, tags, keys, **options), self.config)
+        return await settled(self.put_nowait(topic, body, queue_id, tags, keys, properties, **options), self.config)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Make everything put so far durable. Returns: False at the timeout (seconds). Raises: FlushError,
@@ -628,6 +637,11 @@ class MessageStore(PutPath):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a MessageStore cannot be pickled: one process writes a store; another one opens mqfast.StoreReader(path)"
+        )
 
     def __repr__(self) -> str:
         return f"<MessageStore {self.path} {self.state}>"

@@ -1,0 +1,121 @@
+"""What users hold in their hands: public names, completion, types that catch a typo, results that pickle or say why."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mqfast
+
+
+def test_every_public_name_is_there_and_in_dir() -> None:
+    listed = dir(mqfast)
+    for name in mqfast.__all__:
+        assert getattr(mqfast, name) is not None
+        assert name in listed
+    assert len(set(mqfast.__all__)) == len(mqfast.__all__)
+
+
+def test_the_type_of_everything_that_a_call_returns_has_a_public_name(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store") as store:
+        returned = [
+            store,
+            store.put("t", b"x"),
+            store.put_many("t", [b"y"]),
+            store.put_nowait("t", b"z"),
+            store.producer("t"),
+            store.consumer("g", "t"),
+            store.get("t", 0, 0),
+            store.get("t", 0, 0)[0],
+            store.recovery,
+            store.state,
+            store.config,
+            store.config.describe()[0],
+            store.put("t", b"x").status,
+            store.get("t", 0, 0).status,
+        ]
+    with mqfast.StoreReader(tmp_path / "store") as reader:
+        returned += [reader, reader.get("t", 0, 0), reader.queues()[0], reader.scan(), reader.tail("t")]
+    returned += [mqfast.verify(tmp_path / "store"), mqfast.repair(tmp_path / "store")]
+    for value in returned:
+        assert getattr(mqfast, type(value).__name__) is type(value), type(value)
+
+
+def test_messages_and_results_pickle(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store") as store:
+        put = store.put("t", b"body", tags="a", keys="k", properties={"p": "v"})
+        batch = store.put_many("t", [b"one", b"two"])
+        found = store.get("t", 0, 0)
+    same_put, same_batch, messages = pickle.loads(pickle.dumps((put, batch, list(found))))
+    assert (same_put.status, same_put.message_id, same_put.store_timestamp) == (
+        put.status,
+        put.message_id,
+        put.store_timestamp,
+    )
+    assert (same_batch.status, same_batch.message_id, len(same_batch)) == (batch.status, batch.message_id, 2)
+    for before, after in zip(found, messages, strict=True):
+        assert after.to_bytes() == before.to_bytes()
+        assert (after.topic, after.queue_offset, bytes(after.body)) == (
+            before.topic,
+            before.queue_offset,
+            bytes(before.body),
+        )
+    assert messages[0].properties == found[0].properties
+
+
+@pytest.mark.parametrize(
+    ("take", "hint"),
+    [
+        (lambda store: store, "StoreReader"),
+        (lambda store: store.get("t", 0, 0), r"list\(result\)"),
+        (lambda store: store.put_nowait("t", b"x"), "wait for it"),
+        (lambda store: store.producer("t"), "one process writes"),
+        (lambda store: store.consumer("g", "t"), "messages"),
+    ],
+    ids=["store", "result of a get", "ticket", "producer", "consumer"],
+)
+def test_what_does_not_pickle_says_why(
+    tmp_path: Path, take: Callable[[mqfast.MessageStore], object], hint: str
+) -> None:
+    with mqfast.open(tmp_path / "store") as store:
+        value = take(store)
+        with pytest.raises(TypeError, match=hint):
+            pickle.dumps(value)
+
+
+TYPED = """
+import mqfast
+store = mqfast.open("x")
+store.put("t", b"x", tags="a", keys=["k"], properties={"p": "v"})
+store.put_many("t", [b"x", memoryview(b"y")])
+ticket: mqfast.Ticket = store.put_nowait("t", bytearray(b"x"), born_timestamp=5)
+message: mqfast.StoredMessage = store.get("t", 0, 0)[0]
+message.bdoy
+store.put("t", "a text")
+store.put("t", 5)
+store.put_many("t", ["a text"])
+store.put_nowait("t", b"x", born_tmestamp=5)
+store.consumer("g", "t", offset_reset="earlist")
+mqfast.Message("t", None)
+"""
+
+
+def test_a_type_checker_finds_typos(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "typed.py"
+    program.write_text(TYPED)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--no-incremental", str(program)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"MYPYPATH": str(Path(mqfast.__file__).parents[1]), "PATH": ""},
+    )
+    lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if "typed.py" in line and "error:" in line]
+    first = TYPED.splitlines().index("message.bdoy") + 1
+    assert lines == list(range(first, len(TYPED.splitlines()) + 1)), done.stdout + done.stderr
