@@ -9,13 +9,14 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 
-__all__ = ["STORE_VARIABLE", "Commands", "Parser", "name_value", "subcommands", "text_or_regex", "time_ms", "whole"]
+__all__ = ["STORE_VARIABLE", "Commands", "Parser", "name_value", "subcommands", "tag_expression", "time_ms", "whole"]
 
 STORE_VARIABLE: Final = "MQFAST_STORE"
 """Environment variable that names the store where a command line does not."""
@@ -119,18 +120,46 @@ def name_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def text_or_regex(text: str) -> re.Pattern[bytes]:
-    """What ``--grep`` looks for: a text as it is, or a regular expression between slashes (``/.../``, ``/.../i``)."""
-    pattern, flags = re.escape(text), 0
-    found = re.fullmatch(r"/(.+)/(i?)", text, re.DOTALL)
-    if found is not None:
-        pattern, flags = found[1], re.IGNORECASE if found[2] else 0
+def regex(text: str) -> re.Pattern[bytes]:
+    """A regular expression over the bytes of a body; a text of letters and digits stands for itself."""
     try:
-        return re.compile(os.fsencode(pattern), flags)
+        return re.compile(os.fsencode(text))
     except re.error as error:
         raise argparse.ArgumentTypeError(
-            f"expected a regular expression between slashes, found {text!r} ({error})"
+            f"expected a regular expression, found {text!r} ({error}); give a text as it is by --grep-text"
         ) from None
+
+
+def plain_text(text: str) -> re.Pattern[bytes]:
+    """A text as it is, to be looked for in the bytes of a body."""
+    return re.compile(re.escape(os.fsencode(text)))
+
+
+def tag_expression(text: str) -> str:
+    """``A || B``, which RocketMQ takes a message's one tag to be one of."""
+    if "&&" in text:
+        raise argparse.ArgumentTypeError(
+            f"expected tags joined by ||, found {text!r}: a message has one tag, so no message has two (see --grep)"
+        )
+    if re.search(r"(?<!\|)\|(?!\|)", text):
+        raise argparse.ArgumentTypeError(f"expected tags joined by || ('A || B'), found {text!r}")
+    return text
+
+
+_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\"}
+
+
+def separator(text: str) -> bytes:
+    r"""Bytes of a text with the escapes ``\n``, ``\r``, ``\t``, ``\0``, ``\\`` and ``\xNN``."""
+
+    def escape(found: re.Match[bytes]) -> bytes:
+        if found[1]:
+            return bytes.fromhex(found[1].decode())
+        if found[2] not in _ESCAPES:
+            raise argparse.ArgumentTypeError(rf"expected \n, \r, \t, \0, \\ or \xNN as escapes, found {text!r}")
+        return _ESCAPES[found[2]]
+
+    return re.sub(rb"\\(?:x([0-9a-fA-F]{2})|(.|$))", escape, os.fsencode(text), flags=re.DOTALL)
 
 
 # argparse names the function in its message.
@@ -169,9 +198,28 @@ class Commands:
         )
         self.body.add_argument(
             "--separator",
+            type=separator,
             metavar="TEXT",
-            default="\\n",
-            help=r"with --body raw, what follows each body: text with \n, \t, \0, \xNN, or '' (default: \n)",
+            help=r"what follows each body of --body raw: text with \n, \t, \0, \xNN (default: \n, and nothing for get)",
+        )
+        self.body.add_argument("--sha256", action="store_true", help="tell the SHA-256 of each body as well")
+        self.times = Parser(add_help=False)
+        zone = time.strftime("%Z")
+        self.times.add_argument(
+            "--begin",
+            type=time_ms,
+            metavar="TIME",
+            help="earliest store time: ms since the epoch, or ISO 8601 as 2026-01-31T12:00, which is local time "
+            f"({zone}) unless it ends with a zone as +00:00",
+        )
+        self.times.add_argument("--end", type=time_ms, metavar="TIME", help="latest store time, itself included")
+        self.grep = Parser(add_help=False)
+        what = self.grep.add_mutually_exclusive_group()
+        what.add_argument(
+            "--grep", type=regex, metavar="REGEX", help="only messages in whose body, unpacked, this matches"
+        )
+        what.add_argument(
+            "--grep-text", dest="grep", type=plain_text, metavar="TEXT", help="the same for a text as it is"
         )
 
     def add(

@@ -6,20 +6,24 @@ All of them use StoreReader: no lock, no thread, not one byte changed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import struct
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.cli.arguments import Commands, time_ms, whole
+from mqfast.cli.arguments import Commands, tag_expression, whole
 from mqfast.cli.exit_codes import ExitCode
-from mqfast.cli.output import Output, time_text, visible
-from mqfast.cli.rows import record_row, show
-from mqfast.cli.stores import config_of, known_topic, reader_of
-from mqfast.errors import OffsetError, UsageError
+from mqfast.cli.output import Output, time_text
+from mqfast.cli.rows import Printer, columns_of
+from mqfast.cli.stores import config_of, known_queues, lists_of, missing_topic, reader_of, tags_of
+from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
+    from mqfast.store._gather import Gather
     from mqfast.store._record import StoredMessage
+    from mqfast.store.reader import QueueRange, StoreReader
 
 __all__ = ["add_commands"]
 
@@ -30,15 +34,22 @@ _DAMAGE: Final = {
     "crc": "the content of the record does not agree with its CRC",
     "gap": "a log file is missing",
 }
+_FILLER_SIZE: Final = 0x7FFFFFFF  # of a unit that stands for no message
+_TAGS: Final = "only messages with one of these tags: 'A || B'"
 
 
 def add_commands(commands: Commands) -> None:
     """Every command that only reads."""
-    commands.add(ls, "list topics and queues with their offsets")
+    names = commands.add(ls, "list topics and queues with their offsets")
+    names.add_argument(
+        "--sizes", action="store_true", help="tell also the bytes of each queue's messages, and of its own files"
+    )
     commands.add(stat, "tell sizes, file counts, checkpoint, need of recovery, and settings")
 
-    some = commands.add(cat, "print messages of a topic", commands.body)
-    some.add_argument("topic", metavar="TOPIC")
+    some = commands.add(
+        cat, "print messages of topics", commands.body, commands.times, commands.grep, more="Queue after queue."
+    )
+    some.add_argument("topics", metavar="TOPIC", nargs="+")
     some.add_argument("--queue", type=whole, metavar="N", help="only this queue (default: all, one after the other)")
     some.add_argument(
         "--offset",
@@ -49,62 +60,113 @@ def add_commands(commands: Commands) -> None:
     some.add_argument(
         "--count", type=whole, default=32, metavar="N", help="most messages of each queue, 0: all (default: 32)"
     )
-    some.add_argument("--tags", metavar="EXPRESSION", help="only messages with these tags: 'A || B'")
+    some.add_argument("--tags", type=tag_expression, metavar="EXPRESSION", help=_TAGS)
 
-    follow = commands.add(tail, "print messages as they are written", commands.body, more="Until it is interrupted.")
-    follow.add_argument("topic", metavar="TOPIC", nargs="?", help="only this topic (default: every record of the log)")
-    follow.add_argument("--queue", type=whole, metavar="N", help="only this queue of the topic")
-    follow.add_argument("--tags", metavar="EXPRESSION", help="only messages with these tags: 'A || B'")
+    follow = commands.add(
+        tail, "print messages as they are written", commands.body, commands.grep, more="Until it is interrupted."
+    )
+    follow.add_argument("topics", metavar="TOPIC", nargs="*", help="only these (default: every record of the log)")
+    follow.add_argument("--queue", type=whole, metavar="N", help="only this queue of the topics")
+    follow.add_argument("--tags", type=tag_expression, metavar="EXPRESSION", help=_TAGS)
     follow.add_argument(
-        "--from", dest="begin", type=whole, metavar="N", help="physical offset of a record (default: the log's end)"
+        "--from", dest="start", type=whole, metavar="N", help="physical offset of a record (default: the log's end)"
     )
     follow.add_argument("--count", type=whole, default=0, metavar="N", help="stop after so many messages")
     follow.add_argument("--seconds", type=float, metavar="S", help="stop when nothing was written for so long")
 
     one = commands.add(get, "print one message", commands.body)
-    one.add_argument("where", metavar="WHERE", help="physical offset, offset message id, or TOPIC/QUEUE/OFFSET")
+    one.add_argument(
+        "where",
+        metavar="WHERE",
+        help="physical offset, offset message id, TOPIC/QUEUE/OFFSET, or the unique key of a message of any topic",
+    )
 
-    search = commands.add(query, "find messages by key", commands.body, more="Finds keys and unique keys.")
+    search = commands.add(
+        query,
+        "find messages by key",
+        commands.body,
+        commands.times,
+        commands.grep,
+        more="Finds keys and unique keys; the newest message comes first.",
+    )
     search.add_argument("topic", metavar="TOPIC")
     search.add_argument("key", metavar="KEY")
-    search.add_argument(
-        "--begin",
-        type=time_ms,
-        default=0,
-        metavar="TIME",
-        help="earliest store time: ms since the epoch, or 2026-01-31T12:00",
-    )
-    search.add_argument("--end", type=time_ms, default=2**63 - 1, metavar="TIME", help="latest store time")
     search.add_argument("--max", type=whole, default=32, metavar="N", help="most messages (default: 32)")
 
-    commands.add(
-        dump, "print every record of the log, in log order", more="Streams; bodies are given by their checksums."
+    every = commands.add(
+        dump,
+        "print every record of the log, in log order",
+        commands.times,
+        more="Streams; bodies are given by their checksums. Shows also what no queue has.",
+    )
+    every.add_argument("topics", metavar="TOPIC", nargs="*", help="only these (default: every record of the log)")
+    every.add_argument("--sha256", action="store_true", help="tell the SHA-256 of each body as well")
+
+
+def _printer(arguments: argparse.Namespace, out: Output, separator: bytes = b"\n") -> Printer:
+    chosen = separator if arguments.separator is None else arguments.separator
+    return Printer(
+        out,
+        style=arguments.body,
+        sha256=arguments.sha256,
+        grep=getattr(arguments, "grep", None),
+        separator=chosen,
     )
 
 
-def _show_all(out: Output, messages: Iterable[StoredMessage], style: str) -> ExitCode:
-    code = ExitCode.NOTHING_FOUND
-    for message in messages:
-        show(out, message, style)
-        code = ExitCode.OK
-    if code != ExitCode.OK:
+def _ended(out: Output, count: int) -> ExitCode:
+    if count == 0:
         out.note("nothing was found")
-    return code
+    return ExitCode.OK if count else ExitCode.NOTHING_FOUND
+
+
+def _gather(arguments: argparse.Namespace, printer: Printer, rows: int = 1 << 14, **more: Any) -> Gather:
+    """A gathering of the columns that are printed, of the times and tags that are asked for."""
+    from mqfast.store._gather import Gather
+
+    end = arguments.end
+    return Gather(
+        [(name, name, False) for name in printer.columns],
+        batch_rows=rows,
+        check_crc=True,
+        stored_from=arguments.begin,
+        stored_before=None if end is None else end + 1,
+        **more,
+    )
 
 
 def ls(arguments: argparse.Namespace) -> ExitCode:
     """List queues."""
     out = Output(arguments.json)
+    heads = ["topic", "queue", "min", "max", "messages"]
+    names = ["topic", "queueId", "minOffset", "maxOffset", "count"]
     with reader_of(arguments) as reader:
         rows = [(q.topic, q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset) for q in reader.queues()]
+        if arguments.sizes:
+            heads += ["bytes", "queue bytes"]
+            names += ["bytes", "queueBytesOnDisk"]
+            rows = [(*row, *_queue_sizes(reader, *row[:4])) for row in rows]  # type: ignore[misc]
     if out.as_json:
         for row in rows:
-            out.json(dict(zip(("topic", "queueId", "minOffset", "maxOffset", "count"), row, strict=True)))
+            out.json(dict(zip(names, row, strict=True)))
     elif rows:
-        out.table(("topic", "queue", "min", "max", "messages"), rows)
+        out.table(heads, rows)
     else:
         out.note(f"no queues in {arguments.path}")
     return ExitCode.OK
+
+
+def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int]:
+    """Bytes of the queue's records in the log, and of its own files on disk."""
+    paths = reader.paths
+    if first < end and reader.has_plain_units(topic, queue_id):
+        blocks = reader.unit_bytes(topic, queue_id, first, end)
+        sizes = (size for block in blocks for _, size, _ in struct.iter_unpack(">qiq", block))
+        taken = sum(size for size in sizes if size != _FILLER_SIZE)
+    else:
+        taken = sum(unit.size for some in reader.units(topic, queue_id, first, end) for unit in some)
+    bases = (paths.consume_queue, paths.batch_consume_queue, paths.consume_queue_ext)
+    return taken, sum(_tree_size(os.path.join(base, topic, str(queue_id)))[2] for base in bases)
 
 
 def _tree_size(path: str) -> tuple[int, int, int]:
@@ -221,54 +283,66 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
 
 
 def cat(arguments: argparse.Namespace) -> ExitCode:
-    """Print messages of a topic."""
+    """Print messages of topics."""
     out = Output(arguments.json)
+    printer = _printer(arguments, out)
+    tags = tags_of(arguments.tags)
     with reader_of(arguments) as reader:
-        queues = known_topic(reader, arguments.topic)
-        if arguments.queue is not None:
-            queues = [queue for queue in queues if queue[0] == arguments.queue]
-            if not queues:
-                raise OffsetError(f"topic {arguments.topic}: expected a queue {arguments.queue}, found none")
+        for queue in known_queues(reader, arguments.topics, arguments.queue):
+            start = _first_offset(arguments.offset, queue, out)
+            if start < queue.max_offset and not reader.has_plain_units(queue.topic, queue.queue_id):
+                start = reader.unit_at(queue.topic, queue.queue_id, start).queue_offset  # the batch that holds it
+            left = arguments.count or queue.max_offset
+            gather = _gather(arguments, printer, min(left, 1 << 14), tags=tags)
+            run = reader.queue_run(
+                queue.topic, queue.queue_id, min(start, queue.max_offset), queue.max_offset, gather,
+                check_crc=True, mark=False, skip_damage=False, skip_lost=False,
+            )  # fmt: skip
+            for columns in lists_of(run, gather, printer.json_maps):
+                left -= printer.show(columns, left)
+                if left <= 0:
+                    break
+    return _ended(out, printer.count)
 
-        def messages() -> Iterable[StoredMessage]:
-            for queue_id, first, last in queues:
-                asked = arguments.offset
-                offset = first if asked is None else max(first, last + asked) if asked < 0 else asked
-                if asked is not None and 0 <= asked < first:
-                    out.note(f"{arguments.topic}/{queue_id}: the first offset is {first}, found {asked}")
-                    offset = first
-                left = arguments.count or last
-                while offset < last and left > 0:
-                    found = reader.get(arguments.topic, queue_id, offset, min(left, 256), 4 << 20, arguments.tags)
-                    for message in found:
-                        left -= 1
-                        yield message
-                    if found.next_offset <= offset:
-                        break
-                    offset = found.next_offset
 
-        return _show_all(out, messages(), arguments.body)
+def _first_offset(asked: int | None, queue: QueueRange, out: Output) -> int:
+    if asked is None:
+        return queue.min_offset
+    if asked < 0:
+        return max(queue.min_offset, queue.max_offset + asked)
+    if asked < queue.min_offset:
+        out.note(f"{queue.topic}/{queue.queue_id}: the first offset is {queue.min_offset}, found {asked}")
+    elif asked >= queue.max_offset:
+        out.note(f"{queue.topic}/{queue.queue_id}: the last offset is {queue.max_offset - 1}, found {asked}")
+    return max(asked, queue.min_offset)
 
 
 def tail(arguments: argparse.Namespace) -> ExitCode:
     """Print messages as they are written."""
     out = Output(arguments.json)
+    printer = _printer(arguments, out)
+    topics = set(arguments.topics)
+    only = arguments.topics[0] if len(topics) == 1 else None
     with (
         reader_of(arguments) as reader,
-        reader.tail(arguments.topic, arguments.queue, arguments.tags, from_offset=arguments.begin) as log,
+        reader.tail(only, arguments.queue if only else None, arguments.tags, from_offset=arguments.start) as log,
     ):
-
-        def messages() -> Iterable[StoredMessage]:
-            left = arguments.count or sys.maxsize
-            while left > 0:
-                found = log.poll(min(left, 256), arguments.seconds)
-                if not found:
-                    return
-                yield from found
-                left -= len(found)
-                sys.stdout.flush()  # who reads it through a pipe wants it now
-
-        return _show_all(out, messages(), arguments.body)
+        for topic in dict.fromkeys(arguments.topics):
+            missing = missing_topic(reader, topic)
+            if missing:
+                out.note(f"{missing} It may still be written: waiting for it" if missing.endswith("?") else
+                         f"{missing}; waiting for it")  # fmt: skip
+        left = arguments.count or sys.maxsize
+        while left > 0:
+            found = log.poll(min(left, 256), arguments.seconds)
+            if not found:
+                break
+            if not only:
+                found = [m for m in found if not topics or m.topic in topics]
+                found = [m for m in found if arguments.queue in (None, m.queue_id)]
+            left -= printer.show(columns_of(found), left)
+            sys.stdout.flush()  # who reads it through a pipe wants it now
+    return _ended(out, printer.count)
 
 
 def get(arguments: argparse.Namespace) -> ExitCode:
@@ -277,52 +351,93 @@ def get(arguments: argparse.Namespace) -> ExitCode:
     where: str = arguments.where
     with reader_of(arguments) as reader:
         if "/" in where:
-            topic, queue_text, offset_text = [*where.rsplit("/", 2), "", ""][:3]
-            if not (queue_text.isdecimal() and offset_text.isdecimal()):
-                raise UsageError(f"WHERE: expected TOPIC/QUEUE/OFFSET, found {where!r}")
-            result = reader.get(topic, int(queue_text), int(offset_text), 1)
-            # A batch queue finds an offset inside the record that holds it.
-            if not len(result):
-                raise OffsetError(
-                    f"{where}: expected an offset from {result.min_offset} to {result.max_offset - 1}, "
-                    f"found {result.status.name}"
-                )
-            message = result[0]
+            message = _at_queue_offset(reader, where)
         elif where.isdecimal() and len(where) < 20:
             message = reader.look(int(where))
         else:
-            message = reader.look(where)
-        show(out, message, arguments.body)
+            message = _by_id(reader, where)
+        _printer(arguments, out, b"").show(columns_of([message]))
     return ExitCode.OK
+
+
+def _at_queue_offset(reader: StoreReader, where: str) -> StoredMessage:
+    topic, queue_text, offset_text = [*where.rsplit("/", 2), "", ""][:3]
+    if not (queue_text.isdecimal() and offset_text.isdecimal()):
+        raise UsageError(f"WHERE: expected TOPIC/QUEUE/OFFSET, found {where!r}")
+    known_queues(reader, [topic], int(queue_text))
+    result = reader.get(topic, int(queue_text), int(offset_text), 1)
+    # A batch queue finds an offset inside the record that holds it.
+    if not len(result):
+        raise OffsetError(
+            f"{where}: expected an offset from {result.min_offset} to {result.max_offset - 1}, "
+            f"found {result.status.name}"
+        )
+    return result[0]
+
+
+def _by_id(reader: StoreReader, text: str) -> StoredMessage:
+    """The message of an offset message id, or else of a unique key: the two cannot be told apart by their form."""
+    try:
+        return reader.look(text)
+    except OffsetError as error:
+        for topic in sorted({queue.topic for queue in reader.queues()}):
+            for message in reader.query(topic, text, 1):
+                return message
+        raise OffsetError(
+            f"{text}: expected an offset message id, a unique key or another key of a message; {error}"
+        ) from None
 
 
 def query(arguments: argparse.Namespace) -> ExitCode:
     """Find messages by key."""
     out = Output(arguments.json)
+    printer = _printer(arguments, out)
+    begin = 0 if arguments.begin is None else arguments.begin
+    end = 2**63 - 1 if arguments.end is None else arguments.end
     with reader_of(arguments) as reader:
-        found = reader.query(arguments.topic, arguments.key, arguments.max, arguments.begin, arguments.end)
-        return _show_all(out, found, arguments.body)
+        printer.show(columns_of(reader.query(arguments.topic, arguments.key, arguments.max, begin, end)))
+        missing = None if printer.count else missing_topic(reader, arguments.topic)
+    if missing:
+        raise OffsetError(missing)
+    return _ended(out, printer.count)
 
 
 def dump(arguments: argparse.Namespace) -> ExitCode:
     """Print every record of the log."""
+    from mqfast.store.column_scan import LogColumns
+
     out = Output(arguments.json)
+    printer = Printer(out, sha256=arguments.sha256, short=True)
+    topics = set(arguments.topics)
     with reader_of(arguments) as reader, out.progress("dumping") as progress:
-        first, end = (0, 0) if progress is None else reader.log_range()
-        records = reader.scan()
-        for number, message in enumerate(records):
-            if out.as_json:
-                out.json(record_row(message))
-            else:
-                out.line(
-                    f"{message.physical_offset}  {message.size}  "
-                    f"{visible(message.topic)}/{message.queue_id}@{message.record_queue_offset}"
-                    f"  {message.store_timestamp}  {message.message_id}"
-                )
-            if progress is not None and number % 256 == 0:
-                progress(message.physical_offset - first, end - first)
-    damage = _DAMAGE.get(records.reason or "")
+        for topic in dict.fromkeys(arguments.topics):
+            missing = missing_topic(reader, topic)
+            if missing:
+                out.note(missing)
+
+        def show(columns: dict[str, list[Any]]) -> None:
+            if topics:
+                found = [topic in topics for topic in columns["topic"]]
+                columns = {name: list(compress(values, found)) for name, values in columns.items()}
+            printer.show(columns)
+
+        first, end = reader.readable_range()
+        gather = _gather(arguments, printer, queued_only=False)
+        run = LogColumns(reader, gather, first, end, skip_damage=False, skip_lost=False)
+        # What stopped the columns stops the plain scan as well, which then says why.
+        with contextlib.suppress(CorruptFile, DataLoss):
+            for columns in lists_of(run, gather, printer.json_maps):
+                show(columns)
+                if progress is not None:
+                    progress(run.at - first, end - first)
+        rest = reader.scan(run.at)
+        for message in rest:
+            if (arguments.begin or 0) <= message.store_timestamp and (
+                arguments.end is None or message.store_timestamp <= arguments.end
+            ):
+                show({**columns_of([message]), "queue_offset": [message.record_queue_offset]})
+    damage = _DAMAGE.get(rest.reason or "")
     if damage is not None:
-        out.note(f"the log is damaged at physical offset {records.at}: {damage}")
+        out.note(f"the log is damaged at physical offset {rest.at}: {damage}")
         return ExitCode.DAMAGE
-    return ExitCode.OK
+    return _ended(out, printer.count) if topics or arguments.begin or arguments.end else ExitCode.OK

@@ -1,26 +1,43 @@
-"""One message as people and programs see it: the fields of a row, and its lines of text.
+"""Messages as people and programs see them: the fields of a row, JSON lines, and lines of text.
 
-What a record looks like in JSON is in ``record_row`` alone. It must never read a store.
+Every command that prints messages gives them to a ``Printer`` as columns, those of a scan or of ``columns_of``. What a
+message looks like in JSON is in ``json_lines`` alone. It must never read a store.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
+import sys
 import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli.output import Output, body_text, time_text, visible
+from mqfast.errors import UsageError
 from mqfast.message import SysFlag
 
 if TYPE_CHECKING:
     from mqfast.store._record import StoredMessage
 
-__all__ = ["host_text", "record_row", "show"]
+__all__ = ["ROW_COLUMNS", "Printer", "columns_of", "host_text", "json_lines"]
 
 _MAX_UNPACKED: Final = 1 << 20
 
+ROW_COLUMNS: Final = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "size", "sys_flag", "flag", "born_timestamp",
+    "store_timestamp", "born_host", "store_host", "reconsume_times", "prepared_transaction_offset", "body_crc",
+    "properties", "message_id",
+)  # fmt: skip
+"""Columns of a scan that a row without its body needs."""
 
+
+@lru_cache(4096)
 def host_text(host: str) -> str:
     """``ip|port`` of ``ip:port`` or ``[v6]:port``, the address as Java prints it (no ``::``)."""
     address, _, port = host.rpartition(":")
@@ -35,33 +52,54 @@ def host_text(host: str) -> str:
     return f"{address}|{port}"
 
 
-def record_row(message: StoredMessage) -> dict[str, Any]:
-    """The fields of one record for ``dump``; the body as it is stored, by its sums."""
-    return {
-        "topic": message.topic,
-        "queueId": message.queue_id,
-        "queueOffset": message.record_queue_offset,
-        "physicalOffset": message.physical_offset,
-        "size": message.size,
-        "sysFlag": message.sys_flag,
-        "flag": message.flag,
-        "bornTimestamp": message.born_timestamp,
-        "storeTimestamp": message.store_timestamp,
-        "bornHost": host_text(message.born_host),
-        "storeHost": host_text(message.store_host),
-        "reconsumeTimes": message.reconsume_times,
-        "preparedTransactionOffset": message.prepared_transaction_offset,
-        "bodyCRC": message.body_crc,
-        "bodySha256": hashlib.sha256(message.body).hexdigest(),
-        "properties": dict(sorted(message.properties.items())),
-        "msgId": message.message_id,
-    }
+def columns_of(messages: Sequence[StoredMessage]) -> dict[str, list[Any]]:
+    """Messages as the columns that a scan would give, each with the offset of the queue that it was got from."""
+    columns = {name: [getattr(message, name) for message in messages] for name in ROW_COLUMNS}
+    return {**columns, "body": [bytes(message.body) for message in messages]}
 
 
-def _unpacked(message: StoredMessage) -> tuple[bytes, str]:
+def _body_field(body: bytes) -> str:
+    try:
+        return f',"body":{encode_basestring_ascii(body.decode("utf-8"))}'
+    except UnicodeDecodeError:
+        return f',"bodyBase64":"{base64.b64encode(body).decode("ascii")}"'
+
+
+def json_lines(columns: Mapping[str, list[Any]], *, sha256: bool = False, body: bool = False) -> str:
+    """One line of JSON (ASCII) for each row of columns.
+
+    Args: columns: ROW_COLUMNS, properties as dicts or as texts of JSON objects; and ``body`` where it or its sum is
+        asked for.
+    """
+    topics = {topic: encode_basestring_ascii(topic) for topic in set(columns["topic"])}
+    every = columns["properties"]
+    if every and isinstance(every[0], dict):
+        columns = {**columns, "properties": [json.dumps(properties, separators=(",", ":")) for properties in every]}
+    bodies = columns["body"] if body or sha256 else [b""] * len(columns["topic"])
+    # One f-string a row: every further call costs a million rows as much as the scan itself.
+    return "".join(
+        [
+            f'{{"topic":{topics[topic]},"queueId":{queue_id},"queueOffset":{queue_offset},"physicalOffset":{physical},'
+            f'"size":{size},"sysFlag":{sys_flag},"flag":{flag},"bornTimestamp":{born},"storeTimestamp":{stored},'
+            f'"bornHost":"{host_text(born_host)}","storeHost":"{host_text(store_host)}","reconsumeTimes":{times},'
+            f'"preparedTransactionOffset":{prepared},"bodyCRC":{crc},'
+            f"{_sum_field(data) if sha256 else ''}"
+            f'"properties":{properties},"msgId":"{message_id}"{_body_field(data) if body else ""}}}\n'
+            for (
+                topic, queue_id, queue_offset, physical, size, sys_flag, flag, born, stored, born_host, store_host,
+                times, prepared, crc, properties, message_id, data,
+            ) in zip(*(columns[name] for name in ROW_COLUMNS), bodies, strict=True)
+        ]
+    )  # fmt: skip
+
+
+def _sum_field(body: bytes) -> str:
+    return f'"bodySha256":"{hashlib.sha256(body).hexdigest()}",'
+
+
+def _shown_body(body: bytes, sys_flag: int) -> tuple[bytes, str]:
     """The body for showing, and what was done to it. Only zlib is in the standard library."""
-    body = bytes(message.body)
-    kind = SysFlag.compression(message.sys_flag)
+    kind = SysFlag.compression(sys_flag)
     if kind is None:
         return body, ""
     if kind == "zlib":
@@ -73,29 +111,90 @@ def _unpacked(message: StoredMessage) -> tuple[bytes, str]:
     return body, f", {kind}, shown as stored"
 
 
-def show(out: Output, message: StoredMessage, style: str) -> None:
-    if out.as_json:
-        row = record_row(message)
-        row["queueOffset"] = message.queue_offset
-        body = bytes(message.body)
-        try:
-            row["body"] = body.decode("utf-8")
-        except UnicodeDecodeError:
-            row["bodyBase64"] = base64.b64encode(body).decode("ascii")
-        out.json(row)
-        return
-    body, packing = _unpacked(message)
-    out.line(
-        f"{visible(message.topic)}/{message.queue_id}@{message.queue_offset}  {time_text(message.store_timestamp)}",
-        "bold cyan",
-    )
-    out.line(
-        f"  physical offset {message.physical_offset}, {message.size} bytes, body {len(message.body)} bytes{packing}, "
-        f"id {message.message_id}",
-        "dim",
-    )
-    text = "  ".join(f"{visible(name)}={visible(value)}" for name, value in message.properties.items())
-    if text:
-        out.line(f"  {text}", "dim")
-    if style != "none":
-        out.line(f"  {body_text(body, style)}")
+class Printer:
+    """Prints rows of columns in the way that the command line asks for.
+
+    Args: style: that of ``--body``; raw: bodies alone, as they are stored; sha256: with the sum of each body; grep:
+        only rows whose body, as it is shown, holds a match; separator: what follows each raw body; short: one line of
+        text a row, without bodies.
+    """
+
+    def __init__(
+        self,
+        out: Output,
+        *,
+        style: str = "auto",
+        sha256: bool = False,
+        grep: re.Pattern[bytes] | None = None,
+        separator: bytes = b"",
+        short: bool = False,
+    ) -> None:
+        if style == "raw" and out.as_json:
+            raise UsageError("--body raw: expected without --json, which tells more than the bodies; found both")
+        self._out = out
+        self._style = style
+        self._sha256 = sha256
+        self._grep = grep
+        self._separator = separator
+        self._short = short
+        self.count = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a scan that this takes."""
+        bodies = not self._short or self._sha256 or self._grep is not None
+        return (*ROW_COLUMNS, "body") if bodies else ROW_COLUMNS
+
+    @property
+    def json_maps(self) -> bool:
+        """Shall properties be texts of JSON objects?"""
+        return self._out.as_json
+
+    def show(self, columns: Mapping[str, list[Any]], limit: int | None = None) -> int:
+        """Print the rows, at most ``limit``. Returns: how many."""
+        if self._grep is not None:
+            bodies = zip(columns["body"], columns["sys_flag"], strict=True)
+            found = [self._grep.search(_shown_body(body, flag)[0]) is not None for body, flag in bodies]
+            columns = {name: list(compress(values, found)) for name, values in columns.items()}
+        if limit is not None:
+            columns = {name: values[:limit] for name, values in columns.items()}
+        count = len(columns["topic"])
+        if self._style == "raw":
+            for body in columns["body"]:
+                sys.stdout.buffer.write(body + self._separator)
+        elif self._out.as_json:
+            sys.stdout.write(json_lines(columns, sha256=self._sha256, body=not self._short and self._style != "none"))
+        else:
+            for row in range(count):
+                (self._line if self._short else self._lines)(columns, row)
+        self.count += count
+        return count
+
+    def _line(self, columns: Mapping[str, list[Any]], row: int) -> None:
+        sha256 = f"  {hashlib.sha256(columns['body'][row]).hexdigest()}" if self._sha256 else ""
+        self._out.line(
+            f"{columns['physical_offset'][row]}  {columns['size'][row]}  "
+            f"{visible(columns['topic'][row])}/{columns['queue_id'][row]}@{columns['queue_offset'][row]}  "
+            f"{columns['store_timestamp'][row]}  {columns['message_id'][row]}{sha256}"
+        )
+
+    def _lines(self, columns: Mapping[str, list[Any]], row: int) -> None:
+        body = columns["body"][row]
+        shown, packing = _shown_body(body, columns["sys_flag"][row])
+        self._out.line(
+            f"{visible(columns['topic'][row])}/{columns['queue_id'][row]}@{columns['queue_offset'][row]}  "
+            f"{time_text(columns['store_timestamp'][row])}",
+            "bold cyan",
+        )
+        self._out.line(
+            f"  physical offset {columns['physical_offset'][row]}, {columns['size'][row]} bytes, "
+            f"body {len(body)} bytes{packing}, id {columns['message_id'][row]}",
+            "dim",
+        )
+        text = "  ".join(f"{visible(name)}={visible(value)}" for name, value in columns["properties"][row].items())
+        if text:
+            self._out.line(f"  {text}", "dim")
+        if self._sha256:
+            self._out.line(f"  sha256 {hashlib.sha256(body).hexdigest()}", "dim")
+        if self._style != "none":
+            self._out.line(f"  {body_text(shown, self._style)}")

@@ -1,4 +1,4 @@
-"""The store that a command names: opened for reading, and the topics that are in it.
+"""The store that a command names: opened for reading, the topics that are in it, and scans of it.
 
 It must never open a store for writing, nor create one.
 """
@@ -6,15 +6,20 @@ It must never open a store for writing, nor create one.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.errors import OffsetError
+from mqfast.errors import CorruptFile, DataLoss, OffsetError
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store.reader import StoreReader
+    from mqfast.store._gather import Gather, RecordColumns
+    from mqfast.store.reader import QueueRange, StoreReader
 
-__all__ = ["config_of", "known_topic", "reader_of"]
+__all__ = ["config_of", "known_queues", "lists_of", "missing_topic", "near", "ranges", "reader_of", "tags_of"]
+
+_SOME: Final = 8
 
 
 def config_of(arguments: argparse.Namespace) -> StoreConfig | None:
@@ -38,9 +43,72 @@ def reader_of(arguments: argparse.Namespace) -> StoreReader:
     return StoreReader(arguments.path, commit_log=directories or None, **sizes)
 
 
-def known_topic(reader: StoreReader, topic: str) -> list[tuple[int, int, int]]:
-    """(queue id, min offset, max offset) of the topic's queues. Raises: OffsetError when it has none."""
-    found = [(q.queue_id, q.min_offset, q.max_offset) for q in reader.queues() if q.topic == topic]
-    if not found:
-        raise OffsetError(f"topic {topic}: expected one that has a queue in {reader.paths.root}, found none")
+def near(name: str, names: Iterable[str]) -> str:
+    """A hint for a name that is not there: the nearest ones, else some of those that are."""
+    every = sorted(set(names))
+    folded = {other.lower(): other for other in every}
+    close = [folded[low] for low in difflib.get_close_matches(name.lower(), folded, 3, 0.6)]
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    if not every:
+        return "; the store has none"
+    rest = f" and {len(every) - _SOME} more" if len(every) > _SOME else ""
+    return f"; there are {', '.join(every[:_SOME])}{rest}"
+
+
+def missing_topic(reader: StoreReader, topic: str) -> str | None:
+    """What to say of a topic without a queue; None when it has one."""
+    queues = reader.queues()
+    if any(queue.topic == topic for queue in queues):
+        return None
+    return f"topic {topic}: no such topic in {reader.paths.root}{near(topic, (queue.topic for queue in queues))}"
+
+
+def known_queues(reader: StoreReader, topics: Sequence[str], queue_id: int | None = None) -> list[QueueRange]:
+    """The queues of the topics, in the order of the topics; only those with this id.
+
+    Raises: OffsetError when there is no such topic or queue.
+    """
+    queues = reader.queues()
+    found = []
+    for topic in dict.fromkeys(topics):
+        mine = [queue for queue in queues if queue.topic == topic]
+        if not mine:
+            raise OffsetError(str(missing_topic(reader, topic)))
+        chosen = [queue for queue in mine if queue_id in (None, queue.queue_id)]
+        if not chosen:
+            ids = [queue.queue_id for queue in mine]
+            raise OffsetError(f"topic {topic}: expected a queue of {ranges(ids)}, found {queue_id}")
+        found += chosen
     return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Sorted numbers as text: ``0 to 3, 8``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in parts)
+
+
+def tags_of(expression: str | None) -> list[str] | None:
+    """The tags of ``A || B``; None for every message."""
+    if expression is None or expression.strip() in ("", "*"):
+        return None
+    return [tag.strip() for tag in expression.split("||") if tag.strip()]
+
+
+def lists_of(run: Iterable[RecordColumns], gather: Gather, json_maps: bool) -> Iterator[dict[str, list[Any]]]:
+    """The batches of a scan as lists. What was gathered before damage is given before the error is raised."""
+    from mqfast.store._lists import to_lists
+
+    try:
+        for batch in run:
+            yield to_lists(batch, json_maps)
+    except (CorruptFile, DataLoss):
+        if gather.rows:
+            yield to_lists(gather.take(), json_maps)
+        raise

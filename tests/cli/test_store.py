@@ -91,7 +91,7 @@ def killed(tmp_path: Path) -> Path:
 def test_dump_of_the_store_as_it_lies_there_equals_what_java_saw(
     case: Case, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, text, error = run(capsys, "dump", case.store, "--json")
+    code, text, error = run(capsys, "dump", case.store, "--json", "--sha256")
     assert_is_dump_of(case, text)
     torn = case.name.startswith("torn")
     assert code == (ExitCode.DAMAGE if torn else ExitCode.OK)
@@ -104,7 +104,7 @@ def test_dump_of_a_recovered_copy_equals_what_java_saw(
 ) -> None:
     copy = copy_of(case, tmp_path)
     mqfast.open(copy).close()
-    code, text, error = run(capsys, "dump", copy, "--json")
+    code, text, error = run(capsys, "dump", copy, "--json", "--sha256")
     assert_is_dump_of(case, text)
     assert (code, error) == (ExitCode.OK, "")
 
