@@ -31,6 +31,7 @@ __all__ = [
     "format_host",
     "join_keys",
     "needs_version_2",
+    "not_a_message_id",
     "parse_host",
 ]
 
@@ -257,6 +258,14 @@ def check_topic_name(topic: object) -> str:
     if wrong:
         raise UsageError(wrong)
     return str(topic)
+
+
+def not_a_message_id(text: str) -> str:
+    """What to say of a text of the right form that is the offset message id of no message."""
+    return (
+        f"message id {text}: expected the offset message id of a message of this store, found none; "
+        "a client's unique key has the same form and is found by query(topic, key)"
+    )
 
 
 def check_topic(topic: str) -> bytes:

@@ -139,7 +139,7 @@ def tag_expression(text: str) -> str:
     """``A || B``, which RocketMQ takes a message's one tag to be one of."""
     if "&&" in text:
         raise argparse.ArgumentTypeError(
-            f"expected tags joined by ||, found {text!r}: a message has one tag, so no message has two (see --grep)"
+            f"expected tags joined by || ('A || B'), found {text!r}: a message has one tag, so none has both"
         )
     if re.search(r"(?<!\|)\|(?!\|)", text):
         raise argparse.ArgumentTypeError(f"expected tags joined by || ('A || B'), found {text!r}")

@@ -7,6 +7,7 @@ code. The commands themselves are in the files of their groups beside this one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -47,30 +48,61 @@ def build_parser() -> Parser:
     return parser
 
 
-def _silence_stdout() -> None:
-    # Whoever read our output has gone; the interpreter's own flush at exit must not complain about that.
+def _streams_are_open() -> bool:
+    """Make sure that no file of a store gets the number of a standard stream; is there one to print to?"""
+    if sys.stdin is None or sys.stderr is None:
+        for number, mode in ((0, os.O_RDONLY), (2, os.O_WRONLY)):
+            try:
+                os.fstat(number)
+            except OSError:
+                # Descriptors are given out from the lowest free one on, and 1 may be free as well.
+                os.dup2(os.open(os.devnull, mode), number)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        print("mqfast: standard output is closed: expected one that is open (>&- closes it, >/dev/null does not)",
+              file=sys.stderr)  # fmt: skip
+        return False
+    return True
+
+
+def _flushed() -> ExitCode:
+    """Print what is left; whoever reads it may be gone, which is no error."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
+        sys.stdout.flush()
+        return ExitCode.OK
+    except OSError as error:
+        # The interpreter's own flush at exit must not complain about that once more.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK if isinstance(error, BrokenPipeError) else _told(error)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+def _told(error: Exception) -> ExitCode:
+    from mqfast.cli.output import visible
+
+    print(f"mqfast: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+    return exit_code_of(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
-        code = int(arguments.run(arguments))
-        sys.stdout.flush()
-        return code
+        return int(arguments.run(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else ExitCode.OK if stop.code is None else ExitCode.USAGE
     except BrokenPipeError:
-        _silence_stdout()
         return ExitCode.OK
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except (MqfastError, OSError) as error:
-        from mqfast.cli.output import visible
+        return _told(error)
 
-        print(f"mqfast: {visible(' '.join(str(error).split()))}", file=sys.stderr)
-        return exit_code_of(error)
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    if not _streams_are_open():
+        return ExitCode.STORAGE
+    code = _run(argv)
+    flushed = _flushed()
+    return code or flushed

@@ -43,13 +43,15 @@ def reader_of(arguments: argparse.Namespace) -> StoreReader:
     return StoreReader(arguments.path, commit_log=directories or None, **sizes)
 
 
-def near(name: str, names: Iterable[str]) -> str:
-    """A hint for a name that is not there: the nearest ones, else some of those that are."""
+def near(name: str, names: Iterable[str], *, others: bool = True) -> str:
+    """A hint for a name that is not there: the nearest ones, else some of those that are (unless not ``others``)."""
     every = sorted(set(names))
     folded = {other.lower(): other for other in every}
     close = [folded[low] for low in difflib.get_close_matches(name.lower(), folded, 3, 0.6)]
     if close:
         return f"; did you mean {' or '.join(close)}?"
+    if not others:
+        return ""
     if not every:
         return "; the store has none"
     rest = f" and {len(every) - _SOME} more" if len(every) > _SOME else ""

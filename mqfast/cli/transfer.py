@@ -8,10 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from mqfast.cli.arguments import Commands, name_value, whole
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.output import Output, visible
+from mqfast.cli.stores import near, ranges
+
+if TYPE_CHECKING:
+    from mqfast.store.message_store import MessageStore
 
 __all__ = ["add_commands"]
 
@@ -50,6 +55,9 @@ def put(arguments: argparse.Namespace) -> ExitCode:
     with out.progress("recovering") as progress:
         store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
     with store:
+        new = _what_is_new(store, arguments.topic, arguments.queue)
+        if new:
+            out.note(new)
         result = store.put(
             arguments.topic,
             body,
@@ -76,3 +84,12 @@ def put(arguments: argparse.Namespace) -> ExitCode:
             f"physical offset {result.physical_offset}  id {result.message_id}"
         )
     return ExitCode.OK
+
+
+def _what_is_new(store: MessageStore, topic: str, queue_id: int) -> str | None:
+    """What to say of a topic or a queue that the first message makes."""
+    topics = store.topics()
+    if topic not in topics:
+        return f"topic {topic} is new{near(topic, topics, others=False)}" if topics else None
+    ids = store.queue_ids(topic)
+    return None if queue_id in ids else f"queue {queue_id} of topic {topic} is new; there are {ranges(ids)}"

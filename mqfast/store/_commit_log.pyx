@@ -796,13 +796,14 @@ cdef class CommitLog:
         cdef const uint8_t *p
         cdef int outcome
         if file is None or physical_offset < 0 or physical_offset >= limit:
-            raise OffsetError(f"physical offset {physical_offset} is outside the log: expected {self.min_offset} to {limit - 1}")
+            raise OffsetError(f"physical offset {physical_offset} is outside the log: expected {self.min_offset} to {limit - 1}"
+                              " (of the log, not of a queue)")
         held = lease(file)
         p = held.base + (physical_offset - file.start_offset)
         outcome = parse_record(p, min(limit, file.start_offset + file.file_bytes) - physical_offset, &r)
         file.check_damage()
         if outcome != REC_OK or r.physical_offset != physical_offset:
-            raise CorruptFile("no record starts here", path=file.path, offset=physical_offset, expected="a whole record",
+            raise CorruptFile("no record starts here (a physical offset, of the log, is not a queue offset)", path=file.path, offset=physical_offset, expected="a whole record",
                               found=f"size {r.total}, magic {r.magic & 0xFFFFFFFF:#x}")
         if verify and not check_crc(p, &r, False):
             file.check_damage()

@@ -29,7 +29,7 @@ from mqfast.errors import (
     StoreNotFound,
     UsageError,
 )
-from mqfast.message import check_topic_name, decode_message_id
+from mqfast.message import check_topic_name, decode_message_id, not_a_message_id
 from mqfast.store import lock as _lock
 from mqfast.store import paths as _paths
 from mqfast.store._commit_log import CommitLog
@@ -75,6 +75,7 @@ _CLOSED: Final = 1
 _FAILED: Final = 2
 _FORKED: Final = 4
 _SLAVE: Final = 16
+_MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
 # The closed ones too: a thread that is about to leave a close has its lock when another one forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
@@ -249,6 +250,11 @@ class MessageStore(PutPath):
             if not topic.startswith(("%LMQ%", "rmq_sys_")):
                 found = self.topic_table.get(topic)
                 if found is None or found.read_queue_nums < count:
+                    if count > _MANY_QUEUES:
+                        self._warn(
+                            f"topic {topic}: a message was put to queue {count - 1}, so the topic now counts {count} "
+                            "queues, all of which a broker's clients ask; expected queue ids from 0 on, without gaps"
+                        )
                     self.topic_table.ensure(topic, max(count, self.config.default_topic_queue_nums))
         let_puts()
         self.topic_table.persist()
@@ -280,17 +286,20 @@ class MessageStore(PutPath):
     def look(self, where: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
+        A queue offset is not meant: that is for get. A client's unique key looks like a message id: that is for query.
         Raises: OffsetError outside the log, and within a record, also where bytes of its body look like one;
         CorruptFile when no record starts there or its CRC is wrong.
         """
         self._check_open()
-        if isinstance(where, str):
-            offset = decode_message_id(where).physical_offset
-        else:
-            offset = _offset(where)
+        offset = decode_message_id(where).physical_offset if isinstance(where, str) else _offset(where)
         if self.config.dispatch == "inline":
             self._dispatcher.step_if_needed()
-        return check_start(self, self.log.message(offset, True))
+        try:
+            return check_start(self, self.log.message(offset, True))
+        except (OffsetError, CorruptFile) as error:
+            if isinstance(where, str) and not is_damage(error):
+                raise OffsetError(f"{not_a_message_id(where)} ({error})") from None
+            raise
 
     # A method in C: a frame of Python costs as much as the look into the index.
     query = query
@@ -654,9 +663,14 @@ def _numbers(**given: object) -> None:
 
 
 def _offset(where: object) -> int:
-    if not isinstance(where, int) or not 0 <= where < 1 << 63:
+    if not isinstance(where, int) or isinstance(where, bool) or not 0 <= where < 1 << 63:
         raise OffsetError(f"look: expected a physical offset of 0 to 2^63-1 or a message id, found {where!r}")
     return where
+
+
+def is_damage(error: Exception) -> bool:
+    """Does a record begin where it was looked for, with other content than its checksum says?"""
+    return isinstance(error, CorruptFile) and error.expected != "a whole record"
 
 
 def _directories(door: OsDoor, base: str) -> Iterator[str]:
@@ -738,19 +752,19 @@ def open_store(
     broker_conf: a RocketMQ property file, which settings override; config: a ready StoreConfig instead of both;
     create: False refuses to make a new store; progress: called during recovery with (bytes done, bytes to do).
     Returns: MessageStore, a context manager.
-    Raises: ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
+    Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
-    text = _paths.absolute(path)
+    real_door = door or OsDoor()
+    text = _paths.root_of(path, real_door)
     if config is None:
         if broker_conf is not None:
             config = StoreConfig.from_broker_conf(
-                _paths.absolute(broker_conf, "broker_conf"), door=door or OsDoor(), **settings
+                _paths.absolute(broker_conf, "broker_conf"), door=real_door, **settings
             )
         else:
             config = StoreConfig.from_kwargs(**settings)
     elif settings or broker_conf is not None:
         raise ConfigError("open: expected either a config object or settings, found both")
-    real_door = door or OsDoor()
     if not create and not real_door.is_dir(os.path.join(text, "commitlog")) and not config.commit_log_dirs:
         raise StoreNotFound(2, "no store here (no commitlog directory)", text)
     return MessageStore(text, config, door=real_door, progress=progress, _start_services=_start_services)

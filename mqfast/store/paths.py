@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from errno import ENOENT
+from errno import ENOENT, ENOTDIR
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mqfast.errors import CorruptFile, StoreNotFound, UsageError
@@ -32,6 +32,7 @@ __all__ = [
     "parse_index_name",
     "parse_offset_name",
     "queue_dir",
+    "root_of",
 ]
 
 _OFFSET_DIGITS: Final = 20
@@ -104,6 +105,20 @@ def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
         return os.path.realpath(text)
     except FileNotFoundError:
         raise StoreNotFound(ENOENT, f"{what}: relative, and the working directory was removed", text) from None
+
+
+def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], door: Door) -> str:
+    """The path of a store that a user named, from the root of the file system.
+
+    Raises: as absolute; StoreNotFound when a file lies there, or on the way.
+    """
+    root = absolute(path)
+    there = root
+    while not door.exists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    if not door.is_dir(there):
+        raise StoreNotFound(ENOTDIR, "expected the directory of a store, found a file", there)
+    return root
 
 
 class StorePaths:

@@ -25,7 +25,7 @@ from typing import Final, overload
 
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, UsageError
-from mqfast.message import LMQ_PREFIX, decode_message_id
+from mqfast.message import LMQ_PREFIX, decode_message_id, not_a_message_id
 from mqfast.properties import jhash, split_keys
 from mqfast.store._index_file import IndexFile, search
 from mqfast.store._os import OsDoor
@@ -223,21 +223,35 @@ class StoreReader(BulkReader):
     def look(self, place: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
-        Raises: OffsetError when no whole record begins there, also where bytes of a body look like one; CorruptFile,
-            StorageError.
+        A queue offset is not meant: that is for get. A client's unique key looks like a message id: that is for query.
+        Raises: OffsetError when no whole record begins there, also where bytes of a body look like one; CorruptFile
+            when the record's content does not agree with its checksum; StorageError.
         """
         with self._lock:
             self._check_open()
-            physical = decode_message_id(place).physical_offset if isinstance(place, str) else place
-            file = self._log_file(physical) if physical >= 0 else None
-            if file is None:
-                raise OffsetError(f"physical offset {physical}: not in the log of {self.paths.root}")
-            found = file.record(physical)
-            if isinstance(found, str):
-                raise OffsetError(f"physical offset {physical}: expected a record, found: {found}")
-            if not self._is_claimed(found):
-                self._check_walked(file, physical)
-            return found
+            if isinstance(place, str):
+                physical = decode_message_id(place).physical_offset
+                try:
+                    return self._look(physical)
+                except OffsetError as error:
+                    raise OffsetError(f"{not_a_message_id(place)} ({error})") from None
+            return self._look(_physical_offset(place))
+
+    def _look(self, physical: int) -> StoredMessage:
+        file = self._log_file(physical) if physical >= 0 else None
+        if file is None:
+            raise OffsetError(f"physical offset {physical}: not in the log of {self.paths.root}")
+        found = file.record(physical)
+        if found == "crc":
+            raise CorruptFile("the content of the record does not agree with its CRC", path=file.path, offset=physical)
+        if isinstance(found, str):
+            raise OffsetError(
+                f"physical offset {physical} (of the log; a queue offset is another number): "
+                f"expected a record, found: {found}"
+            )
+        if not self._is_claimed(found):
+            self._check_walked(file, physical)
+        return found
 
     @property
     def earliest_message_time(self) -> int:
@@ -645,6 +659,12 @@ class StoreReader(BulkReader):
 
     def __repr__(self) -> str:
         return f"<StoreReader {self.paths.root!r}{' closed' if self._closed else ''}>"
+
+
+def _physical_offset(place: object) -> int:
+    if not isinstance(place, int) or isinstance(place, bool):
+        raise OffsetError(f"look: expected a physical offset or a message id, found {place!r}")
+    return place
 
 
 def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:

@@ -21,7 +21,7 @@ from mqfast.store._os import REAL, Mutex, OsDoor
 from mqfast.store._record import StoredMessage
 from mqfast.store._scan import LogWalk, PreadFile
 from mqfast.store.batch_queue import claimed_places
-from mqfast.store.paths import StorePaths, list_queues, queue_dir
+from mqfast.store.paths import StorePaths, list_queues, queue_dir, root_of
 from mqfast.store.reader_files import BATCH_UNIT_BYTES, UNIT_BYTES, FileStream, OpenFiles, Unit, UnitQueue
 
 __all__ = ["QueueRange", "ReaderBounds", "check_is_store", "on_files_that_are_there"]
@@ -82,7 +82,7 @@ class ReaderBounds:
         if config is not None:
             directories = directories or config.commit_log_dirs
             read_only = config.read_only_commit_log_dirs
-        self.paths: Final = StorePaths(path, directories, read_only)
+        self.paths: Final = StorePaths(root_of(path, self._door), directories, read_only)
         check_is_store(self._door, self.paths)
         self._lock = Mutex()
         self._closed = False

@@ -40,6 +40,7 @@ from mqfast.store.paths import (
     list_offset_files,
     list_queues,
     queue_dir,
+    root_of,
 )
 from mqfast.store.reader_bounds import check_is_store
 from mqfast.store.timer_files import Finding, TimerFiles
@@ -673,7 +674,7 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
 
 def _paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
     dirs = config.commit_log_dirs if config is not None else ()
-    paths = StorePaths(path, dirs, config.read_only_commit_log_dirs if config is not None else ())
+    paths = StorePaths(root_of(path, door), dirs, config.read_only_commit_log_dirs if config is not None else ())
     check_is_store(door, paths)
     return paths
 
