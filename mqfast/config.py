@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from mqfast.broker_conf import KNOWN_TO_ROCKETMQ, decode_conf, java_number, java_trim, parse_properties, read_conf
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import parse_host
 from mqfast.retention_rules import RetentionRules, parse_retention
@@ -148,7 +148,8 @@ class StoreConfig:
         "mappedFileSizeConsumeQueue",
         "bytes",
         "Length of one queue file, rounded up to whole 20-byte units.",
-        least=20,
+        least=1,
+        most=_I32_MAX - _I32_MAX % 20,
     )
     mapped_file_bytes_batch_consume_queue: int = _setting(
         13_800_000,
@@ -529,52 +530,34 @@ class StoreConfig:
             values["store_host"] = _host(host_parts)
         config = cls(**values, explicit=frozenset(values))
         config._check_words_of_retention()
+        if "delete_when" in values and len(config.delete_hours) < len(set(_hours(config.delete_when))):
+            raise ConfigError(f"delete_when: expected hours 00 to 23, found {config.delete_when!r}")
         return config
 
     @classmethod
     def from_broker_conf(cls, source: str, *, door: _Door | None = None, **overrides: Any) -> StoreConfig:
         """A config from a broker's property file; ``overrides`` are keywords that win over it.
 
-        Args: ``source`` is the text itself, or the path of the file when a ``door`` is given. The file may hold
-            UTF-8 or Latin-1.
+        Every value means what a Java broker takes it for: where Java keeps its default without a word, because it
+        cannot read the value, that happens here with a warning; a value that Java takes and this engine has no use for
+        is an error. The file is ISO-8859-1, as Java reads it.
+
+        Args: ``source`` is the text itself, or the path of the file when a ``door`` is given.
         Returns: keys that RocketMQ knows and this engine does not use are listed in ``without_effect``, all others
-            in ``unknown`` and ``warnings``. Values that RocketMQ would move into a range are moved, with a warning;
-            a number or truth value that Java would silently skip is an error here.
+            in ``unknown``; ``warnings`` has the text of each warning.
         Raises: ConfigError, StorageError (door).
+        Source: MixAll.properties2Object.
         """
         where = "broker.conf"
+        early: list[str] = []
         if door is not None:
             where = source
-            data = door.read_file(source, max_bytes=_CONF_BYTES_MAX)
-            try:
-                source = data.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                source = data.decode("latin-1")
-        values: dict[str, Any] = {}
-        spelled: dict[str, str] = {}
-        host_parts: dict[str, Any] = {}
-        idle: list[str] = []
-        unknown: list[str] = []
-        warnings: list[str] = []
-        for key, text in parse_properties(source).items():
-            target = FIELD_OF_PROPERTY.get(key)
-            if key in _HOST_PARTS:
-                host_parts[key] = text.strip()
-            elif target is not None:
-                value = _from_text(key, text, _META[target], warnings)
-                if target in values and values[target] != value:
-                    raise ConfigError(
-                        f"{where}: {spelled[target]} and {key} are one setting: expected one value, "
-                        f"found {values[target]} and {value}"
-                    )
-                values[target], spelled[target] = value, key
-            elif key in _KNOWN_TO_ROCKETMQ:
-                idle.append(key)
-            else:
-                unknown.append(key)
-                warnings.append(f"{where}: {_unknown(key)}")
-        if host_parts:
-            values["store_host"] = _host(host_parts)
+            source, early = decode_conf(door.read_file(source, max_bytes=_CONF_BYTES_MAX))
+        conf = read_conf(source, where, FIELD_OF_PROPERTY, _META, _HOST_PARTS, _unknown)
+        values = conf.values
+        warnings = (*(f"{where}: {text}" for text in early), *conf.warnings)
+        if conf.hosts:
+            values["store_host"] = _host(conf.hosts)
         given = cls.from_kwargs(**overrides)
         values.update({name: getattr(given, name) for name in given.explicit})
         values.setdefault("profile", "broker")
@@ -583,9 +566,9 @@ class StoreConfig:
         return cls(
             **values,
             explicit=frozenset(values) - ({"profile"} - given.explicit),
-            without_effect=tuple(idle),
-            unknown=tuple(unknown),
-            warnings=tuple(warnings),
+            without_effect=conf.without_effect,
+            unknown=conf.unknown,
+            warnings=warnings,
         )
 
     @classmethod
@@ -635,7 +618,7 @@ class StoreConfig:
     @property
     def delete_hours(self) -> frozenset[int]:
         """The local hours (0 to 23) in which old files are deleted."""
-        return _hours(self.delete_when)
+        return frozenset(hour for hour in _hours(self.delete_when) if 0 <= hour <= 23)
 
     @property
     def commit_log_dirs(self) -> tuple[str, ...]:
@@ -691,11 +674,15 @@ def _host(parts: Mapping[str, Any]) -> str:
 
 
 def _directories(text: str | None) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in (text or "").split(",")) if part)
+    # As Java splits it: blanks are part of a name, and what is empty at the end is nothing.
+    parts = java_trim(text or "").split(",")
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
 
 
 def _unknown(name: str) -> str:
-    if name in _KNOWN_TO_ROCKETMQ:
+    if name in KNOWN_TO_ROCKETMQ:
         return f"{name}: expected a setting of this engine, found one that only RocketMQ uses: it would have no effect"
     # RocketMQ's names first tried as they are; a keyword in another style is compared with our names.
     known: Iterable[str] = [*_META, *FIELD_OF_PROPERTY, *_HOST_PARTS]
@@ -720,230 +707,29 @@ def _check(name: str, value: object, meta: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: expected {least} to {most} {meta['unit']}, found {value}")
 
 
-def _from_text(key: str, text: str, meta: Mapping[str, Any], warnings: list[str]) -> object:
-    text = text.strip()
-    kind = meta["kind"]
-    if kind == "str":
-        return text or None if meta["optional"] else text
-    if kind == "bool":
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key}: expected true or false, found {text!r}")
-        return text.lower() == "true"
-    pattern = r"[+-]?[0-9]{1,20}" if kind == "int" else r"[+-]?[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?"
-    if not re.fullmatch(pattern, text):
-        raise ConfigError(f"{key}: expected a number, found {text!r}")
-    number = int(text) if kind == "int" else float(text)
-    if meta["clamp"]:
-        low, high = meta["clamp"]
-        if not low <= number <= high:
-            moved = min(max(number, low), high)
-            warnings.append(f"{key}: {number} is outside {low} to {high} and counts as {moved}")
-            return moved
-    return number
-
-
 def _delay_levels(text: str) -> tuple[int, ...]:
     levels: list[int] = []
-    for token in text.split(" "):
-        number, unit = token[:-1], token[-1:]
-        if unit not in _MS_OF_DELAY_UNIT or not (number.isascii() and number.isdigit() and len(number) <= 9):
+    for token in java_trim(text).split(" "):
+        number = java_number(token[:-1], _I64_MAX)
+        if token[-1:] not in _MS_OF_DELAY_UNIT or number is None or abs(number) > _I64_MAX // _MS_OF_DELAY_UNIT["d"]:
             raise ConfigError(
                 f"message_delay_level: expected numbers with s, m, h or d between single blanks, found {token!r}"
             )
-        levels.append(int(number) * _MS_OF_DELAY_UNIT[unit])
+        levels.append(number * _MS_OF_DELAY_UNIT[token[-1]])
     return tuple(levels)
 
 
-def _hours(text: str) -> frozenset[int]:
-    hours: set[int] = set()
-    for part in text.split(";"):
-        hour = part.strip()
-        if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) <= 23):
-            raise ConfigError(f"delete_when: expected hours 00 to 23 separated by semicolons, found {text!r}")
-        hours.add(int(hour))
-    return frozenset(hours)
-
-
-_BLANK: Final = " \t\f"
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
-    pending: str | None = None
-    for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(_BLANK)
-        if pending is None and (not line or line[0] in "#!"):
-            continue
-        tail = len(line) - len(line.rstrip("\\"))
-        if tail % 2:
-            pending = (pending or "") + line[:-1]
-        else:
-            lines.append((pending or "") + line)
-            pending = None
-    if pending is not None:
-        lines.append(pending)
-    return lines
-
-
-def _unescape(text: str, line: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    i = 0
-    while i < len(text):
-        c = text[i]
-        i += 1
-        if c != "\\" or i == len(text):
-            out.append(c)
-            continue
-        c = text[i]
-        i += 1
-        if c != "u":
-            out.append(_ESCAPES.get(c, c))
-            continue
-        digits = text[i : i + 4]
-        if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
-            raise ConfigError(f"property file: expected four hex digits behind \\u, found {digits!r} in {line!r}")
-        out.append(chr(int(digits, 16)))
-        i += 4
-    # Two escapes may make one character beyond U+FFFF.
-    return "".join(out).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """The pairs of a Java property file; a later duplicate wins. Trailing blanks belong to a value.
-
-    Raises: ConfigError for a broken Unicode escape.
-    Source: java.util.Properties.load.
-    """
-    result: dict[str, str] = {}
-    for line in _logical_lines(text):
-        i = 0
-        while i < len(line) and line[i] not in _BLANK and line[i] not in "=:":
-            i += 2 if line[i] == "\\" else 1
-        key, rest = line[:i], line[i:].lstrip(_BLANK)
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(_BLANK)
-        result[_unescape(key, line)] = _unescape(rest, line)
-    return result
-
-
-# Every property that a setter or field of RocketMQ's broker classes knows (MessageStoreConfig, BrokerConfig,
-# BrokerIdentity, NettyServerConfig, NettyClientConfig, AuthConfig), releases 4.0 to 5.3.3 and the 5.3.4 development
-# line.
-_KNOWN_TO_ROCKETMQ: Final = frozenset(
-    """
-accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable accountStatsPrintZeroValues
-ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-aclEnable adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
-allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncLearner asyncSendEnable authConfigPath
-authenticationEnabled authenticationMetadataProvider authenticationProvider authenticationStrategy
-authenticationWhitelist authorizationEnabled authorizationMetadataProvider authorizationProvider
-authorizationStrategy authorizationWhitelist autoCreateSubscriptionGroup autoCreateTopicEnable
-autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bindAddress
-bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
-broadcastOffsetExpireSecond brokerClusterName brokerConfigPath brokerElectionPriority brokerFastFailureEnable
-brokerHeartbeatInterval brokerId brokerIP1 brokerIP2 brokerName brokerNotActiveTimeoutMillis brokerPermission
-brokerRole brokerTopicEnable cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval
-checkCRCOnRecover checkSyncStateSetPeriod cleanFileForciblyEnable cleanOfflineBrokerInterval
-cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic
-clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
-clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
-clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
-clientWorkerThreads clusterName clusterTopicEnable coldCtrStrategyEnable coldDataFlowControlEnable
-coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes
-combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType commercialBaseCount commercialBigCount
-commercialEnable commercialSizePerMsg commercialTimerCount commercialTransCount commitCommitLogLeastPages
-commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval commitLogSwapMapInterval
-commitLogSwapMapReserveFileNum compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
-compactionThreadNum compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion
-connectTimeoutMillis consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
-consumerManageThreadPoolNums consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
-correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable
-defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum defaultTopicQueueNums
-delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteFileBatchMax
-deleteWhen destroyMapedFileIntervalForcibly disableCallbackExecutor disableConsumeIfConsumerReadSlowly
-disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded diskMaxUsedSpaceRatio
-diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio dispatchCqCacheNum dispatchCqThreads
-dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableAcceleratedRecovery
-enableAsyncReput enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore
-enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction
-enableConnectionMetrics enableConsumeQueueExt enableControllerMode enableCreateSysGroup enabledAppendPropCRC
-enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics enableLmq
-enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enableMixedMessageType
-enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
-enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold
-enablePopMetrics enablePropertyFilter enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
-enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush
-enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully enableSingleTopicRegister
-enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata enableSplitRegistration enableStatsMetrics
-enableTransactionMetrics enableTransparentRetry endTransactionPoolQueueCapacity endTransactionThreadPoolNums
-estimateAccumulation expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
-fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval fileReservedTime
-filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogLeastPages
-flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
-flushConsumerOffsetHistoryInterval flushConsumerOffsetInterval flushDelayOffsetInterval flushDiskType
-flushIntervalCommitLog flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister
-forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable haHousekeepingInterval
-haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval
-haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode
-inBrokerContainer initAuthenticationUser initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials
-inSyncReplicas isolateLogEnable listenPort litePullMessageEnable litePullMessageThreadPoolNums
-litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
-loadBalanceThreadPoolQueueCapacity lockInStrictMode logicalDiskSpaceCleanForciblyThreshold
-logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum longPollingEnable
-mapedFileSizeCommitLog mapedFileSizeConsumeQueue mappedFileSizeCommitLog mappedFileSizeConsumeQueue
-mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
-maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxDelayTime
-maxErrorRateOfBloomFilter maxFilterMessageSize maxHashSlotNum maxHaTransferByteInSecond maxIndexNum
-maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize
-maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
-maxTopicLength maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
-maxTransferCountOnMessageInMemory memTableFlushInterval memTableFlushIntervalMs messageDelayLevel
-messageIndexEnable messageIndexSafe messageStorePlugIn metricGrpcExporterIntervalInMills
-metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
-metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName
-namesrvAddr notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize
-popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
-popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
-popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
-popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
-preferredLeaderId printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums
-pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel
-putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
-queryMessageThreadPoolNums queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths readUnCommitted
-realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
-recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval regionId registerBrokerTimeoutMills
-registerNameServerPeriod rejectPullConsumerEnable rejectTransactionMessage replicasPerDiskPartition
-replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
-reviveQueueNum reviveScanTime rocketmqHome rocksdbCompressionType rocksdbCQDoubleWriteEnable
-rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scanAvailableNameSrv
-scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable
-sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
-serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable
-serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
-serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shortPollingTimeMills
-shutdownWaitTimeSeconds skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout socksProxyConfig
-spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp
-statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
-statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-storePathBrokerIdentity storePathCommitLog storePathDLedgerCommitLog storePathEpochFile storePathRootDir
-storeReplyMessageEnable storeType subscriptionExpiredTimeout syncBrokerMemberGroupPeriod
-syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFlushTimeout syncFromLastFile
-syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs timerCongestNumEachSlot
-timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
-timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs
-timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopDequeue
-timerStopEnqueue timerWarmEnable timerWheelEnable topicQueueLockNum totalReplicas traceOn traceTopicEnable
-transactionCheckInterval transactionCheckMax transactionMetricFlushInterval transactionOpBatchInterval
-transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap transientStorePoolEnable transientStorePoolSize
-travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock useEpollNativeSelector usePIDColdCtrStrategy
-userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
-useServerSideResetOffset useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic waitTimeMillsInAckQueue
-waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
-waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage
-wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
-""".split()  # noqa: SIM905 - a list literal would be four times as long and no clearer
-)
+def _hours(text: str) -> list[int]:
+    """Numbers beyond 23 are taken, as in Java: they never come."""
+    text = java_trim(text)
+    parts = text.split(";")
+    while text and parts and not parts[-1]:
+        parts.pop()
+    hours = [java_number(part) for part in parts]
+    found = [hour for hour in hours if hour is not None]
+    if len(found) < len(hours):
+        raise ConfigError(
+            f"delete_when: expected hours 00 to 23 separated by semicolons alone, found {text!r}: RocketMQ fails at "
+            "each clean-up and deletes nothing"
+        )
+    return found

@@ -85,6 +85,8 @@ def test_unknown_keywords_are_errors(name: str, message: str) -> None:
         ({"store_host": "localhost:1"}, "store_host: host: expected"),
         ({"delete_when": "24"}, "expected hours 00 to 23"),
         ({"delete_when": ""}, "expected hours"),
+        ({"delete_when": "04; 05"}, "expected hours 00 to 23 separated by semicolons alone"),
+        ({"delete_when": "04;24"}, "expected hours 00 to 23, found '04;24'"),
         ({"message_delay_level": "1s  5s"}, "message_delay_level: expected numbers"),
         ({"max_hash_slot_num": 2**30}, "expected an index file of at most"),
     ],
@@ -123,7 +125,7 @@ def test_trap_queue_size_is_rounded_up_and_batch_queue_size_is_not() -> None:
 
 def test_derived_values() -> None:
     config = StoreConfig.from_kwargs(
-        deleteWhen="04;16", messageDelayLevel="1s 2m 3h 4d", storePathCommitLog=" /a/log, /b/log,", brokerIP1="::1"
+        deleteWhen="04;16;", messageDelayLevel="1s 2m 3h 4d", storePathCommitLog=" /a/log,/b/log,, ", brokerIP1="::1"
     )
     assert config.delete_hours == {4, 16}
     assert config.delay_levels_ms == (1000, 120_000, 10_800_000, 345_600_000)
@@ -152,7 +154,7 @@ mapedFileSizeCommitLog=1048576
   flushDiskType \
      = \
      SYNC_FLUSH
-storePathRootDir=/data/caf\u00e9\\x
+storePathRootDir=/data/caf\u4e00\\x
 transientStorePoolEnable=TRUE
 diskMaxUsedSpaceRatio=99
 haListenPort=10912
@@ -167,11 +169,13 @@ def test_broker_conf() -> None:
     assert config.mapped_file_bytes_commit_log == 1048576
     assert config.sync_flush
     assert config.transient_store_pool_enable
-    assert config.store_path_root_dir == "/data/café\\x"
+    assert config.store_path_root_dir == "/data/caf一\\x"
     assert config.disk_max_used_space_percent == 95
     assert config.file_reserved_time_hours == 24
     assert config.without_effect == ("brokerClusterName", "haListenPort")
     assert config.unknown == ("fileReservdTime",)
+    assert config.profile == "broker"
+    assert config.max_hash_slot_num == 5_000_000
     assert len(config.warnings) == 2
     assert "counts as 95" in config.warnings[0]
     assert "did you mean fileReservedTime" in config.warnings[1]
@@ -179,28 +183,93 @@ def test_broker_conf() -> None:
     assert {"store_host", "file_reserved_time_hours"} <= config.explicit
 
 
-def test_broker_conf_from_a_file_in_either_encoding(tmp_path: Path) -> None:
-    for encoding in ("utf-8", "latin-1"):
-        path = tmp_path / encoding
-        path.write_bytes("storePathRootDir=/data/café\r\nmaxIndexNum=7".encode(encoding))
-        config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
-        assert (config.store_path_root_dir, config.max_index_num) == ("/data/café", 7)
+def test_a_broker_conf_is_read_as_java_reads_it_byte_by_byte(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes("# 注释\nstorePathRootDir=/data/café\r\nmaxIndexNum=7".encode("latin-1", "replace"))
+    config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+    assert (config.store_path_root_dir, config.max_index_num) == ("/data/café", 7)
+    path.write_bytes("# 注释\nstorePathRootDir=/data/café\nmaxIndexNum=7".encode())
+    config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+    assert (config.store_path_root_dir, config.max_index_num) == ("/data/cafÃ©", 7)
+    assert any("ISO-8859-1; write other characters as \\uXXXX" in text for text in config.warnings)
+    path.write_bytes("\ufeffmaxIndexNum=7\nmaxHashSlotNum=8".encode())
+    config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+    assert (config.max_index_num, config.max_hash_slot_num) == (20_000_000, 8)
+    assert any("byte order mark" in text for text in config.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value", "message"),
+    [
+        ("transientStorePoolEnable=yes", "transient_store_pool_enable", False, "expected true or false, found 'yes'"),
+        ("checkCRCOnRecover=true ", "check_crc_on_recover", False, "expected true or false, found 'true '"),
+        ("checkCRCOnRecover=", "check_crc_on_recover", False, "found ''; it counts as false, as in Java"),
+        ("checkCRCOnRecover=TrUe", "check_crc_on_recover", True, None),
+        ("maxIndexNum=1k", "max_index_num", 20_000_000, "found '1k'; the default counts, as in Java"),
+        ("maxIndexNum=0x10", "max_index_num", 20_000_000, "expected a whole number of 32 bits"),
+        ("maxIndexNum=1e3", "max_index_num", 20_000_000, "the default counts"),
+        ("maxIndexNum=12 ", "max_index_num", 20_000_000, "without blanks, found '12 '"),
+        ("maxIndexNum=99999999999", "max_index_num", 20_000_000, "the default counts"),
+        ("maxIndexNum=" + "9" * 5000, "max_index_num", 20_000_000, "the default counts"),
+        ("maxIndexNum=+0012", "max_index_num", 12, None),
+        ("maxIndexNum=١٢", "max_index_num", 12, None),
+        ("osPageCacheBusyTimeOutMills=2147483648", "os_page_cache_busy_timeout_ms", 2**31, None),
+        ("flushDiskType=sync_flush", "flush_disk_type", "ASYNC_FLUSH", "the default counts, as in Java"),
+        ("flushDiskType=", "flush_disk_type", "ASYNC_FLUSH", "found ''"),
+        ("flushDiskType=SYNC_FLUSH \t", "flush_disk_type", "SYNC_FLUSH", None),
+        ("brokerRole=slave", "broker_role", "ASYNC_MASTER", "expected ASYNC_MASTER or SYNC_MASTER or SLAVE"),
+        ("storeType=other", "store_type", "default", "counts as default"),
+        ("listenPort=0x10", "store_host", "127.0.0.1:10911", "10911 counts, as in Java"),
+        ("storePathCommitLog= ", "store_path_commit_log", None, "expected a value, found none"),
+        ("storePathCommitLog=/a/log,", "store_path_commit_log", "/a/log,", None),
+        ("deleteWhen=04;", "delete_when", "04;", None),
+        ("deleteWhen=24", "delete_when", "24", None),
+        ("messageDelayLevel=1s 5s \t", "message_delay_level", "1s 5s", None),
+        (
+            "mapedFileSizeCommitLog=1024\nmappedFileSizeCommitLog=2048\nmapedFileSizeConsumeQueue=40",
+            "mapped_file_bytes_commit_log",
+            2048,
+            "are one setting with two values; that of mappedFileSizeCommitLog counts",
+        ),
+        (
+            "mappedFileSizeCommitLog=2048\nmapedFileSizeCommitLog=1024",
+            "mapped_file_bytes_commit_log",
+            2048,
+            "that of mappedFileSizeCommitLog counts",
+        ),
+    ],
+)
+def test_odd_values_mean_what_java_takes_them_for(text: str, field: str, value: object, message: str | None) -> None:
+    config = StoreConfig.from_broker_conf(text)
+    assert getattr(config, field) == value
+    assert [message in warning for warning in config.warnings] == [True] if message else config.warnings == ()
+
+
+def test_hours_that_never_come_and_separators_at_the_end() -> None:
+    assert StoreConfig.from_broker_conf("deleteWhen=24").delete_hours == set()
+    assert StoreConfig.from_broker_conf("deleteWhen=;").delete_hours == set()
+    assert StoreConfig.from_broker_conf("deleteWhen=04;17;99;;").delete_hours == {4, 17}
+    assert StoreConfig.from_broker_conf("storePathCommitLog=/a/log,").commit_log_dirs == ("/a/log",)
+    assert StoreConfig.from_broker_conf("storePathCommitLog=/a, /b").commit_log_dirs == ("/a", " /b")
+    assert StoreConfig.from_broker_conf("messageDelayLevel=+1s -2m").delay_levels_ms == (1000, -120_000)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mapedFileSizeCommitLog=1024\nmappedFileSizeCommitLog=2048", "are one setting: expected one value"),
-        ("transientStorePoolEnable=yes", "transientStorePoolEnable: expected true or false, found 'yes'"),
-        ("maxIndexNum=1k", "maxIndexNum: expected a number, found '1k'"),
-        ("maxIndexNum=" + "9" * 5000, "expected a number"),
-        ("maxIndexNum=99999999999", "max_index_num: expected 2 to 2147483647 entries"),
-        ("flushDiskType=", "expected ASYNC_FLUSH or SYNC_FLUSH, found ''"),
         (r"storePathRootDir=\u12", "expected four hex digits"),
         ("storeType=defaultRocksDB", "expected default"),
+        ("storeType=DEFAULTROCKSDB", "expected default"),
+        ("enableDLegerCommitLog=true", "enableDLegerCommitLog: expected false, found true"),
+        ("messageDelayLevel=1s  5s", "between single blanks, found ''"),
+        ("deleteWhen=04;;05", "RocketMQ fails at each clean-up and deletes nothing"),
+        ("deleteWhen=04; 05", "RocketMQ fails at each clean-up"),
+        ("deleteWhen=", "RocketMQ fails at each clean-up"),
+        ("maxIndexNum=0", "max_index_num: expected 2 to 2147483647 entries, found 0"),
+        ("listenPort=99999", "store_host"),
     ],
 )
-def test_broken_broker_conf_is_an_error(text: str, message: str) -> None:
+def test_what_no_broker_would_work_with_is_an_error(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         StoreConfig.from_broker_conf(text)
 

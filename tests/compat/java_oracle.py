@@ -25,7 +25,7 @@ from typing import IO, Any
 __all__ = ["JavaOracle", "OracleError", "checkpoint_numbers", "copy_store", "list_files"]
 
 HERE = Path(__file__).resolve().parent / "java"
-RELEASES = {"5.3.3": "v5", "4.9.7": "v4"}
+RELEASES = {"5.5.0": "v5", "5.3.3": "v5", "4.9.7": "v4"}
 # RocketMQ unmaps buffers through JDK internals, which later Java versions close by default.
 OPENS = [
     "java.base/java.nio",
@@ -286,6 +286,13 @@ class JavaOracle:
             load = self._ask(op="load", store=str(store_dir), settings=given)
             row |= {"recovery_s": load["load_s"], "recovery_bytes": load["maxPhyOffset"]}
         return row
+
+    def settings(self, files: Iterable[bytes]) -> list[dict[str, Any]]:
+        """What a broker makes of each broker.conf: ``pairs`` of the loader, ``values`` by property after the setters
+        and whether ``deleteWhen`` can be read when it is needed; or ``refused`` with the loader's words.
+        """
+        encoded = [base64.b64encode(data).decode("ascii") for data in files]
+        return list(self._ask(op="settings", files=encoded))
 
     # -- the wire ------------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ public final class Main {
                 return dump(request);
             case "put":
                 return put(request);
+            case "settings":
+                return Settings.of(request);
             case "load":
                 return loadTime(request);
             case "bench":
