@@ -1,4 +1,5 @@
-"""Writes the settings table of ``operations.md`` from the configuration itself: ``python docs/settings_table.py``.
+"""Writes the settings table of ``operations.md`` and the types of ``mqfast/settings.py`` from the configuration itself:
+``python docs/settings_table.py``.
 
 It must never hold a fact about a setting of its own: names, units, defaults and texts come from
 ``StoreConfig.describe()``, and whether a setting has an effect from the sources that read it. A test compares the
@@ -14,9 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mqfast.config import StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.config import FIELD_OF_PROPERTY, StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "operations.md"
+TYPES = ROOT / "mqfast" / "settings.py"
+BEGIN_TYPES = "    # Written by docs/settings_table.py."
+HOST_PARTS = {"brokerIP1": "str", "listenPort": "int"}
 BEGIN = "<!-- settings: written by docs/settings_table.py -->"
 END = "<!-- end of settings -->"
 # Settings that the engine asks for by what follows from them.
@@ -62,5 +66,22 @@ def renewed(document: str) -> str:
     return f"{head}{BEGIN}\n\n{table()}\n\n{END}{tail}"
 
 
+def _type_of(name: str) -> str:
+    meta = StoreConfig.__dataclass_fields__[name].metadata
+    kind = f"Literal[{', '.join(map(repr, meta['choices']))}]".replace("'", '"') if meta["choices"] else meta["kind"]
+    return f"{kind} | None" if meta["optional"] else kind
+
+
+def renewed_types(source: str) -> str:
+    """``mqfast/settings.py`` with its fields written anew: our names, then RocketMQ's."""
+    head, _, _ = source.partition(BEGIN_TYPES)
+    ours = {s.field: _type_of(s.field) for s in StoreConfig().describe()}
+    lines = [f"    {name}: {kind}" for name, kind in ours.items()]
+    lines += [f"    {prop}: {ours[name]}" for prop, name in FIELD_OF_PROPERTY.items()]
+    lines += [f"    {prop}: {kind}" for prop, kind in HOST_PARTS.items()]
+    return f"{head}{BEGIN_TYPES}\n" + "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
+    TYPES.write_text(renewed_types(TYPES.read_text(encoding="utf-8")), encoding="utf-8")
     DOCUMENT.write_text(renewed(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

@@ -11,12 +11,17 @@ import difflib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from mqfast.broker_conf import KNOWN_TO_ROCKETMQ, decode_conf, java_number, java_trim, parse_properties, read_conf
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import parse_host
 from mqfast.retention_rules import RetentionRules, parse_retention
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from mqfast.settings import StoreSettings
 
 __all__ = ["DOCUMENTED_FIELDS", "FIELD_OF_PROPERTY", "PROPERTY_OF_FIELD", "Setting", "StoreConfig", "parse_properties"]
 
@@ -504,7 +509,7 @@ class StoreConfig:
             )
 
     @classmethod
-    def from_kwargs(cls, **settings: Any) -> StoreConfig:
+    def from_kwargs(cls, **settings: Unpack[StoreSettings]) -> StoreConfig:
         """A config from keywords, spelled our way or RocketMQ's.
 
         Raises: ConfigError for an unknown name (it names the nearest one), a setting given twice, a name of
@@ -535,7 +540,9 @@ class StoreConfig:
         return config
 
     @classmethod
-    def from_broker_conf(cls, source: str, *, door: _Door | None = None, **overrides: Any) -> StoreConfig:
+    def from_broker_conf(
+        cls, source: str, *, door: _Door | None = None, **overrides: Unpack[StoreSettings]
+    ) -> StoreConfig:
         """A config from a broker's property file; ``overrides`` are keywords that win over it.
 
         Every value means what a Java broker takes it for: where Java keeps its default without a word, because it
@@ -572,7 +579,7 @@ class StoreConfig:
         )
 
     @classmethod
-    def tiny(cls, **overrides: Any) -> StoreConfig:
+    def tiny(cls, **overrides: Unpack[StoreSettings]) -> StoreConfig:
         """A config in which every edge comes every few messages: for tests.
 
         Only the overrides count as explicit.

@@ -25,6 +25,8 @@ import mqfast
 from mqfast.cli.arguments import subcommands
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.main import build_parser
+from mqfast.config import DOCUMENTED_FIELDS, FIELD_OF_PROPERTY, StoreConfig
+from mqfast.settings import StoreSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
@@ -209,6 +211,21 @@ def test_the_exit_codes_are_the_documented_ones() -> None:
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)} == {
         int(code) for code in ExitCode
     }
+
+
+def test_the_types_of_the_settings_are_current() -> None:
+    """``StoreSettings`` has our names and RocketMQ's, with the types of the table, and nothing else."""
+    spec = importlib.util.spec_from_file_location("settings_table", ROOT / "docs" / "settings_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    source = text_of(ROOT / "mqfast" / "settings.py")
+    assert writer.renewed_types(source) == source, "run: python docs/settings_table.py"
+    names = set(StoreSettings.__annotations__)
+    assert names == {*DOCUMENTED_FIELDS, *FIELD_OF_PROPERTY, "brokerIP1", "listenPort"}
+    for name, value in {s.field: s.value for s in StoreConfig().describe() if s.value is not None}.items():
+        StoreConfig.from_kwargs(**{name: value})
 
 
 def test_every_figure_of_stats_is_documented(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mqfast"
 GROUND = frozenset(
-    f"mqfast.{name}" for name in ("errors", "config", "message", "properties", "broker_conf", "retention_rules")
+    f"mqfast.{name}"
+    for name in ("errors", "config", "message", "properties", "broker_conf", "retention_rules", "settings")
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
 

@@ -91,6 +91,7 @@ def test_what_does_not_pickle_says_why(
 TYPED = """
 import mqfast
 store = mqfast.open("x")
+mqfast.open("x", profile="broker", retention="72h", flush_disk_type="SYNC_FLUSH", maxIndexNum=7, brokerIP1="1.2.3.4")
 store.put("t", b"x", tags="a", keys=["k"], properties={"p": "v"})
 store.put_many("t", [b"x", memoryview(b"y")])
 ticket: mqfast.Ticket = store.put_nowait("t", bytearray(b"x"), born_timestamp=5)
@@ -102,6 +103,13 @@ store.put_many("t", ["a text"])
 store.put_nowait("t", b"x", born_tmestamp=5)
 store.consumer("g", "t", offset_reset="earlist")
 mqfast.Message("t", None)
+mqfast.open("x", flush_disk_typ="SYNC_FLUSH")
+mqfast.open("x", flush_disk_type="SYNC_FLUSHED")
+mqfast.open("x", flushDiskType="SYNC")
+mqfast.open("x", profile="brokers")
+mqfast.open("x", retention=72)
+mqfast.open("x", mappedFileSizeCommitlog=1 << 20)
+mqfast.StoreConfig.from_kwargs(max_index_num="7")
 """
 
 

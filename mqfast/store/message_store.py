@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, Unpack
 
     from mqfast.message import Body, Keys, Properties, PutOptions
+    from mqfast.settings import StoreSettings
     from mqfast.store._commit_log import Bell
     from mqfast.store._put_result import PutResult
     from mqfast.store._record import StoredMessage
@@ -740,7 +741,7 @@ def open_store(
     door: OsDoor | None = None,
     progress: Callable[[int, int], None] | None = None,
     _start_services: bool = True,
-    **settings: Any,
+    **settings: Unpack[StoreSettings],
 ) -> MessageStore:
     """Create or open a store for writing; recovers it when its last writer did not close it.
 
