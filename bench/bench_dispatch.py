@@ -19,7 +19,7 @@ ROUNDS = 7
 
 def _killed(path: Path, copy: Path, size: int, count: int) -> int:
     """Write a store and leave a copy of it as a killed process would; returns the log's bytes."""
-    with mqfast.open(path, mappedFileSizeCommitLog=128 << 20) as store:
+    with mqfast.open(path, mappedFileSizeCommitLog=128 << 20, profile="broker") as store:
         bodies = [b"x" * size] * 1000
         for number in range(count // 1000):
             store.put_many("Bench", bodies, number % 4)
@@ -41,7 +41,7 @@ def test_dispatch_units(benchmark: BenchmarkFixture, place: Path, table: Table) 
     seconds: list[float] = []
 
     def work(path: Path) -> None:
-        store = mqfast.open(path, checkCRCOnRecover=False, create=False)
+        store = mqfast.open(path, checkCRCOnRecover=False, create=False, profile="broker")
         seconds.append(store.recovery.seconds - store.recovery.sync_seconds)
         assert store.recovery.records == count
         store.close()
@@ -56,7 +56,9 @@ def test_dispatch_keys(benchmark: BenchmarkFixture, place: Path, table: Table) -
     count = scaled(100_000)
     settings = {"mappedFileSizeCommitLog": 256 << 20, "maxHashSlotNum": 500_000, "maxIndexNum": 2_000_000}
     # Without services nothing dispatches but the steps that are timed.
-    with mqfast.open(place / "store", dispatch="background", _start_services=False, **settings) as store:
+    with mqfast.open(
+        place / "store", dispatch="background", _start_services=False, **settings, profile="broker"
+    ) as store:
         put = store.producer("Bench").put
         put(b"first", "key")
         store._dispatcher.step()
@@ -91,7 +93,7 @@ def test_recovery(benchmark: BenchmarkFixture, place: Path, table: Table) -> Non
     synced: list[float] = []
 
     def work(path: Path) -> None:
-        store = mqfast.open(path, create=False)
+        store = mqfast.open(path, create=False, profile="broker")
         seconds.append(store.recovery.seconds - store.recovery.sync_seconds)
         synced.append(store.recovery.seconds)
         assert store.recovery.end == written

@@ -113,7 +113,7 @@ def test_single(
 ) -> None:
     """A bound producer beside the floor."""
     count = _puts(size)
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
         works = (
             _calls(store.producer("Bench", 0, "TagA").put, b"x" * size, count),
             lambda: floor.copy_ns(place, size, count, HEADER, unseen=WARM_UP, spare=SPARE_BYTES),
@@ -149,7 +149,7 @@ def test_batch(
 ) -> None:
     """A thousand bodies a call beside the floor, which reads as many: one object over and over, or a thousand rows."""
     count, many, bodies = _puts(size), 1 if kind == "bytes" else 1000, _buffers(kind, size, 1000)
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
         works = (
             _batch(store, bodies, count),
             lambda: floor.copy_ns(place, size, count, HEADER - 10, many, unseen=WARM_UP, spare=SPARE_BYTES),

@@ -28,7 +28,7 @@ TIMES = 500  # a round asks for each key
 @pytest.fixture
 def store(place: Path) -> Iterator[mqfast.MessageStore]:
     """100,000 messages of 256 bytes in one queue, every hundredth with a key."""
-    with mqfast.open(place / "store", maxHashSlotNum=50_000, maxIndexNum=200_000) as made:
+    with mqfast.open(place / "store", maxHashSlotNum=50_000, maxIndexNum=200_000, profile="broker") as made:
         put = made.producer("Bench").put
         for number in range(COUNT):
             put(b"x" * 256, f"key{number}" if number % 100 == 0 else None)

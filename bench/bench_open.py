@@ -41,7 +41,7 @@ def test_open_empty(benchmark: BenchmarkFixture, place: Path, table: Table) -> N
     stores: list[mqfast.MessageStore] = []
 
     def work() -> None:
-        stores.append(mqfast.open(place / "store"))
+        stores.append(mqfast.open(place / "store", profile="broker"))
 
     def again() -> tuple[tuple[()], dict[str, object]]:
         while stores:
@@ -78,14 +78,14 @@ def test_open_large(benchmark: BenchmarkFixture, place: Path, table: Table) -> N
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(prefix="mqfast-bench-", dir=ram or place) as directory:
         path = Path(directory) / "store"
-        with mqfast.open(path, **settings) as store:
+        with mqfast.open(path, **settings, profile="broker") as store:
             body = b"x" * ((1 << 20) * files // queues - 200)
             for number in range(queues):
                 store.put(f"Bench{number // 100}", body, number % 100)
 
         def work() -> None:
             began = time.perf_counter()
-            store = mqfast.open(path, create=False)
+            store = mqfast.open(path, create=False, profile="broker")
             seconds.append(time.perf_counter() - began)
             assert len(store.log.files) >= files - 1
             assert store.stats()["queues"] == queues

@@ -47,13 +47,15 @@ def _row(
     table.add(what, figure, f"<= {target_ns} ns" if target_ns else "-", met, why=why)
 
 
-@pytest.mark.parametrize(("size", "target"), [(1024, 300), (40, None)])
+@pytest.mark.parametrize(
+    ("size", "target", "profile"), [(1024, 300, "broker"), (1024, 300, "embedded"), (40, None, "broker")]
+)
 def test_producer(
-    benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int, target: int | None
+    benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int, target: int | None, profile: str
 ) -> None:
-    """A bound producer: positional arguments, everything constant encoded once."""
+    """A bound producer: positional arguments, everything constant encoded once; in log files of 1 GiB and of 64 MiB."""
     body = b"x" * size
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile=profile) as store:
         put = store.producer("Bench", 0, "TagA").put
 
         def work() -> None:
@@ -61,7 +63,8 @@ def test_producer(
                 put(body)
 
         benchmark.pedantic(work, rounds=ROUNDS, warmup_rounds=2)
-    _row(table, benchmark, floor, place, size, f"producer.put {size} B", PUTS, target)
+    what = f"producer.put {size} B" + ("" if profile == "broker" else ", a small store")
+    _row(table, benchmark, floor, place, size, what, PUTS, target)
 
 
 @pytest.mark.parametrize(("size", "target"), [(1024, 450), (40, None)])
@@ -70,7 +73,7 @@ def test_keywords(
 ) -> None:
     """store.put with a keyword."""
     body = b"x" * size
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
         put = store.put
 
         def work() -> None:
@@ -85,7 +88,7 @@ def test_keywords(
 def test_put_many(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Floor, size: int) -> None:
     """A thousand bodies a call; the GIL is released once."""
     bodies = [b"x" * size] * 1000
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
 
         def work() -> None:
             for _ in range(PUTS // 1000):
@@ -99,7 +102,7 @@ def test_put_many_in_bursts(benchmark: BenchmarkFixture, place: Path, table: Tab
     """Ten thousand bodies of 1 KiB after a rest of 50 ms: the pages that they need were made ready meanwhile."""
     bodies = [b"x" * 1024] * 1000
     copies: list[float] = []
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
 
         def work() -> None:
             for _ in range(10):
@@ -117,7 +120,7 @@ def test_keyed(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Fl
     """A key a message: the index entry is put behind the call, by the dispatch thread."""
     body = b"x" * 1024
     keys = [f"key{number}" for number in range(PUTS)]
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
         put = store.producer("Bench").put
 
         def work() -> None:

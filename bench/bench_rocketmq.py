@@ -30,7 +30,7 @@ SECONDS_AS_COUNT = 20_000
 def _ours(path: Path, threads: int, count: int, size: int) -> float:
     """Puts a second with sync flush."""
     body = b"x" * size
-    with mqfast.open(path, flushDiskType="SYNC_FLUSH") as store:
+    with mqfast.open(path, flushDiskType="SYNC_FLUSH", profile="broker") as store:
         store.put("Bench", body)
 
         def work(number: int) -> None:
@@ -106,7 +106,7 @@ def _recovery(path: Path, index: bool) -> float:
     # as a killed store has them: blocks that nothing was written to are no data
     subprocess.run(["cp", "-r", "--sparse=always", path, killed], check=True)
     (killed / "checkpoint").unlink(missing_ok=True)
-    with mqfast.open(killed, create=False, message_index_enable=index) as store:
+    with mqfast.open(killed, create=False, message_index_enable=index, profile="broker") as store:
         taken = store.recovery.seconds - store.recovery.sync_seconds
         end = store.recovery.end
     shutil.rmtree(killed)
@@ -115,7 +115,7 @@ def _recovery(path: Path, index: bool) -> float:
 
 def _our_reads(path: Path, count: int) -> dict[str, float]:
     """The reads that the oracle measures, of the same messages: 1 KiB, a key each, in one queue."""
-    with mqfast.open(path) as store:
+    with mqfast.open(path, profile="broker") as store:
         put, body = store.producer("Bench").put, b"x" * 1024
         for number in range(count):
             put(body, f"k{number}")
@@ -141,7 +141,7 @@ def _our_reads(path: Path, count: int) -> dict[str, float]:
         row["recovery, a key each"] = _recovery(path, True)
     shutil.rmtree(path)
     plain = path.with_name(path.name + "-plain")
-    with mqfast.open(plain, message_index_enable=False) as store:
+    with mqfast.open(plain, message_index_enable=False, profile="broker") as store:
         store.put_many("Bench", [b"x" * 1024] * count)
         store.flush()
         row["recovery, no index"] = _recovery(plain, False)

@@ -122,7 +122,7 @@ def test_the_shortest_trigger(benchmark: BenchmarkFixture, source: Source, table
     base.mkdir()
     tasks = str(TRIGGER_QUEUES)
     figures: dict[str, list[int]] = {"ours": [], "floor": []}
-    with mqfast.open(base / "store", mapped_file_bytes_commit_log=16 << 20) as store:
+    with mqfast.open(base / "store", mapped_file_bytes_commit_log=16 << 20, profile="broker") as store:
         for queue in range(TRIGGER_QUEUES):
             store.put("t", b"first", queue)
 
@@ -163,7 +163,7 @@ def test_rows_into_a_store_exactly_once(benchmark: BenchmarkFixture, source: Sou
 
     def fresh() -> Path:
         target = source.store.parent / f"target-{uuid.uuid4().hex}"
-        with mqfast.open(target, mapped_file_bytes_commit_log=256 << 20) as store:
+        with mqfast.open(target, mapped_file_bytes_commit_log=256 << 20, profile="broker") as store:
             store.put("first", b"")
         return target
 

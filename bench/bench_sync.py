@@ -52,7 +52,9 @@ def test_one_waiter(benchmark: BenchmarkFixture, place: Path, table: Table, how:
     bare = _Bare(place / "bare")
     ours: list[int] = []
     theirs: list[int] = []
-    with mqfast.open(place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES, **pool) as store:
+    with mqfast.open(
+        place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES, **pool, profile="broker"
+    ) as store:
         put = store.producer("Bench").put
         body = b"x" * 1024
         for _ in range(20):
@@ -84,7 +86,9 @@ def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Fl
     sizes: list[float] = []
     of_c: list[tuple[float, float]] = []
     count = max(200, scaled(1000))  # so long that starting the threads does not count
-    with mqfast.open(place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES) as store:
+    with mqfast.open(
+        place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES, profile="broker"
+    ) as store:
         body = b"x" * 1024
         store.put("Bench", body)
 

@@ -59,7 +59,7 @@ def test_tail(
     stolen = steal_ms()
 
     def work() -> list[int]:
-        with mqfast.open(place / "store", mappedFileSizeCommitLog=256 << 20) as store:
+        with mqfast.open(place / "store", mappedFileSizeCommitLog=256 << 20, profile="broker") as store:
             put = store.producer("Bench").put
             put(b"\0" * 1024)  # there is a log to follow
             reader = subprocess.Popen(

@@ -22,7 +22,7 @@ def test_putters(benchmark: BenchmarkFixture, place: Path, table: Table) -> None
     """1, 2 and 4 threads, each with a queue of its own, the same number of puts altogether."""
     body = b"x" * 40  # the threads are compared, not the making of pages
     puts = max(scaled(PUTS), PUTS // 2)
-    with mqfast.open(place / "store") as store:
+    with mqfast.open(place / "store", profile="broker") as store:
 
         def work(threads: int) -> Callable[[], float]:
             def one(number: int) -> None:

@@ -65,7 +65,10 @@ def test_many_queues(benchmark: BenchmarkFixture, place: Path, table: Table, flo
             measured(count, Path(directory), ", on a RAM disk" if ram else "")
 
     def measured(count: int, place: Path, where: str) -> None:
-        with mqfast.open(place / f"one{count}") as alone, mqfast.open(place / f"many{count}") as store:
+        with (
+            mqfast.open(place / f"one{count}", profile="broker") as alone,
+            mqfast.open(place / f"many{count}", profile="broker") as store,
+        ):
             single = alone.producer("Bench").put
             began = time.perf_counter()
             before = _private_memory()

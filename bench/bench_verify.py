@@ -14,7 +14,7 @@ import mqfast
 
 def test_verify(benchmark: BenchmarkFixture, place: Path, table: Table) -> None:
     """1 KiB messages in four queues, closed in order; the second pass on, from the page cache."""
-    with mqfast.open(place / "store", mappedFileSizeCommitLog=128 << 20) as store:
+    with mqfast.open(place / "store", mappedFileSizeCommitLog=128 << 20, profile="broker") as store:
         for number in range(scaled(500)):
             store.put_many("Bench", [b"x" * 1024] * 1000, number % 4)
         written = store.log.written

@@ -229,7 +229,7 @@ class Target:
         if self.kind == "memory":
             return partial(self.memory.__setitem__, slice(0, len(self.memory)))
         pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3} if self.kind == "pool" else {}
-        given = {"mapped_file_bytes_commit_log": self.file_bytes, **pool, **self.settings}
+        given = {"profile": "broker", "mapped_file_bytes_commit_log": self.file_bytes, **pool, **self.settings}
         self.store = mqfast.open(self.place / self.kind, **given)
         return self.store.producer("Bench", 0, "TagA").put  # type: ignore[no-any-return]
 

@@ -82,7 +82,7 @@ class Mqfast(Rival):
         import mqfast
 
         flush = "SYNC_FLUSH" if durable else "ASYNC_FLUSH"
-        self.store = mqfast.open(directory, flush_disk_type=flush, **self.settings)
+        self.store = mqfast.open(directory, profile="broker", flush_disk_type=flush, **self.settings)
         self.put = self.store.producer("Bench", 0, "TagA").put  # type: ignore[method-assign]
         self.queues = 0
 

@@ -83,7 +83,7 @@ def _store(place: str, **settings: Any) -> Iterator[MessageStore]:
 
     directory = tempfile.mkdtemp(prefix="mqfast-bench-", dir=place)
     try:
-        with mqfast.open(directory, mapped_file_bytes_commit_log=_FILE_BYTES, **settings) as store:
+        with mqfast.open(directory, profile="broker", mapped_file_bytes_commit_log=_FILE_BYTES, **settings) as store:
             yield store
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -70,6 +70,8 @@ __all__ = ["MessageStore", "open_store"]
 
 _log = logging.getLogger("mqfast.store")
 
+_EMBEDDED: Final = StoreConfig()
+_BROKER: Final = StoreConfig(profile="broker")
 # Texts that stats() shows; of more the oldest go.
 _WARNINGS_KEPT: Final = 100
 _CLOSED: Final = 1
@@ -720,14 +722,14 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
         # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length
         # is reported then.
         index = None
-    broker = StoreConfig(profile="broker")
     if index is not None:
         note("max_hash_slot_num", index[0], paths.index)
         note("max_index_num", index[1], paths.index)
-    elif found.get("mapped_file_bytes_commit_log") == broker.mapped_file_bytes_commit_log:
+    elif found.get("mapped_file_bytes_commit_log") == _BROKER.mapped_file_bytes_commit_log:
         # A broker's log: its broker expects an index of its own sizes beside it.
         for name in {"max_hash_slot_num", "max_index_num"} - config.explicit:
-            found[name] = getattr(broker, name)
+            if getattr(config, name) == getattr(_EMBEDDED, name):
+                found[name] = getattr(_BROKER, name)
     other = {name: size for name, size in found.items() if getattr(config, name) != size}
     return replace(config, **other, explicit=config.explicit) if other else config
 
