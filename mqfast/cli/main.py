@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mqfast.cli import checking, machine, reading, transfer
+from mqfast.cli import checking, completion, groups, machine, reading, transfer
 from mqfast.cli.arguments import Commands, Parser
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
@@ -42,9 +42,10 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = Commands(store.add_subparsers(title="commands", metavar="COMMAND", required=True))
-    for group in (reading, transfer, checking):
+    for group in (reading, groups, transfer, checking):
         group.add_commands(commands)
     machine.add_commands(rooms)
+    completion.add_command(rooms, parser)
     return parser
 
 

@@ -17,11 +17,10 @@ from mqfast.cli.arguments import Commands, tag_expression, whole
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.output import Output, time_text
 from mqfast.cli.rows import Printer, columns_of
-from mqfast.cli.stores import config_of, known_queues, lists_of, missing_topic, reader_of, tags_of
+from mqfast.cli.stores import config_of, gather_of, known_queues, lists_of, missing_topic, reader_of, tags_of
 from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
-    from mqfast.store._gather import Gather
     from mqfast.store._record import StoredMessage
     from mqfast.store.reader import QueueRange, StoreReader
 
@@ -118,21 +117,6 @@ def _ended(out: Output, count: int) -> ExitCode:
     if count == 0:
         out.note("nothing was found")
     return ExitCode.OK if count else ExitCode.NOTHING_FOUND
-
-
-def _gather(arguments: argparse.Namespace, printer: Printer, rows: int = 1 << 14, **more: Any) -> Gather:
-    """A gathering of the columns that are printed, of the times and tags that are asked for."""
-    from mqfast.store._gather import Gather
-
-    end = arguments.end
-    return Gather(
-        [(name, name, False) for name in printer.columns],
-        batch_rows=rows,
-        check_crc=True,
-        stored_from=arguments.begin,
-        stored_before=None if end is None else end + 1,
-        **more,
-    )
 
 
 def ls(arguments: argparse.Namespace) -> ExitCode:
@@ -293,7 +277,7 @@ def cat(arguments: argparse.Namespace) -> ExitCode:
             if start < queue.max_offset and not reader.has_plain_units(queue.topic, queue.queue_id):
                 start = reader.unit_at(queue.topic, queue.queue_id, start).queue_offset  # the batch that holds it
             left = arguments.count or queue.max_offset
-            gather = _gather(arguments, printer, min(left, 1 << 14), tags=tags)
+            gather = gather_of(printer.columns, arguments, batch_rows=min(left, 1 << 14), tags=tags)
             run = reader.queue_run(
                 queue.topic, queue.queue_id, min(start, queue.max_offset), queue.max_offset, gather,
                 check_crc=True, mark=False, skip_damage=False, skip_lost=False,
@@ -422,7 +406,7 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
             printer.show(columns)
 
         first, end = reader.readable_range()
-        gather = _gather(arguments, printer, queued_only=False)
+        gather = gather_of(printer.columns, arguments, queued_only=False)
         run = LogColumns(reader, gather, first, end, skip_damage=False, skip_lost=False)
         # What stopped the columns stops the plain scan as well, which then says why.
         with contextlib.suppress(CorruptFile, DataLoss):

@@ -25,7 +25,7 @@ from mqfast.message import SysFlag
 if TYPE_CHECKING:
     from mqfast.store._record import StoredMessage
 
-__all__ = ["ROW_COLUMNS", "Printer", "columns_of", "host_text", "json_lines"]
+__all__ = ["ROW_COLUMNS", "Printer", "columns_of", "host_text", "json_lines", "matching"]
 
 _MAX_UNPACKED: Final = 1 << 20
 
@@ -111,6 +111,13 @@ def _shown_body(body: bytes, sys_flag: int) -> tuple[bytes, str]:
     return body, f", {kind}, shown as stored"
 
 
+def matching(columns: Mapping[str, list[Any]], grep: re.Pattern[bytes]) -> dict[str, list[Any]]:
+    """The rows in whose body, as it is shown, the expression is found."""
+    bodies = zip(columns["body"], columns["sys_flag"], strict=True)
+    found = [grep.search(_shown_body(body, flag)[0]) is not None for body, flag in bodies]
+    return {name: list(compress(values, found)) for name, values in columns.items()}
+
+
 class Printer:
     """Prints rows of columns in the way that the command line asks for.
 
@@ -153,9 +160,7 @@ class Printer:
     def show(self, columns: Mapping[str, list[Any]], limit: int | None = None) -> int:
         """Print the rows, at most ``limit``. Returns: how many."""
         if self._grep is not None:
-            bodies = zip(columns["body"], columns["sys_flag"], strict=True)
-            found = [self._grep.search(_shown_body(body, flag)[0]) is not None for body, flag in bodies]
-            columns = {name: list(compress(values, found)) for name, values in columns.items()}
+            columns = matching(columns, self._grep)
         if limit is not None:
             columns = {name: values[:limit] for name, values in columns.items()}
         count = len(columns["topic"])

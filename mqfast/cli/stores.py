@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from mqfast.store._gather import Gather, RecordColumns
     from mqfast.store.reader import QueueRange, StoreReader
 
-__all__ = ["config_of", "known_queues", "lists_of", "missing_topic", "near", "ranges", "reader_of", "tags_of"]
+__all__ = [
+    "config_of",
+    "gather_of",
+    "known_queues",
+    "lists_of",
+    "missing_topic",
+    "near",
+    "ranges",
+    "reader_of",
+    "tags_of",
+]
 
 _SOME: Final = 8
 
@@ -101,6 +111,20 @@ def tags_of(expression: str | None) -> list[str] | None:
     if expression is None or expression.strip() in ("", "*"):
         return None
     return [tag.strip() for tag in expression.split("||") if tag.strip()]
+
+
+def gather_of(columns: Iterable[str], arguments: argparse.Namespace, **more: Any) -> Gather:
+    """A gathering of columns, of the messages stored in the times that the command line asks for."""
+    from mqfast.store._gather import Gather
+
+    end = arguments.end
+    return Gather(
+        [(name, name, False) for name in columns],
+        check_crc=True,
+        stored_from=arguments.begin,
+        stored_before=None if end is None else end + 1,
+        **{"batch_rows": 1 << 14, **more},
+    )
 
 
 def lists_of(run: Iterable[RecordColumns], gather: Gather, json_maps: bool) -> Iterator[dict[str, list[Any]]]:

@@ -1,28 +1,45 @@
-"""``mqfast store put``: messages into a store.
+"""``mqfast store put``, ``export``, ``import``: messages into a store and out of it, in files that others read.
 
-It must never write into a store that another process writes, nor change a message on the way.
+An import of what an export wrote gives equal topics, queues in the same order, bodies, properties, flags and born
+times; store times, offsets and message ids are new, as the store gives them. It must never write into a store that
+another process writes, nor leave half a file under the name that was asked for.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import binascii
+import csv
+import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
-from mqfast.cli.arguments import Commands, name_value, whole
+from mqfast.cli.arguments import Commands, name_value, tag_expression, whole
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.output import Output, visible
-from mqfast.cli.stores import near, ranges
+from mqfast.cli.rows import ROW_COLUMNS, json_lines, matching
+from mqfast.cli.stores import gather_of, known_queues, lists_of, near, ranges, reader_of, tags_of
+from mqfast.errors import MqfastError, UsageError
+from mqfast.message import LMQ_PREFIX
+from mqfast.properties import encode
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
 
 __all__ = ["add_commands"]
 
+_NEW: Final = (
+    "Topics, queues and their order, bodies, properties, flags and born times are kept; store times, offsets and "
+    "message ids are new."
+)
+
 
 def add_commands(commands: Commands) -> None:
-    """``put``."""
+    """``put``, ``export`` and ``import``."""
     one = commands.add(
         put,
         "store one message",
@@ -33,17 +50,55 @@ def add_commands(commands: Commands) -> None:
         "body", metavar="BODY", nargs="?", help="text of the message (default: all of standard input, as it is)"
     )
     one.add_argument("--queue", type=whole, default=0, metavar="N", help="queue of the topic (default: 0)")
-    one.add_argument("--tags", metavar="TAG")
-    one.add_argument("--keys", metavar="KEYS", help="keys, separated by blanks")
-    one.add_argument(
+    _message_arguments(one)
+
+    give = commands.add(
+        export,
+        "write messages to a file, for import and for other programs",
+        commands.times,
+        commands.grep,
+        more="Queue after queue, each in its order; light queues (%LMQ%) only when named, as other queues have their "
+        "messages.",
+    )
+    give.add_argument("topics", metavar="TOPIC", nargs="*", help="only these (default: every topic)")
+    give.add_argument("--queue", type=whole, metavar="N", help="only this queue of the topics")
+    give.add_argument("--tags", type=tag_expression, metavar="EXPRESSION", help="only these tags: 'A || B'")
+    give.add_argument(
+        "--to", metavar="FILE", help="new file to write (default: standard output); it is there when all of it is"
+    )
+    give.add_argument(
+        "--format",
+        choices=("jsonl", "csv", "parquet"),
+        help="default: by the end of FILE's name, else jsonl, which alone can be imported; parquet needs pyarrow",
+    )
+
+    take = commands.add(
+        import_,
+        "store messages that export wrote, or lines of text",
+        name="import",
+        more=f"JSON lines as export writes them, or text with --lines. {_NEW} A line that is no message ends it, and "
+        "what was before is stored.",
+    )
+    take.add_argument("files", metavar="FILE", nargs="*", help="files to read (default, and -: standard input)")
+    take.add_argument("--lines", action="store_true", help="each line is the body of a message (needs --topic)")
+    take.add_argument("--topic", metavar="TOPIC", help="put everything to this topic")
+    take.add_argument("--queue", type=whole, metavar="N", help="put everything to this queue")
+    take.add_argument("--skip", type=whole, default=0, metavar="N", help="leave out so many lines at the beginning")
+    _message_arguments(take, "; of --lines")
+
+
+def _message_arguments(parser: argparse.ArgumentParser, which: str = "") -> None:
+    parser.add_argument("--tags", metavar="TAG", help=f"tag{which}")
+    parser.add_argument("--keys", metavar="KEYS", help=f"keys, separated by blanks{which}")
+    parser.add_argument(
         "--property",
         type=name_value,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a property; may be given several times",
+        help=f"a property; may be given several times{which}",
     )
-    one.add_argument("--create", action="store_true", help="make the store if there is none")
+    parser.add_argument("--create", action="store_true", help="make the store if there is none")
 
 
 def put(arguments: argparse.Namespace) -> ExitCode:
@@ -93,3 +148,308 @@ def _what_is_new(store: MessageStore, topic: str, queue_id: int) -> str | None:
         return f"topic {topic} is new{near(topic, topics, others=False)}" if topics else None
     ids = store.queue_ids(topic)
     return None if queue_id in ids else f"queue {queue_id} of topic {topic} is new; there are {ranges(ids)}"
+
+
+# --- export ---
+
+
+class _Writer:
+    """Writes batches of a scan in one format; the file gets its name when all of it is there.
+
+    Attributes: ``columns`` of the scan that the format has.
+    """
+
+    columns: tuple[str, ...] = (*ROW_COLUMNS, "body")
+    json_maps = False
+    binary = False
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._to: str | None = arguments.to
+        self._grep = arguments.grep
+        self._file: IO[Any] = sys.stdout
+        if self._to is not None:
+            if os.path.exists(self._to):
+                raise UsageError(f"--to: expected the name of a new file, found one that is there: {self._to}")
+            self._part = f"{self._to}.part"
+            text: dict[str, Any] = {} if self.binary else {"encoding": "utf-8", "newline": ""}
+            self._file = open(self._part, "wb" if self.binary else "w", **text)  # noqa: SIM115  (closed by __exit__)
+        try:
+            self.begin()
+        except BaseException:
+            self._drop()
+            raise
+
+    def begin(self) -> None:
+        """What comes before the first message."""
+
+    def write(self, columns: Mapping[str, list[Any]]) -> None:
+        """Write rows of columns."""
+        raise NotImplementedError
+
+    def add(self, columns: dict[str, list[Any]]) -> int:
+        """Write those of a batch that match. Returns: how many."""
+        found = columns if self._grep is None else matching(columns, self._grep)
+        if found["topic"]:
+            self.write(found)
+        return len(found["topic"])
+
+    def end(self) -> None:
+        """What comes behind the last message."""
+
+    def _drop(self) -> None:
+        if self._to is not None:
+            self._file.close()
+            os.unlink(self._part)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._drop()
+            return
+        try:
+            self.end()
+            if self._to is not None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+                os.link(self._part, self._to)  # fails where a file of this name came meanwhile
+        finally:
+            if self._to is not None:
+                self._file.close()
+                os.unlink(self._part)
+
+
+class _JsonLines(_Writer):
+    json_maps = True
+
+    def write(self, columns: Mapping[str, list[Any]]) -> None:
+        self._file.write(json_lines(columns, body=True))
+
+
+class _Csv(_Writer):
+    _NAMES: Final = {
+        "topic": "topic",
+        "queueId": "queue_id",
+        "queueOffset": "queue_offset",
+        "physicalOffset": "physical_offset",
+        "storeTimestamp": "store_timestamp",
+        "bornTimestamp": "born_timestamp",
+        "tags": "tags",
+        "keys": "keys",
+        "msgId": "message_id",
+        "properties": "properties",
+    }
+    columns = (*_NAMES.values(), "sys_flag", "body")
+    json_maps = True
+
+    def begin(self) -> None:
+        self._rows = csv.writer(self._file)
+        self._rows.writerow([*self._NAMES, "body", "bodyBase64"])
+
+    def write(self, columns: Mapping[str, list[Any]]) -> None:
+        bodies = [_text_or_base64(body) for body in columns["body"]]
+        fixed = zip(*(columns[name] for name in self._NAMES.values()), strict=True)
+        self._rows.writerows((*row, *body) for row, body in zip(fixed, bodies, strict=True))
+
+
+def _text_or_base64(body: bytes) -> tuple[str, str]:
+    try:
+        return body.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        return "", base64.b64encode(body).decode("ascii")
+
+
+class _Parquet(_Writer):
+    columns = (*ROW_COLUMNS, "tags", "keys", "uniq_key", "body")
+    binary = True
+
+    def begin(self) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet as parquet
+        except ImportError as error:
+            raise UsageError(f"--format parquet: expected pyarrow, found none ({error}): pip install pyarrow") from None
+        self._arrow = pyarrow
+        fixed = {
+            "queue_id": pyarrow.int32(), "size": pyarrow.int32(), "sys_flag": pyarrow.int32(), "flag": pyarrow.int32(),
+            "reconsume_times": pyarrow.int32(), "body_crc": pyarrow.int32(), "body": pyarrow.binary(),
+            "queue_offset": pyarrow.int64(), "physical_offset": pyarrow.int64(),
+            "prepared_transaction_offset": pyarrow.int64(),
+            "born_timestamp": pyarrow.timestamp("ms", "UTC"), "store_timestamp": pyarrow.timestamp("ms", "UTC"),
+            "properties": pyarrow.map_(pyarrow.string(), pyarrow.string()),
+        }  # fmt: skip
+        self._schema = pyarrow.schema([(name, fixed.get(name, pyarrow.string())) for name in self.columns])
+        self._parquet = parquet.ParquetWriter(self._file, self._schema)
+
+    def write(self, columns: Mapping[str, list[Any]]) -> None:
+        maps = [list(properties.items()) for properties in columns["properties"]]
+        arrays = [
+            self._arrow.array(maps if name == "properties" else columns[name], self._schema.field(name).type)
+            for name in self.columns
+        ]
+        self._parquet.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
+
+    def end(self) -> None:
+        self._parquet.close()
+
+
+_WRITERS: Final[dict[str, type[_Writer]]] = {"jsonl": _JsonLines, "csv": _Csv, "parquet": _Parquet}
+
+
+def _writer_of(arguments: argparse.Namespace) -> tuple[str, type[_Writer]]:
+    end = os.path.splitext(arguments.to or "")[1].lower().lstrip(".")
+    kind = arguments.format or (end if end in _WRITERS else "jsonl")
+    if kind == "parquet" and arguments.to is None:
+        raise UsageError("--format parquet: expected --to FILE, found none: such a file is not written to a pipe")
+    return kind, _WRITERS[kind]
+
+
+def export(arguments: argparse.Namespace) -> ExitCode:
+    """Write messages to a file or to stdout."""
+    out = Output(arguments.json)
+    kind, make = _writer_of(arguments)
+    count = 0
+    with reader_of(arguments) as reader:
+        every = [queue.topic for queue in reader.queues() if not queue.topic.startswith(LMQ_PREFIX)]
+        queues = known_queues(reader, arguments.topics or every, arguments.queue)
+        done, whole_count = 0, sum(queue.max_offset - queue.min_offset for queue in queues)
+        with make(arguments) as writer, out.progress("exporting") as progress:
+            for queue in queues:
+                gather = gather_of(writer.columns, arguments, tags=tags_of(arguments.tags))
+                run = reader.queue_run(
+                    queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, gather,
+                    check_crc=True, mark=False, skip_damage=False, skip_lost=False,
+                )  # fmt: skip
+                for columns in lists_of(run, gather, writer.json_maps):
+                    count += writer.add(columns)
+                    if progress is not None and columns["topic"]:
+                        progress(done + columns["queue_offset"][-1] - queue.min_offset, whole_count)
+                done += queue.max_offset - queue.min_offset
+    if count == 0:
+        out.note("nothing was found")
+    if arguments.to is not None and out.as_json:
+        out.json({"exported": count, "format": kind, "file": arguments.to})
+    elif arguments.to is not None:
+        out.line(f"{count:,} messages exported to {visible(arguments.to)}")
+    return ExitCode.OK if count else ExitCode.NOTHING_FOUND
+
+
+# --- import ---
+
+
+def _input_lines(files: list[str], progress: Callable[[int, int], None] | None) -> Iterator[tuple[str, bytes]]:
+    """(where it stands, line) of all files, without the line ends."""
+    sizes = [os.path.getsize(name) if os.path.isfile(name) else 0 for name in files]
+    before = 0
+    for name, size in zip(files, sizes, strict=True):
+        done = before
+        with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as file:
+            for number, line in enumerate(file, 1):
+                done += len(line)
+                if progress is not None and number % 256 == 0:
+                    progress(done, sum(sizes))
+                yield f"line {number} of {'standard input' if name == '-' else name}", line.removesuffix(b"\n")
+        before += size
+
+
+_OPTIONS: Final = {
+    "flag": "flag",
+    "sysFlag": "sys_flag",
+    "bornTimestamp": "born_timestamp",
+    "reconsumeTimes": "reconsume_times",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+}
+_PUT: Final = ("topic", "queueId", "tags", "keys", "properties", "body", "bodyBase64", "bornHost", *_OPTIONS)
+_TOLD: Final = (
+    "queueOffset",
+    "physicalOffset",
+    "size",
+    "storeTimestamp",
+    "storeHost",
+    "bodyCRC",
+    "bodySha256",
+    "msgId",
+)
+
+
+def _json_message(line: bytes, where: str) -> dict[str, Any]:
+    """The arguments of the put that a JSON line stands for. Raises: UsageError."""
+
+    def wrong(expected: str, found: object) -> UsageError:
+        return UsageError(f"{where}: expected {expected}, found {found!r:.200}")
+
+    try:
+        row = json.loads(line)
+    except ValueError:  # of text that is no UTF-8 as well
+        raise wrong("a JSON object (--lines takes text)", line) from None
+    if not isinstance(row, dict):
+        raise wrong("a JSON object (--lines takes text)", row)
+    unknown = [name for name in row if name not in (*_PUT, *_TOLD)]
+    if unknown:
+        raise wrong(f"only the fields {', '.join(_PUT)}, and those that are not kept: {', '.join(_TOLD)}", unknown[0])
+    for name, kind in (("topic", str), ("queueId", int), ("properties", dict), *((name, int) for name in _OPTIONS)):
+        if not isinstance(row.get(name, kind()), kind) or isinstance(row.get(name), bool):
+            raise wrong(
+                f"{name} to be {'a number' if kind is int else 'text' if kind is str else 'an object'}", row[name]
+            )
+    if ("body" in row) == ("bodyBase64" in row):
+        raise wrong("either body or bodyBase64", sorted(row))
+    try:
+        body = row["body"].encode("utf-8") if "body" in row else base64.b64decode(row["bodyBase64"], validate=True)
+    except (AttributeError, TypeError, UnicodeEncodeError, binascii.Error) as error:
+        raise wrong("a text as body, or base64 as bodyBase64", str(error)) from None
+    message = {"topic": row.get("topic"), "body": body, "queue_id": row.get("queueId", 0)}
+    message |= {name: row[field] for field, name in _OPTIONS.items() if field in row}
+    if "bornHost" in row:
+        address, _, port = str(row["bornHost"]).rpartition("|")
+        message["born_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    if "tags" in row or "keys" in row:
+        return {**message, "tags": row.get("tags"), "keys": row.get("keys"), "properties": row.get("properties")}
+    return {**message, "properties": encode(row.get("properties", {}))}
+
+
+def import_(arguments: argparse.Namespace) -> ExitCode:
+    """Store the messages of files."""
+    import mqfast
+
+    out = Output(arguments.json)
+    if arguments.lines and arguments.topic is None:
+        raise UsageError("--lines: expected --topic TOPIC, found none")
+    if not arguments.lines and (arguments.tags or arguments.keys or arguments.property):
+        raise UsageError("--tags, --keys, --property: expected --lines, as JSON lines have their own; found none")
+    files = arguments.files or ["-"]
+    for name in files:
+        if name != "-" and not os.path.exists(name):
+            raise UsageError(f"FILE: expected a file to read, found none: {name}")
+    fixed = {"tags": arguments.tags, "keys": arguments.keys, "properties": dict(arguments.property) or None}
+    with out.progress("recovering") as progress:
+        store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
+    count, where = 0, "the first line"
+    with store, out.progress("importing") as progress:
+        try:
+            for number, (where, line) in enumerate(_input_lines(files, progress)):
+                if number < arguments.skip or not (line or arguments.lines):
+                    continue
+                if arguments.lines:
+                    message = {"topic": arguments.topic, "body": line, "queue_id": 0, **fixed}
+                else:
+                    message = _json_message(line, where)
+                if arguments.topic is not None:
+                    message["topic"] = arguments.topic
+                if arguments.queue is not None:
+                    message["queue_id"] = arguments.queue
+                store.put(**message)
+                count += 1
+            store.flush()
+        except (MqfastError, OSError):
+            out.note(f"{count:,} messages were stored, none from {where} on")
+            raise
+    if out.as_json:
+        out.json({"imported": count})
+    else:
+        out.line(f"{count:,} messages imported into {visible(arguments.path)}")
+    return ExitCode.OK
