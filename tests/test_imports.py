@@ -160,13 +160,14 @@ def test_the_core_needs_only_the_standard_library() -> None:
 def test_spark_stays_in_its_room() -> None:
     strangers = {"pyspark", "py4j", "pyarrow", "pandas"}
     outside = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
-    # The messages of a get become a pyarrow.RecordBatch where somebody asks for one, inside the function.
-    columns = [e for e in outside if (e.importer, e.imported) == ("mqfast.store._columns", "pyarrow")]
+    # The messages of a get become a pyarrow.RecordBatch, and an export a Parquet file, where somebody asks for one.
+    allowed = {"mqfast.store._columns": ("pyarrow",), "mqfast.cli.transfer": ("pyarrow", "pyarrow.parquet")}
+    columns = [e for e in outside if e.imported in allowed.get(e.importer, ())]
     assert_none([e for e in columns if e.at_import], "pyarrow is imported inside the function")
     others = [e for e in outside if e not in columns]
     assert_none(
         [e for e in others if e.imported.split(".")[0] in strangers],
-        "only mqfast.spark imports these, and to_arrow() pyarrow",
+        "only mqfast.spark imports these, and to_arrow() and an export to Parquet pyarrow",
     )
     assert_none([e for e in outside if is_in(e.imported, "mqfast.spark")], "nobody imports mqfast.spark")
     known = {*sys.stdlib_module_names, "mqfast", "pyspark", "py4j", "pyarrow", "numpy"}
