@@ -23,6 +23,7 @@ from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Snapshot
 from mqfast.spark.schema import Column
 from mqfast.store._gather import Gather
 from mqfast.store._os import REAL
+from mqfast.store._scan import LogTally
 from mqfast.store.column_scan import LogColumns, QueueColumns
 from mqfast.store.leases import write_lease
 from mqfast.store.paths import offset_name
@@ -40,7 +41,9 @@ __all__ = ["Access", "LeftOut", "LocalAccess", "ReadSettings", "open_access"]
 class ReadSettings:
     """How records are read; everything but the place.
 
-    ``queues``: only these queues, each from its start up to, not including, its end (along the log only); ``tags``:
+    ``queues``: only these queues, each from its start up to, not including, its end (along the log only; ANY_QUEUE for
+    all of a topic); ``hidden``: where ``queues`` names none, all topics but these, ``x*`` for those that begin with x;
+    ``tags``:
     only messages with one of these; ``stored_from``, ``stored_before``: store times, ms; ``queued_only``: only what
     consumers can see, no half and no rolled back messages of transactions.
     """
@@ -49,6 +52,7 @@ class ReadSettings:
     verify_crc: str = "off"
     fail_on_data_loss: bool = True
     queues: Mapping[tuple[str, int], tuple[int, int]] | None = None
+    hidden: tuple[str, ...] = ()
     tags: tuple[str, ...] | None = None
     stored_from: int | None = None
     stored_before: int | None = None
@@ -77,6 +81,21 @@ class Access(Protocol):
 
         Raises: StoreNotFound.
         """
+
+    def mark(self, physical_offset: int) -> int | None:
+        """A checksum of the head of the record at a physical offset; None where nothing is written."""
+
+    def file_start(self, physical_offset: int) -> int:
+        """Where the file of the log begins that holds a physical offset, -1 where none does."""
+
+    def behind(self, physical_offset: int) -> int:
+        """Where the record at a physical offset ends."""
+
+    def unit_place(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Physical offset of a message, also of one whose record retention removed, as long as the queue has it."""
+
+    def is_filler(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Did a queue that began above 0 never have a message at this offset?"""
 
     def boundary(self, physical_offset: int, limit: int) -> int:
         """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
@@ -129,7 +148,7 @@ class Access(Protocol):
         """Let go of everything."""
 
 
-def open_access(options: Options) -> Access:
+def open_access(options: Options) -> LocalAccess:
     """What the options say where the store is.
 
     Raises: StoreNotFound, ConfigError.
@@ -142,9 +161,13 @@ def open_access(options: Options) -> Access:
 _log = logging.getLogger("mqfast.spark")
 
 _HEAD_BYTES: Final = 128
+_LEAST_RECORD: Final = 91
+_BLANK_HEAD: Final = 8
 _UNIT: Final = struct.Struct(">qiq")
 _MOST_BATCH_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 16
+# So often a range of a queue is looked at again because retention was between two looks.
+_TRIES: Final = 5
 # A column's name -> what the scanner calls it.
 _SCANNER: Final = {
     "topic": "topic",
@@ -180,7 +203,7 @@ class LocalAccess:
 
     def __init__(self, path: str) -> None:
         self.root: Final = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
-        self.reader: Final = StoreReader(self.root)
+        self.reader = StoreReader(self.root)
 
     def rest(self) -> None:
         """Let go of open files until the next use; what was learnt of the store is kept."""
@@ -192,18 +215,57 @@ class LocalAccess:
 
     # --- planning ----------------------------------------------------------------------------------------------------
 
+    def reopen(self) -> None:
+        """Forget all that was learnt: another store may be here now."""
+        reader = StoreReader(self.root)
+        self.reader.close()
+        self.reader = reader
+
     def snapshot(self) -> Snapshot:
         """The store as it is now."""
         self.reader.refresh()
         taken_ms = time.time_ns() // 1_000_000
-        queues = tuple(Queue(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in self.reader.queues())
+        # Messages are dispatched in the order of the log: what a queue had before is in the queues afterwards.
         start, end = self.reader.readable_range()
-        return Snapshot(self.root, self._store_id(), taken_ms, start, end, queues)
+        newest = self.reader.newest_record
+        queues = tuple(Queue(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in self.reader.queues())
+        end = self.reader.whole_until(end, LogTally())
+        return Snapshot(self.root, self._store_id(), taken_ms, start, end, queues, max(newest, start), newest)
+
+    def mark(self, physical_offset: int) -> int | None:
+        """A checksum of the head of the record at a physical offset; None where nothing is written."""
+        for start, path in reversed(self.reader.log_starts()):
+            if start <= physical_offset:
+                head = _record_head(path, physical_offset - start)
+                return zlib.crc32(head) if head.strip(b"\0") else None
+        return None
+
+    def file_start(self, physical_offset: int) -> int:
+        """Where the file of the log begins that holds a physical offset, -1 where none does."""
+        return max((start for start, _ in self.reader.log_starts() if start <= physical_offset), default=-1)
+
+    def behind(self, physical_offset: int) -> int:
+        """Where the record at a physical offset ends."""
+        for start, path in reversed(self.reader.log_starts()):
+            if start <= physical_offset:
+                size = int.from_bytes(_record_head(path, physical_offset - start)[:4], "big")
+                return physical_offset + size
+        return physical_offset
+
+    def unit_place(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Physical offset of a message, also of one whose record retention removed, as long as the queue has it."""
+        unit = self.reader.unit_if_there(topic, queue_id, offset)
+        return unit.physical_offset if unit is not None and not unit.is_filler else None
+
+    def is_filler(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Did a queue that began above 0 never have a message at this offset?"""
+        unit = self.reader.unit_if_there(topic, queue_id, offset)
+        return unit is not None and unit.is_filler
 
     def _store_id(self) -> str:
         """Start and checksum of the last file of the log that holds a record; one that stays longest is taken."""
         for start, path in reversed(self.reader.log_starts()):
-            head = _head(path)
+            head = _record_head(path, 0)
             if head.strip(b"\0"):
                 return f"{start:020d}-{zlib.crc32(head):08x}"
         return "empty"
@@ -216,8 +278,11 @@ class LocalAccess:
         if store_id == "empty":
             return
         start = int(store_id[:20])
-        for first, path in self.reader.log_starts():
-            if first == start and f"{start:020d}-{zlib.crc32(_head(path)):08x}" == store_id:
+        starts = self.reader.list_log()
+        if starts and starts[0][0] > start:
+            return  # retention removed the file: what else it took is found while reading
+        for first, path in starts:
+            if first == start and f"{start:020d}-{zlib.crc32(_record_head(path, 0)):08x}" == store_id:
                 return
         raise StoreNotFound(
             errno.ENOENT,
@@ -235,12 +300,18 @@ class LocalAccess:
         return self.reader.record_boundaries(physical_offsets, limit)
 
     def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
-        """The part of the log in which these messages lie; ``(0, 0)`` for none."""
+        """The part of the log in which these messages lie, of those that are still there; ``(0, 0)`` for none."""
         low, high = 1 << 63, 0
         for r in ranges:
-            first = self.reader.unit_at(r.topic, r.queue_id, r.start)
-            last = self.reader.unit_at(r.topic, r.queue_id, r.end - 1)
-            low, high = min(low, first.physical_offset), max(high, last.physical_offset + last.size)
+            for at in (r.start, r.end - 1):
+                unit = self.reader.unit_if_there(r.topic, r.queue_id, at)
+                if unit is None:  # retention was here, or the topic is gone
+                    least = self.reader.min_offset(r.topic, r.queue_id)
+                    unit = self.reader.unit_if_there(r.topic, r.queue_id, least) if at < least < r.end else None
+                if unit is not None:
+                    low, high = min(low, unit.physical_offset), max(high, unit.physical_offset + unit.size)
+        start = self.reader.log_starts()[0][0] if self.reader.log_starts() else 0
+        low = max(low, start)
         return (low, high) if low < high else (0, 0)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
@@ -252,18 +323,21 @@ class LocalAccess:
         table = self.reader.consumer_offsets(group)
         return {(topic, queue_id): n for topic, queues in table.items() for queue_id, n in queues.items()}
 
-    def _first_there(self, piece: QueueRange, settings: ReadSettings) -> int:
-        """The first offset of a planned range that is still in the store.
+    def _still_there(self, piece: QueueRange, settings: ReadSettings) -> tuple[int, int]:
+        """What is still in the store of a planned range.
 
-        Raises: DataLoss when it is not the first one, unless lost messages may be left out.
+        Raises: DataLoss when it is not all of it, unless lost messages may be left out.
         """
-        least = min(max(piece.start, self.reader.min_offset(piece.topic, piece.queue_id)), piece.end)
-        if least > piece.start:
-            what = f"messages {piece.start} to {least - 1} of queue {piece.topic}/{piece.queue_id} were removed"
-            if settings.fail_on_data_loss:
-                raise DataLoss(f"{what} since the read was planned; failOnDataLoss=false leaves them out")
-            _log.warning("%s", what)
-        return least
+        low = self.reader.min_offset(piece.topic, piece.queue_id)
+        high = self.reader.max_offset(piece.topic, piece.queue_id)
+        first = min(max(piece.start, low), piece.end)
+        end = max(first, min(piece.end, high))
+        name = f"queue {piece.topic}/{piece.queue_id}"
+        if first > piece.start:
+            _lose(f"messages {piece.start} to {first - 1} of {name} were removed", settings)
+        if end < piece.end:
+            _lose(f"messages {end} to {piece.end - 1} of {name} are gone, which ends at {high},", settings)
+        return first, end
 
     def unit_sizes(self, piece: QueueRange) -> Sequence[int]:
         """Bytes of log that each message of a queue takes."""
@@ -330,13 +404,21 @@ class LocalAccess:
     def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""
         skip = settings.verify_crc in ("skip", "mark")
-        start = self._first_there(piece, settings)
-        run = self.reader.queue_run(
-            piece.topic, piece.queue_id, start, piece.end, _gather(columns, settings),
-            check_crc=settings.verify_crc != "off", mark=settings.verify_crc == "mark",
-            skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
-        )  # fmt: skip
-        return _batches(run, columns, f"queue {piece.topic}/{piece.queue_id} {start} to {piece.end}")
+        for _ in range(_TRIES):
+            start, end = self._still_there(piece, settings)
+            if start >= end:
+                return
+            try:
+                run = self.reader.queue_run(
+                    piece.topic, piece.queue_id, start, end, _gather(columns, settings),
+                    check_crc=settings.verify_crc != "off", mark=settings.verify_crc == "mark",
+                    skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
+                )  # fmt: skip
+            except OffsetError:  # retention was here between two looks
+                continue
+            yield from _batches(run, columns, f"queue {piece.topic}/{piece.queue_id} {start} to {end}")
+            return
+        raise DataLoss(f"queue {piece.topic}/{piece.queue_id}: retention removes it faster than it can be read")
 
 
 def _gather(columns: Sequence[Column], settings: ReadSettings) -> Gather:
@@ -354,11 +436,18 @@ def _gather(columns: Sequence[Column], settings: ReadSettings) -> Gather:
         check_crc=settings.verify_crc != "off",
         bad={"skip": "skip", "mark": "mark"}.get(settings.verify_crc, "stop"),
         queues=settings.queues,
+        hidden=settings.hidden,
         tags=settings.tags,
         stored_from=settings.stored_from,
         stored_before=settings.stored_before,
         queued_only=settings.queued_only,
     )
+
+
+def _lose(what: str, settings: ReadSettings) -> None:
+    if settings.fail_on_data_loss:
+        raise DataLoss(f"{what} since the read was planned; failOnDataLoss=false leaves them out")
+    _log.warning("%s since the read was planned", what)
 
 
 def _batches(
@@ -378,9 +467,12 @@ def _batches(
         )  # fmt: skip
 
 
-def _head(path: str) -> bytes:
+def _record_head(path: str, position: int) -> bytes:
+    """The fixed fields of the record at a position and what follows in it, so much as never changes again."""
     try:
         with open(path, "rb") as file:
-            return file.read(_HEAD_BYTES)
+            head = os.pread(file.fileno(), _HEAD_BYTES, position)
     except FileNotFoundError:
         return b""
+    size = int.from_bytes(head[:4], "big")
+    return head[:size] if size >= _LEAST_RECORD else head[:_BLANK_HEAD]

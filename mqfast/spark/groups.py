@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mqfast.errors import MqfastError, StoreLocked
-from mqfast.spark.offsets import LOG_KEY, Offsets, decode, log_position
+from mqfast.spark.offsets import LOG_KEY, Offsets, decode
 from mqfast.store._os import OsDoor
 from mqfast.store.lock import StoreLock
 from mqfast.store.offsets import ConsumerOffsets
@@ -27,9 +27,11 @@ _log = logging.getLogger("mqfast.spark")
 
 def queue_offsets(reader: StoreReader, spark: Mapping[str, Any]) -> Offsets:
     """An offset of a stream, by queue: in log order, the first message of each queue at or behind it."""
-    if set(spark) != {LOG_KEY}:
-        return decode(spark)
-    position = log_position(spark)
+    offset = decode(spark, along_log=LOG_KEY in spark)
+    if offset.queues is not None:
+        return dict(offset.queues)
+    assert offset.position is not None
+    position = offset.position
     found: Offsets = {}
     reader.refresh()
     for q in reader.queues():

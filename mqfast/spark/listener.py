@@ -38,10 +38,8 @@ def _offset(text: str | None) -> dict[str, int] | None:
         return None
     if not isinstance(found, dict) or not found:
         return None
-    if set(found) == {LOG_KEY}:
-        return found
     try:
-        decode(found)
+        decode(found, along_log=LOG_KEY in found)
     except UsageError:
         return None
     return found
@@ -52,8 +50,9 @@ def lag(path: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> int:
 
     In log order the store is asked. Raises: StoreNotFound, StorageError.
     """
-    if set(start) != {LOG_KEY}:
-        return backlog(decode(start), decode(end))
+    since, until = (decode(offset, along_log=LOG_KEY in offset) for offset in (start, end))
+    if since.queues is not None and until.queues is not None:
+        return backlog(since.queues, until.queues)
     with StoreReader(path) as reader:
         return backlog(queue_offsets(reader, start), queue_offsets(reader, end))
 

@@ -1,33 +1,40 @@
 """Offsets of a stream: their JSON, and how much of a backlog one micro-batch takes.
 
-A stream has one of two kinds: by queue, ``{"topic/queue": next queue offset}``, or by log, ``{"phy": next byte}``.
-Spark compares offsets as text, so the keys of everything that leaves this module are sorted: two orders of the same
-offsets would look like new data for ever. Pure functions: no file, no clock, no Spark.
+A stream has one of two kinds: by queue (next queue offset of each queue) or by log (next byte of the log). Beside the
+numbers an offset keeps what tells a store from another one (see ``identity.py``): records that were there and a
+checksum of each. Version 2 is an object with the key ``version``; version 1, which mqfast 0.x wrote, has the numbers
+alone (``{"topic/queue": 17}``, ``{"phy": 17}``) and is still read. Spark compares offsets as text, so the keys of
+everything that leaves this module are sorted: two orders of the same offsets would look like new data for ever.
+Pure functions: no file, no clock, no Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from mqfast.errors import UsageError
 
 __all__ = [
     "LOG_KEY",
+    "VERSION",
+    "Anchor",
+    "Lost",
+    "Mark",
     "Offsets",
     "Place",
     "Spark",
+    "StreamOffset",
     "advance",
     "backlog",
     "decode",
     "encode",
-    "encode_log",
     "limit_bytes",
     "limit_rows",
-    "log_position",
-    "with_new_queues",
 ]
 
+VERSION: Final = 2
 LOG_KEY: Final = "phy"
 _MOST: Final = 2**63 - 1
 _SIZES_AT_ONCE: Final = 1024
@@ -35,54 +42,150 @@ _SIZES_AT_ONCE: Final = 1024
 Place: TypeAlias = tuple[str, int]
 """Topic and queue id."""
 Offsets: TypeAlias = dict[Place, int]
-Spark: TypeAlias = dict[str, int]
-"""What Spark keeps: one flat object."""
+Spark: TypeAlias = dict[str, Any]
+"""What Spark keeps: one JSON object."""
+Mark: TypeAlias = tuple[int, int]
+"""A record of the log that was there: its physical offset, and the checksum of its head."""
+Anchor: TypeAlias = tuple[int, int, int]
+"""A message of a queue that was there: its queue offset, its physical offset, and the checksum of its record's head."""
 
 
-def encode(offsets: Mapping[Place, int]) -> Spark:
-    """``{("orders", 3): 17}`` as ``{"orders/3": 17}``, keys sorted."""
-    return dict(sorted((f"{topic}/{queue_id}", offset) for (topic, queue_id), offset in offsets.items()))
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a stream with ``failOnDataLoss=false`` has gone on without since it began: how often, and how much of it is
+    known in number (messages along queues, bytes along the log)."""
+
+    times: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Lost) -> Lost:
+        return Lost(self.times + other.times, self.messages + other.messages, self.bytes + other.bytes)
 
 
-def decode(spark: Mapping[str, Any]) -> Offsets:
-    """The reverse of encode. Raises: UsageError for anything that encode did not make."""
-    found: Offsets = {}
-    for name, offset in spark.items():
-        topic, slash, queue_id = name.rpartition("/")
-        if not (slash and topic and queue_id.isascii() and queue_id.isdigit()):
-            raise UsageError(f"offset of a stream: expected topic/queue, found {name!r}")
-        found[topic, int(queue_id)] = _number(name, offset, 0)
-    return dict(sorted(found.items()))
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One offset of a stream.
 
-
-def encode_log(position: int) -> Spark:
-    """The offset of a stream in log order."""
-    return {LOG_KEY: position}
-
-
-def log_position(spark: Mapping[str, Any]) -> int:
-    """The physical offset of a stream in log order.
-
-    Raises: UsageError, where a checkpoint was written with another ``order`` as well.
+    Exactly one of ``queues`` (next offset of each) and ``position`` (next byte of the log) is not None. ``first`` or
+    ``first_position``: where the batch that ends here begins, other than its start says. ``read``: every message below
+    this physical offset was read, -1 unknown. ``marks`` and ``anchors``: what was in the store. ``topics``: those that
+    a pattern has found, along the log.
     """
-    if set(spark) != {LOG_KEY}:
+
+    queues: Mapping[Place, int] | None = None
+    position: int | None = None
+    first: Mapping[Place, int] = field(default_factory=dict)
+    first_position: int | None = None
+    read: int = -1
+    marks: tuple[Mark, ...] = ()
+    anchors: Mapping[Place, Anchor] = field(default_factory=dict)
+    topics: tuple[str, ...] = ()
+    lost: Lost = Lost()
+    version: int = VERSION
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"
+
+
+def encode(offset: StreamOffset) -> Spark:
+    """The JSON object of an offset, always of the newest version, keys sorted."""
+    found: Spark = {}
+    if offset.first:
+        found["from"] = dict(sorted((_name(place), n) for place, n in offset.first.items()))
+    elif offset.first_position is not None:
+        found["from"] = offset.first_position
+    if offset.lost != Lost():
+        found["lost"] = {"bytes": offset.lost.bytes, "messages": offset.lost.messages, "times": offset.lost.times}
+    if offset.marks:
+        found["marks"] = [list(mark) for mark in offset.marks]
+    if offset.position is not None:
+        found[LOG_KEY] = offset.position
+    if offset.queues is not None:
+        found["queues"] = dict(
+            sorted((_name(place), [n, *offset.anchors.get(place, ())]) for place, n in offset.queues.items())
+        )
+    if offset.read >= 0:
+        found["read"] = offset.read
+    if offset.topics:
+        found["topics"] = sorted(offset.topics)
+    found["version"] = VERSION
+    return found
+
+
+def decode(spark: Mapping[str, Any], *, along_log: bool) -> StreamOffset:
+    """The reverse of encode; offsets of version 1 as well.
+
+    Raises: UsageError for anything that encode did not make, and for an offset of the other kind.
+    """
+    by_log = LOG_KEY in spark if "version" in spark else set(spark) == {LOG_KEY}
+    if along_log and not by_log:
         raise UsageError(
-            f"offset of a stream in log order: expected {LOG_KEY!r} alone, found {sorted(spark)!r:.80}; "
+            f"offset of a stream in log order: expected {LOG_KEY!r}, found {sorted(spark)!r:.80}; "
             "a checkpoint keeps the order it began with: set the option order to it"
         )
-    return _number(LOG_KEY, spark[LOG_KEY], 0)
+    if by_log and not along_log:
+        raise UsageError(
+            f"offset of a stream along queues: expected topic/queue, found {LOG_KEY!r}; "
+            "a checkpoint keeps the order it began with: set the option order to it"
+        )
+    if "version" not in spark:
+        if by_log:
+            return StreamOffset(position=_number(LOG_KEY, spark[LOG_KEY], 0), version=1)
+        return StreamOffset(queues=_by_queue(spark), version=1)
+    version = _number("version", spark["version"], 1)
+    if version > VERSION:
+        raise UsageError(
+            f"offset of a stream: expected version {VERSION} at most, found {version}: a newer mqfast wrote it"
+        )
+    try:
+        return _decode(spark, by_log)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"offset of a stream: damaged ({error!r:.60}): {spark!r:.200}") from None
+
+
+def _decode(spark: Mapping[str, Any], by_log: bool) -> StreamOffset:
+    lost = spark.get("lost", {})
+    common: dict[str, Any] = {
+        "read": _number("read", spark.get("read", -1), -1),
+        "marks": tuple((_number("mark", place, 0), _number("mark", crc, 0)) for place, crc in spark.get("marks", ())),
+        "topics": tuple(str(topic) for topic in spark.get("topics", ())),
+        "lost": Lost(*(_number(name, lost.get(name, 0), 0) for name in ("times", "messages", "bytes"))),
+    }
+    start = spark.get("from")
+    if by_log:
+        return StreamOffset(
+            position=_number(LOG_KEY, spark[LOG_KEY], 0),
+            first_position=None if start is None else _number("from", start, 0),
+            **common,
+        )
+    queues: Offsets = {}
+    anchors: dict[Place, Anchor] = {}
+    for name, (offset, *anchor) in spark["queues"].items():
+        place = _place(name)
+        queues[place] = _number(name, offset, 0)
+        if anchor:
+            at, physical, crc = (_number(name, n, 0) for n in anchor)
+            anchors[place] = (at, physical, crc)
+    return StreamOffset(queues=dict(sorted(queues.items())), anchors=anchors, first=_by_queue(start or {}), **common)
+
+
+def _place(name: str) -> Place:
+    topic, slash, queue_id = name.rpartition("/")
+    if not (slash and topic and queue_id.isascii() and queue_id.isdigit()):
+        raise UsageError(f"offset of a stream: expected topic/queue, found {name!r}")
+    return topic, int(queue_id)
+
+
+def _by_queue(numbers: Mapping[str, Any]) -> Offsets:
+    return dict(sorted((_place(name), _number(name, offset, 0)) for name, offset in numbers.items()))
 
 
 def _number(what: str, value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
         raise UsageError(f"offset of {what}: expected a whole number from {least}, found {value!r:.60}")
     return value
-
-
-def with_new_queues(start: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]) -> Offsets:
-    """``start``, and queues that were born since, from their first message on."""
-    born = {place: low for place, (low, _) in bounds.items() if place not in start}
-    return dict(sorted({**start, **born}.items()))
 
 
 def advance(start: Mapping[Place, int], found: Mapping[Place, int]) -> Offsets:

@@ -55,7 +55,8 @@ class Snapshot:
     """A store at one moment. What lies beyond these ends is not read, however long a job runs.
 
     ``store_id`` names the store by its content, see ``LocalAccess.check``; ``log_start`` and ``log_end`` are physical
-    offsets, ``taken_ms`` is the time.
+    offsets, ``taken_ms`` is the time. ``dispatched``: every message below this physical offset is in ``queues``;
+    ``newest``: the last record that a queue has, -1 for none.
     """
 
     root: str
@@ -64,6 +65,8 @@ class Snapshot:
     log_start: int
     log_end: int
     queues: tuple[Queue, ...] = ()
+    dispatched: int = 0
+    newest: int = -1
 
     @property
     def message_bytes(self) -> float:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,28 +27,41 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mqfast.errors import ConfigError, DataLoss
-from mqfast.spark.access import Access, ReadSettings, open_access
+from mqfast.errors import ConfigError
+from mqfast.spark.access import LocalAccess, ReadSettings, open_access
+from mqfast.spark.follow import Follower
 from mqfast.spark.groups import GroupProgress
+from mqfast.spark.identity import (
+    Loss,
+    anchor_of,
+    log_marks,
+    moved,
+    numbered,
+    refuse,
+    resume_log,
+    resume_queues,
+    still_there,
+)
 from mqfast.spark.offsets import (
+    Anchor,
+    Lost,
     Offsets,
     Place,
     Spark,
+    StreamOffset,
     advance,
     backlog,
     decode,
     encode,
-    encode_log,
     limit_bytes,
     limit_rows,
-    log_position,
-    with_new_queues,
 )
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, QueueRange, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import selected_queues, starting_offsets
 from mqfast.spark.source import Part, least_physical_offset, parts_of, read_part, read_settings, settle
+from mqfast.store._gather import ANY_QUEUE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +71,13 @@ __all__ = ["StreamReader", "reads_along_log"]
 _COUNTED: Final = tuple(column for column in VIEWS["messages"] if column.name in ("physicalOffset", "msgSize"))
 _EVERYTHING: Final = (0, (1 << 63) - 1)
 _STATE: Final = "first-offsets.json"
+# A stream over many queues that has nothing to read waits so long for the log to grow: offsets of many queues are
+# much JSON to exchange with Spark for nothing.
+_WAIT_S_PER_QUEUE: Final = 20e-6
+_MOST_WAIT_S: Final = 0.2
+_LOOK_S: Final = 0.005
+
+_log = logging.getLogger("mqfast.spark")
 
 
 def reads_along_log(options: Options) -> bool:
@@ -87,23 +108,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options: Final = options
         self.columns: Final = columns
         self.along_log: Final = reads_along_log(options)
-        self._access: Access | None = None
+        self._access: LocalAccess | None = None
+        self._follower: Follower | None = None
         self._snapshot: Snapshot | None = None
         self._first: Spark | None = None
-        self._target: Spark | None = None
+        self._target: Snapshot | None = None
+        self._checked = False  # every queue was compared with the offsets of an earlier run
+        self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
         self._last_batch = time.monotonic()
         self._leased: float | None = None
         self._group: GroupProgress | None = None
 
     # --- the store ---
 
-    def _open(self) -> Access:
+    def _open(self) -> LocalAccess:
         if self._access is None:
             self._access = open_access(self.options)
         return self._access
 
     def _look(self) -> Snapshot:
-        self._snapshot = self._open().snapshot()
+        if self._follower is None:
+            self._follower = Follower(self._open())
+        self._snapshot = self._follower.look()
         return self._snapshot
 
     def _seen(self) -> Snapshot:
@@ -113,11 +139,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let go of the store."""
         if self._access is not None:
             self._access.close()
-            self._access = None
+            self._access = self._follower = self._snapshot = None
 
     # --- where the stream begins ---
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Spark:
         """Where a new stream begins.
 
         Spark asks twice in one start, and again where no batch was ever finished: the answer is kept, under
@@ -130,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if directory is None:
                 self._first = self._begin()
             elif os.path.exists(os.path.join(directory, _STATE)):
-                self._first = _load(os.path.join(directory, _STATE))
+                self._first = _load(os.path.join(directory, _STATE), self.along_log)
             else:
                 self._first = self._begin()
                 _save(os.path.join(directory, _STATE), self._first)
@@ -139,20 +165,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self) -> Spark:
         access, snapshot = self._open(), self._look()
         queues = selected_queues(snapshot, self.options)
-        if not self.along_log:
-            return encode(starting_offsets(snapshot, queues, self.options, access, "latest"))
+        if self.along_log:
+            return self._log_offset(snapshot, self._first_position(access, snapshot))
+        first = starting_offsets(snapshot, queues, self.options, access, "latest")
+        read = snapshot.dispatched if all(first[q.topic, q.queue_id] == q.max_offset for q in queues) else -1
+        return encode(StreamOffset(
+            queues=first, read=read, marks=log_marks(snapshot, access), anchors=self._anchors(first, StreamOffset({})),
+        ))  # fmt: skip
+
+    def _first_position(self, access: LocalAccess, snapshot: Snapshot) -> int:
         bound, moment = self.options.starting_offsets, self.options.starting_timestamp
         if bound is not None and bound.back_ms is not None:
             moment = snapshot.taken_ms - bound.back_ms
         if moment is None:
             earliest = bound is not None and bound.word == "earliest"
-            return encode_log(snapshot.log_start if earliest else snapshot.log_end)
+            return snapshot.log_start if earliest else snapshot.log_end
         first = snapshot.log_end
         for q in snapshot.queues:  # all of them: store times grow along the log, whatever is subscribed
             offset = access.offset_by_time(q.topic, q.queue_id, moment)
             if not q.is_light and q.min_offset <= offset < q.max_offset:
                 first = min(first, access.physical_span([QueueRange(q.topic, q.queue_id, offset, offset + 1)])[0])
-        return encode_log(first)
+        return first
 
     # --- how far it goes ---
 
@@ -169,27 +202,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """This run ends where the store ends now."""
-        self._target = self._latest(self._look())
+        self._target = self._look()
 
-    def reportLatestOffset(self) -> dict[str, int] | None:
+    def reportLatestOffset(self) -> Spark | None:
         """The end of the store, for the lag in the query's progress."""
-        return self._latest(self._seen())
+        snapshot = self._seen()
+        if self.along_log:
+            return encode(StreamOffset(position=self._dispatched(snapshot)))
+        return encode(StreamOffset(queues=self._ends(snapshot)))
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The end of the next batch; ``start`` when there is none yet.
+    def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
+        """The end of the next batch; ``start`` itself when there is none yet.
 
-        Raises: DataLoss, when the store ends before ``start``.
+        Raises: DataLoss, when what ``start`` saw is gone or is another store's, unless failOnDataLoss=false.
         """
-        end = self._latest(self._look()) if self._target is None else self._target
-        found = self._log_end(start, end, limit) if self.along_log else self._queue_ends(start, end, limit)
-        if found != start:
-            self._last_batch = time.monotonic()
+        snapshot = self._look() if self._target is None else self._target
+        if self._idle is not None and self._idle[0] is snapshot and self._idle[1] == start:
+            if self._target is not None or not self._grows(snapshot):
+                return start
+            snapshot = self._seen()
+        offset = decode(start, along_log=self.along_log)
+        found = self._log_end(offset, snapshot, limit) if self.along_log else self._queue_ends(offset, snapshot, limit)
+        if found is None:
+            idle = self.options.min_offsets_per_trigger is None
+            self._idle = (snapshot, start) if idle else None
+            return start
+        self._last_batch = time.monotonic()
         return found
 
-    def _latest(self, snapshot: Snapshot) -> Spark:
-        if self.along_log:
-            return encode_log(self._dispatched(snapshot))
-        return encode({(q.topic, q.queue_id): q.max_offset for q in selected_queues(snapshot, self._here(snapshot))})
+    def _grows(self, snapshot: Snapshot) -> bool:
+        """Wait for the store to be another one than it was; not long, and only where there are many queues."""
+        until = time.monotonic() + min(len(snapshot.queues) * _WAIT_S_PER_QUEUE, _MOST_WAIT_S)
+        while self._look() is snapshot:
+            if time.monotonic() + _LOOK_S > until:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _accept(self, losses: Sequence[Loss]) -> None:
+        """Raises: DataLoss, unless the stream may go on without what is lost."""
+        if self.options.fail_on_data_loss:
+            refuse(losses)
+        for loss in losses:
+            _log.warning("%s; goes on with what is there", loss.what)
+
+    def _ends(self, snapshot: Snapshot) -> Offsets:
+        return {(q.topic, q.queue_id): q.max_offset for q in selected_queues(snapshot, self._here(snapshot))}
 
     def _here(self, snapshot: Snapshot) -> Options:
         """The options without what is not in the store any more: a topic that was deleted ends no stream."""
@@ -202,11 +260,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return o
 
     def _dispatched(self, snapshot: Snapshot) -> int:
-        """The end of the log; when only some queues are wanted, up to where every record's queue is known."""
-        if self._whole():
-            return snapshot.log_end
-        ends = [QueueRange(q.topic, q.queue_id, q.max_offset - 1, q.max_offset) for q in snapshot.queues if q.messages]
-        return min(snapshot.log_end, self._open().physical_span(ends)[1]) if ends else snapshot.log_start
+        """The end of the log; when only some topics are wanted, up to where every record's queue is known."""
+        return snapshot.log_end if self._whole() else min(snapshot.log_end, snapshot.dispatched)
 
     def _whole(self) -> bool:
         o = self.options
@@ -229,32 +284,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit.max_bytes if isinstance(limit, ReadMaxBytes) else size,
         )
 
-    def _queue_ends(self, start: Mapping[str, int], end: Spark, limit: ReadLimit) -> Spark:
-        known = decode(end)
-        first = with_new_queues(decode(start), self._lowest(known))
-        self._check_went_back(first, known)
-        last = advance(first, known)
+    def _queue_ends(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
+        access = self._open()
+        selected = selected_queues(snapshot, self._here(snapshot))
+        resumed = resume_queues(start, snapshot, selected, access, every=not self._checked)
+        self._accept(resumed.losses)
+        self._checked = True
+        first = resumed.first
+        ends = {(q.topic, q.queue_id): q.max_offset for q in selected}
+        last = advance(first, ends)
         rows = backlog(first, last)
-        if rows == 0 or self._waits(rows, limit):
-            return dict(start)
+        if not resumed.losses and (rows == 0 or self._waits(rows, limit)):
+            return None
         most_rows, most_bytes = self._limits(limit)
         if most_rows is not None:
             last = limit_rows(first, last, most_rows)
         if most_bytes is not None:
             last = limit_bytes(first, last, most_bytes, self._sizes)
-        return encode(last)
+        done = all(last[place] == end for place, end in ends.items())
+        return encode(StreamOffset(
+            queues=last, first=moved(first, start), read=snapshot.dispatched if done else start.read,
+            marks=log_marks(snapshot, access, before=() if resumed.losses else start.marks),
+            anchors=self._anchors(last, start), lost=numbered(resumed.losses, start.lost),
+        ))  # fmt: skip
 
-    def _lowest(self, known: Offsets) -> dict[Place, tuple[int, int]]:
-        """Where queues begin that a stream has not seen before."""
-        return {place: bounds for place, bounds in _bounds(self._seen()).items() if place in known}
-
-    def _check_went_back(self, first: Offsets, known: Offsets) -> None:
-        for (topic, queue_id), offset in first.items():
-            if self._target is None and self.options.fail_on_data_loss and known.get((topic, queue_id), 0) < offset:
-                raise DataLoss(
-                    f"queue {topic}/{queue_id}: the stream is at {offset}, and the store ends at "
-                    f"{known.get((topic, queue_id), 0)}; failOnDataLoss=false waits until it gets there again"
-                )
+    def _anchors(self, offsets: Offsets, before: StreamOffset) -> dict[Place, Anchor]:
+        """One message of each queue; those of queues that did not move are taken over."""
+        found: dict[Place, Anchor] = {}
+        assert before.queues is not None
+        for place, at in offsets.items():
+            anchor = before.anchors.get(place)
+            if anchor is None or before.queues.get(place) != at:
+                anchor = anchor_of(place, at, self._open())
+            if anchor is not None:
+                found[place] = anchor
+        return found
 
     def _sizes(self, place: Place, first: int, last: int) -> Sequence[int]:
         sizes = self._open().unit_sizes(QueueRange(*place, first, last))
@@ -262,37 +326,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [sum(sizes) // (last - first)] * (last - first)
         return sizes
 
-    def _log_end(self, start: Mapping[str, int], end: Spark, limit: ReadLimit) -> Spark:
-        first, last = log_position(start), log_position(end)
-        if last < first:
-            if self._target is None and self.options.fail_on_data_loss and not self._whole_is_behind(first):
-                raise DataLoss(
-                    f"the stream is at physical offset {first}, and the log ends at {last}; "
-                    "failOnDataLoss=false waits until it gets there again"
-                )
-            return dict(start)
-        if last == first:
-            return dict(start)
+    def _log_end(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
+        first, losses = resume_log(start, snapshot, self._open())
+        self._accept(losses)
+        last = self._dispatched(snapshot)
+        if last <= first:  # the queues of the last records may not be written yet
+            return self._log_offset(snapshot, first, first, start, losses) if losses else None
         most_rows, most_bytes = self._limits(limit)
         if most_bytes is not None and first + most_bytes < last:
             last = self._open().boundary(first + most_bytes, last)
         least = self.options.min_offsets_per_trigger
-        if least is not None and self._waits(0, limit) and self._behind_rows(first, last, least) is None:
-            return dict(start)
+        if not losses and least is not None and self._waits(0, limit) and self._behind_rows(first, last, least) is None:
+            return None
         if most_rows is not None:
             cut = self._behind_rows(first, last, most_rows)
             if cut is not None:
                 last = self._open().boundary(cut, last)
-        return encode_log(last)
+        return self._log_offset(snapshot, last, first, start, losses)
 
-    def _whole_is_behind(self, first: int) -> bool:
-        """May the end be lower only because the queues of the last records are not written yet?"""
-        return self._seen().log_end >= first
+    def _log_offset(
+        self,
+        snapshot: Snapshot,
+        position: int,
+        first: int | None = None,
+        start: StreamOffset | None = None,
+        losses: Sequence[Loss] = (),
+    ) -> Spark:
+        moved = start is not None and start.position != first
+        lost = numbered(losses, start.lost) if start is not None else Lost()
+        return encode(StreamOffset(
+            position=position, first_position=first if moved else None, topics=self._topics(snapshot, start), lost=lost,
+            marks=log_marks(snapshot, self._open(), position, () if losses or start is None else start.marks),
+        ))  # fmt: skip
+
+    def _topics(self, snapshot: Snapshot, *known: StreamOffset | None) -> tuple[str, ...]:
+        """The topics that a pattern has found so far: one that was deleted is still in the log."""
+        pattern = self.options.subscribe_pattern
+        if pattern is None:
+            return ()
+        found = {q.topic for q in snapshot.queues if pattern.fullmatch(q.topic)}
+        return tuple(sorted(found.union(*(offset.topics for offset in known if offset is not None))))
 
     def _behind_rows(self, first: int, last: int, rows: int) -> int | None:
         """The place behind so many rows of [first, last); None where there are fewer."""
         start = max(first, self._seen().log_start)
-        settings = ReadSettings(queues=self._wanted(), fail_on_data_loss=False)
+        settings = dataclasses.replace(self._wanted(), fail_on_data_loss=False)
         for batch in self._open().scan(ScanRange(start, last), _COUNTED, settings):
             if batch.num_rows >= rows:
                 return int(batch.column(0)[rows - 1].as_py() + batch.column(1)[rows - 1].as_py())
@@ -301,28 +379,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what tasks read ---
 
-    def _wanted(self) -> dict[Place, tuple[int, int]] | None:
-        """The queues that a read along the log is for; None for all."""
+    def _wanted(self, *known: StreamOffset) -> ReadSettings:
+        """How tasks read along the log."""
+        o, settings = self.options, read_settings(self.options, Selection((), whole=True))
+        if o.assign is not None:
+            return dataclasses.replace(settings, queues=dict.fromkeys(o.assign, _EVERYTHING))
         if self._whole():
-            return None
-        snapshot = self._seen()
-        return {(q.topic, q.queue_id): _EVERYTHING for q in selected_queues(snapshot, self._here(snapshot))}
+            return settings
+        topics = self._topics(self._seen(), *known) if o.subscribe is None else o.subscribe
+        return dataclasses.replace(settings, queues={(topic, ANY_QUEUE): _EVERYTHING for topic in topics})
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
         """What the tasks of one batch read; the same for the same offsets, as long as the store has them.
 
         Raises: DataLoss.
         """
-        snapshot = self._seen()
-        if self.along_log and snapshot.log_end < log_position(end):
-            snapshot = self._look()
-        pieces = self._log_pieces(start, end) if self.along_log else self._queue_pieces(start, end)
+        since, until = (decode(spark, along_log=self.along_log) for spark in (start, end))
+        snapshot = self._look()
+        pieces = self._log_pieces(since, until) if self.along_log else self._queue_pieces(since, until)
         if not pieces:
             return []
         self._lease(pieces)
-        settings = read_settings(self.options, Selection((), whole=True))
-        if self.along_log:
-            settings = dataclasses.replace(settings, queues=self._wanted())
+        settings = self._wanted(since, until) if self.along_log else read_settings(self.options, Selection(()))
         return parts_of(self.options, self.columns, snapshot, pieces, settings)
 
     def _lease(self, pieces: list[Piece]) -> None:
@@ -333,36 +411,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             access.lease(least_physical_offset(pieces, access), ttl_ms)
             self._leased = now
 
-    def _log_pieces(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Piece]:
+    def _log_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
         access, snapshot, o = self._open(), self._seen(), self.options
-        first, last = log_position(start), log_position(end)
+        assert start.position is not None
+        assert end.position is not None
+        first = start.position if end.first_position is None else end.first_position
+        last = end.position
         if first >= last:
             return []
+        wanted = first
+        self._accept(still_there(end, snapshot, access, ()))
         first = self._there("physical offsets", first, last, snapshot.log_start)
-        last = self._ends("physical offsets", first, last, snapshot.log_end)
-        if first == snapshot.log_start != log_position(start):
+        last = self._ends_at("physical offsets", first, last, snapshot.log_end)
+        if first == snapshot.log_start != wanted:
             first = access.boundary(first, last)
         if first >= last:
             return []
         parts = max(1, round((last - first) / o.partition_bytes), o.min_partitions or 1)
         return [Piece(scan=piece) for piece in scan_pieces(first, last, min(parts, o.max_partitions or parts), access)]
 
-    def _queue_pieces(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Piece]:
-        access, o, last = self._open(), self.options, decode(end)
-        snapshot = self._seen()
-        bounds = _bounds(snapshot)
-        if any(bounds.get(place, (0, 0))[1] < offset for place, offset in last.items()):
-            snapshot = self._look()
-            bounds = _bounds(snapshot)
-        first = with_new_queues(decode(start), {place: bounds.get(place, (0, 0)) for place in last})
-        ranges = []
-        for place, until in last.items():
-            since = first[place]
+    def _queue_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
+        access, o, snapshot = self._open(), self.options, self._seen()
+        assert start.queues is not None
+        assert end.queues is not None
+        bounds = {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in snapshot.queues}
+        wanted: dict[Place, tuple[int, int]] = {}
+        for place, until in end.queues.items():
+            born = 0 if end.version > 1 else bounds.get(place, (0, 0))[0]
+            since = end.first.get(place, start.queues.get(place, born))
             if since < until:
-                what = f"offsets of queue {place[0]}/{place[1]}"
-                low, high = bounds.get(place, (0, 0))
-                since = self._there(what, since, until, low)
-                until = self._ends(what, since, until, high)
+                wanted[place] = (since, until)
+        if wanted:
+            self._accept(still_there(end, snapshot, access, wanted))
+        ranges = []
+        for place, (since, until) in wanted.items():
+            what = f"offsets of queue {place[0]}/{place[1]}"
+            low, high = bounds.get(place, (0, 0))
+            since = self._there(what, since, until, low)
+            until = self._ends_at(what, since, until, high)
             if since < until:
                 ranges.append(QueueRange(*place, since, until))
         return plan(
@@ -372,20 +458,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _there(self, what: str, first: int, last: int, least: int) -> int:
         """Where [first, last) begins, of what retention has left."""
-        if first < least and self.options.fail_on_data_loss:
-            raise DataLoss(
-                f"{what}: the stream wants {first} to {last}, and the store begins at {least}; "
-                "failOnDataLoss=false goes on with what is there"
-            )
+        if first < least:
+            self._accept([Loss(f"{what}: the stream wants {first} to {last}, and the store begins at {least}")])
         return max(first, min(least, last))
 
-    def _ends(self, what: str, first: int, last: int, most: int) -> int:
+    def _ends_at(self, what: str, first: int, last: int, most: int) -> int:
         """Where [first, last) ends, of what was planned before and is still there."""
-        if last > most and self.options.fail_on_data_loss:
-            raise DataLoss(
-                f"{what}: the stream wants {first} to {last}, and the store ends at {most}; "
-                "failOnDataLoss=false goes on with what is there"
-            )
+        if last > most:
+            self._accept([Loss(f"{what}: the stream wants {first} to {last}, and the store ends at {most}")])
         return max(first, min(last, most))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -396,7 +476,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what others are told ---
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Spark) -> None:
         """Everything before ``end`` is done; with ``commitGroup`` the store is told. Spark says so while it plans the
         batch after: the last one of a run is never said. ``mqfast.spark.listener`` is exact.
         """
@@ -406,19 +486,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._group.commit(end)
 
 
-def _bounds(snapshot: Snapshot) -> dict[Place, tuple[int, int]]:
-    return {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in snapshot.queues}
-
-
-def _load(path: str) -> Spark:
+def _load(path: str, along_log: bool) -> Spark:
     with open(path, encoding="utf-8") as file:
         try:
-            found = json.load(file)
-        except ValueError as error:
+            found: Spark = json.load(file)
+            decode(found, along_log=along_log)
+        except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"option stateDir: {path} is damaged ({error}); remove it to begin anew") from None
-    if set(found) != {"phy"}:
-        return encode(decode(found))
-    return encode_log(log_position(found))
+    return found
 
 
 def _save(path: str, offsets: Spark) -> None:

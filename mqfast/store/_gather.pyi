@@ -6,6 +6,7 @@ from typing import Any, Final, final
 from mqfast.store._record import StoredMessage
 from mqfast.store._scan import LogWalk, PreadFile
 
+ANY_QUEUE: Final[int]
 COLUMNS: Final[tuple[str, ...]]
 
 @final
@@ -29,6 +30,7 @@ class Gather:
         check_crc: bool = False,
         bad: str = "stop",
         queues: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+        hidden: Sequence[str] = (),
         tags: Sequence[str] | None = None,
         stored_from: int | None = None,
         stored_before: int | None = None,

@@ -89,12 +89,17 @@ COLUMNS = (
 cdef enum:
     MAX_COLUMNS = 64
     MAX_TAGS = 64
+    MAX_HIDDEN = 64
+    ANY_QUEUE_ID = -1
     PENDING = 1024              # records that are put into the columns together
     BLOCK = 1 << 20             # of the log, read at once
     NEAR = 16384                # a record that begins so soon behind the one before is read with it
     HEAD = 128                  # the fixed fields of every record lie in here
     UNIT_BYTES = 20
     FILLER_SIZE = 0x7FFFFFFF
+
+# In place of a queue id: every queue of the topic.
+ANY_QUEUE = ANY_QUEUE_ID
 
 # What a walk or a row of units ended with.
 cdef enum End:
@@ -182,7 +187,8 @@ cdef class Gather:
     Args: ``columns``: (one of COLUMNS, its name in the result, may it be null) each; ``batch_bytes``, ``batch_rows``: a batch ends when it has
         so much; ``micros``: times in microseconds rather than milliseconds; ``check_crc``: compare every body's checksum; then ``bad`` says
         what becomes of a record with another one: ``"stop"``, ``"skip"`` or ``"mark"`` (see the column crc_ok); ``queues``: only these,
-        (topic, queue id) -> (first queue offset, end); ``tags``: only these; ``stored_from``, ``stored_before``: store times, ms;
+        (topic, queue id or ANY_QUEUE) -> (first queue offset, end); ``hidden``: without ``queues``, all topics but these (``x*``: that begin
+        with x); ``tags``: only these; ``stored_from``, ``stored_before``: store times, ms;
         ``queued_only``: leave out what is not in any queue, half and rolled back messages of transactions.
     Thread: one at a time. GIL: released while reading and copying.
     """
@@ -202,6 +208,11 @@ cdef class Gather:
     cdef int64_t stored_before
     cdef Wanted *table
     cdef int64_t slots          # a power of two, 0: every queue
+    cdef bint any_queue         # the table has topics with ANY_QUEUE
+    cdef const uint8_t *hidden[MAX_HIDDEN]
+    cdef int32_t hidden_bytes[MAX_HIDDEN]
+    cdef bint hidden_prefix[MAX_HIDDEN]
+    cdef int hidden_count
     cdef const uint8_t *tags[MAX_TAGS]
     cdef int32_t tags_bytes[MAX_TAGS]
     cdef int32_t tags_hash[MAX_TAGS]
@@ -219,7 +230,7 @@ cdef class Gather:
     cdef PreadFile window_file  # where the block is from
 
     def __cinit__(self, columns, *, int64_t batch_bytes=1 << 20, int64_t batch_rows=1 << 16, bint micros=False, bint check_crc=False, str bad="stop",
-                  queues=None, tags=None, stored_from=None, stored_before=None, bint queued_only=True):
+                  queues=None, hidden=(), tags=None, stored_from=None, stored_before=None, bint queued_only=True):
         cdef int i
         self.names = []
         self.kept = []
@@ -237,6 +248,7 @@ cdef class Gather:
         self.stored_before = INT64_MAX if stored_before is None else stored_before
         self.set_columns(columns)
         self.set_queues(queues)
+        self.set_hidden(hidden)
         self.set_tags(tags)
         self.pending = <Record *> calloc(PENDING, sizeof(Record))
         self.found = <Found *> calloc(PENDING, sizeof(Found))
@@ -303,6 +315,20 @@ cdef class Gather:
             slot.queue_id = queue_id
             slot.start = start
             slot.end = end
+            self.any_queue |= queue_id == ANY_QUEUE_ID
+        return 0
+
+    cdef int set_hidden(self, object hidden) except -1:
+        cdef bytes name
+        if len(hidden) > MAX_HIDDEN:
+            raise UsageError(f"hidden: expected at most {MAX_HIDDEN} topics, found {len(hidden)}")
+        for topic in hidden:
+            name = topic.removesuffix("*").encode("utf-8", "surrogateescape")
+            self.kept.append(name)
+            self.hidden[self.hidden_count] = name
+            self.hidden_bytes[self.hidden_count] = <int32_t> len(name)
+            self.hidden_prefix[self.hidden_count] = topic.endswith("*")
+            self.hidden_count += 1
         return 0
 
     cdef int set_tags(self, object tags) except -1:
@@ -325,15 +351,29 @@ cdef class Gather:
 
     # --- which records -----------------------------------------------------------------------------------------------------
 
-    cdef bint is_wanted_queue(self, const Record *r) noexcept nogil:
-        cdef int64_t k = hash_queue(r.topic, r.topic_bytes, r.queue_id) & (self.slots - 1)
+    cdef Wanted *find_wanted(self, const Record *r, int32_t queue_id) noexcept nogil:
+        cdef int64_t k = hash_queue(r.topic, r.topic_bytes, queue_id) & (self.slots - 1)
         cdef Wanted *w = &self.table[k]
         while w.topic != NULL:
-            if w.queue_id == r.queue_id and w.topic_bytes == r.topic_bytes and memcmp(w.topic, r.topic, r.topic_bytes) == 0:
-                return w.start <= r.queue_offset < w.end
+            if w.queue_id == queue_id and w.topic_bytes == r.topic_bytes and memcmp(w.topic, r.topic, r.topic_bytes) == 0:
+                return w
             k = (k + 1) & (self.slots - 1)
             w = &self.table[k]
-        return False
+        return NULL
+
+    cdef bint is_wanted_queue(self, const Record *r) noexcept nogil:
+        cdef Wanted *w
+        cdef int i
+        if self.slots:
+            w = self.find_wanted(r, r.queue_id)
+            if w == NULL and self.any_queue:
+                w = self.find_wanted(r, ANY_QUEUE_ID)
+            return w != NULL and w.start <= r.queue_offset < w.end
+        for i in range(self.hidden_count):
+            if (r.topic_bytes == self.hidden_bytes[i] or (self.hidden_prefix[i] and r.topic_bytes > self.hidden_bytes[i])) and \
+                    memcmp(r.topic, self.hidden[i], self.hidden_bytes[i]) == 0:
+                return False
+        return True
 
     cdef bint is_wanted_tag(self, const Found *f) noexcept nogil:
         cdef int i
@@ -420,7 +460,7 @@ cdef class Gather:
                 return 0
             rc = step(w)
             if rc == STEP_RECORD:
-                if self.slots == 0 or self.is_wanted_queue(&w.record):
+                if (self.slots == 0 and self.hidden_count == 0) or self.is_wanted_queue(&w.record):
                     self.consider(&w.record, True)
             elif rc == STEP_MORE:
                 self.flush()
@@ -435,7 +475,7 @@ cdef class Gather:
                 w.at += w.record.total
                 if self.bad == 1:
                     self.skipped += 1
-                elif self.slots == 0 or self.is_wanted_queue(&w.record):
+                elif (self.slots == 0 and self.hidden_count == 0) or self.is_wanted_queue(&w.record):
                     self.consider(&w.record, False)
             else:
                 self.flush()

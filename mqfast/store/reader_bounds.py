@@ -19,7 +19,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StoreClosed, StoreNotFound
 from mqfast.store._os import REAL, Mutex, OsDoor
 from mqfast.store._record import StoredMessage
-from mqfast.store._scan import LogWalk, PreadFile
+from mqfast.store._scan import LogTally, LogWalk, PreadFile
 from mqfast.store.batch_queue import claimed_places
 from mqfast.store.paths import StorePaths, list_queues, queue_dir, root_of
 from mqfast.store.reader_files import BATCH_UNIT_BYTES, UNIT_BYTES, FileStream, OpenFiles, Unit, UnitQueue
@@ -90,6 +90,8 @@ class ReaderBounds:
         self._log = FileStream(self._door, (*self.paths.commit_logs, *self.paths.read_only_commit_logs), self._files)
         self._log_end = -1
         self._readable_end = -1
+        self.newest_record = -1
+        """Physical offset of the last record that any queue pointed at, as of readable_range; -1 for none."""
         self._queues: dict[tuple[str, int], UnitQueue] = {}
         self._longest: list[UnitQueue] | None = None
         self._list_queues()
@@ -122,6 +124,7 @@ class ReaderBounds:
         """
         with self._lock:
             self._check_open()
+            self._files.clear()  # a file of the same name may be another one
             self._log.refresh()
             if self._log_end < self._log.begin:
                 self._log_end = -1
@@ -193,12 +196,12 @@ class ReaderBounds:
             self._log_end = self._whole_until(self._log_end)
             return self._log.begin, self._log_end
 
-    def _whole_until(self, physical_offset: int) -> int:
+    def _whole_until(self, physical_offset: int, tally: LogTally | None = None) -> int:
         """The end of the last whole record from a record's beginning on, before the first damage."""
         at = physical_offset
         while (file := self._log_file(at)) is not None:
             walk = LogWalk(file, at)
-            stop = walk.skip()
+            stop = walk.skip() if tally is None else walk.tally(tally)
             at = walk.at
             if stop not in ("blank", "end"):
                 break
@@ -235,16 +238,39 @@ class ReaderBounds:
                     unit = queue.unit(end - queue.unit_bytes)
                     if not unit.is_filler:
                         known = max(known, unit.physical_offset + unit.size)
+                        self.newest_record = max(self.newest_record, unit.physical_offset)
             if known <= self._log.begin:
                 return self.log_range()
             self._readable_end = self._whole_until(known)
             return self._log.begin, self._readable_end
+
+    @on_files_that_are_there
+    def whole_until(self, physical_offset: int, tally: LogTally) -> int:
+        """The end of the last whole record from a record's beginning on; the records up to there are counted into
+        ``tally``. For those who follow the log.
+
+        Raises: StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            self._log.refresh()
+            return self._whole_until(physical_offset, tally)
 
     def log_starts(self) -> list[tuple[int, str]]:
         """Physical offset of the first byte and path of every file of the log, as of the last listing."""
         with self._lock:
             self._check_open()
             return [(file.start_offset, file.path) for file in self._log.files]
+
+    def list_log(self) -> list[tuple[int, str]]:
+        """As log_starts, of a new listing.
+
+        Raises: StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            self._log.refresh()
+        return self.log_starts()
 
     def log_files(self) -> list[tuple[str, int, int]]:
         """Path, physical offset of the first byte and length of every file of the log, as of the last listing.
@@ -278,6 +304,25 @@ class ReaderBounds:
                 queue = self._queues[key]
                 found.append(QueueRange(*key, *self._bounds(queue, *self._span(queue))))
             return found
+
+    @on_files_that_are_there
+    def queue_end(self, topic: str, queue_id: int) -> tuple[QueueRange, int] | None:
+        """One queue with its bounds as they are now, and the physical offset behind its last record (0 for none); None
+        where there is no such queue. Lists the files of this queue only.
+
+        Raises: CorruptFile, StorageError.
+        """
+        with self._lock:
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                return None
+            for file in queue.stream.files:
+                self._files.forget(file.path)
+            queue.refresh()
+            begin, end = self._span(queue)
+            last = queue.unit(end - queue.unit_bytes) if end > queue.stream.begin else None
+            behind = last.physical_offset + last.size if last is not None and not last.is_filler else 0
+            return QueueRange(topic, queue_id, *self._bounds(queue, begin, end)), behind
 
     def _queue(self, topic: str, queue_id: int) -> UnitQueue | None:
         self._check_open()

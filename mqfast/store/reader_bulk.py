@@ -127,6 +127,25 @@ class BulkReader(RecordStarts):
                 )
             return queue.unit(self._position(queue, offset, begin, end))
 
+    @on_files_that_are_there
+    def unit_if_there(self, topic: str, queue_id: int, offset: int) -> Unit | None:
+        """The unit that holds a queue offset as long as the files of the queue have it, also where its record was
+        removed; None where they do not.
+
+        Raises: CorruptFile, StorageError.
+        """
+        with self._lock:
+            queue = self._queue(topic, queue_id)
+            if queue is None or offset < 0:
+                return None
+            begin, end = queue.stream.begin, self._end(queue)
+            if queue.is_batch:
+                first, last = self._bounds(queue, begin, end)
+                if not first <= offset < last:
+                    return None
+            position = self._position(queue, offset, begin, end)
+            return queue.unit(position) if begin <= position < end else None
+
     def units(self, topic: str, queue_id: int, start: int, end: int) -> Iterator[list[Unit]]:
         """The units of queue offsets from ``start`` up to, not including, ``end``, some at a time.
 

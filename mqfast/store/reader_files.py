@@ -156,6 +156,7 @@ class UnitQueue:
         self.stream = FileStream(door, (directory,), files, BATCH_UNIT_BYTES if batch else 1)
         self.ext = FileStream(door, (ext_directory,), files) if ext_directory is not None else None
         self._end = -1
+        self._seen = (0, b"")
         self._ext_files: ExtFiles | None = None
         self.whole_end = -1
         """Up to here the last record was seen to be whole."""
@@ -163,14 +164,27 @@ class UnitQueue:
         """First byte of the log, first byte of the queue, and what they made the first position."""
 
     def refresh(self) -> None:
-        """List the files again; positions that were found stay as long as their file does."""
+        """List the files again; positions that were found stay as long as their file does, and its units in it: a topic
+        that was deleted and made again has files of the same names."""
         self.stream.refresh()
         if self.ext is not None:
             self.ext.refresh()
             self._ext_files = None
         self.whole_end = -1
-        if not self.stream.files or self._end < self.stream.begin:
+        position, unit = self._seen
+        if not self.stream.files or self._end < self.stream.begin or unit != self._bytes_before(position, len(unit)):
             self._end = -1
+            self.found_begin = (-1, -1, -1)
+        self._seen = (self._end, self._bytes_before(self._end, self.unit_bytes))
+
+    def _bytes_before(self, position: int, n: int) -> bytes:
+        """The last ``n`` bytes before a position that was found to be an end; nothing where they are not there."""
+        with contextlib.suppress(CorruptFile, StoreNotFound):
+            i = bisect_right(self.stream.starts, position - 1) - 1
+            if n > 0 and i >= 0 and position > self.stream.begin:
+                file = self.stream.open(i)
+                return file.read(position - n - file.start, n) if position <= file.start + file.length() else b""
+        return b""
 
     def end(self) -> int:
         """Position behind the last valid unit, looked for from the third-last file on, as recovery does."""

@@ -6,6 +6,7 @@ Room: tests. Nothing here starts Spark.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -22,31 +23,63 @@ def ends(backlog: dict[o.Place, tuple[int, int]]) -> tuple[o.Offsets, o.Offsets]
     return {p: first for p, (first, _) in backlog.items()}, {p: first + n for p, (first, n) in backlog.items()}
 
 
-@given(st.dictionaries(PLACES, st.integers(0, 2**63 - 1)))
-def test_what_spark_keeps_is_sorted_and_comes_back(offsets: o.Offsets) -> None:
-    spark = o.encode(dict(sorted(offsets.items(), reverse=True)))
+NUMBERS = st.integers(0, 2**63 - 1)
+MARKS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
+LOST = st.builds(o.Lost, NUMBERS, NUMBERS, NUMBERS)
+BY_QUEUE = st.builds(
+    o.StreamOffset, queues=st.dictionaries(PLACES, NUMBERS), first=st.dictionaries(PLACES, NUMBERS),
+    read=st.integers(-1, 2**63 - 1), marks=MARKS, lost=LOST,
+)  # fmt: skip
+BY_LOG = st.builds(
+    o.StreamOffset, position=NUMBERS, first_position=st.none() | NUMBERS, marks=MARKS, lost=LOST,
+    topics=st.lists(st.text(min_size=1), unique=True).map(sorted).map(tuple),
+)  # fmt: skip
+
+
+@given(BY_QUEUE | BY_LOG, st.tuples(NUMBERS, NUMBERS, NUMBERS))
+def test_what_spark_keeps_is_sorted_and_comes_back(offset: o.StreamOffset, anchor: o.Anchor) -> None:
+    if offset.queues is not None:
+        anchors = dict.fromkeys(list(offset.queues)[::2], anchor)
+        backwards = dict(sorted(offset.queues.items(), reverse=True))
+        offset = replace(offset, queues=backwards, anchors=anchors)
+    spark = o.encode(offset)
     assert json.dumps(spark) == json.dumps(spark, sort_keys=True)
-    assert o.decode(json.loads(json.dumps(spark))) == offsets
+    assert o.decode(json.loads(json.dumps(spark)), along_log=offset.queues is None) == offset
+
+
+def test_offsets_of_version_1_are_read() -> None:
+    assert o.decode({"a/1": 3, "a/0": 2}, along_log=False) == o.StreamOffset({("a", 0): 2, ("a", 1): 3}, version=1)
+    assert o.decode({"phy": 17}, along_log=True) == o.StreamOffset(position=17, version=1)
+    assert o.decode({}, along_log=False).queues == {}
 
 
 @pytest.mark.parametrize(
-    "spark", [{"a": 1}, {"/1": 1}, {"a/": 1}, {"a/x": 1}, {"a/1": -1}, {"a/1": "1"}, {"a/1": True}, {"a/1": 1.5}]
-)
+    "spark",
+    [
+        {"a": 1}, {"/1": 1}, {"a/": 1}, {"a/x": 1}, {"a/1": -1}, {"a/1": "1"}, {"a/1": True}, {"a/1": 1.5},
+        {"version": 2}, {"version": 2, "queues": {"a/0": []}}, {"version": 2, "queues": {"a/0": [1, 2]}},
+        {"version": 2, "queues": 5}, {"version": 2, "queues": {}, "marks": [1]}, {"version": "2", "queues": {}},
+        {"version": 2, "queues": {}, "lost": 3}, {"version": 2, "queues": {}, "from": {"a": 1}},
+    ],
+)  # fmt: skip
 def test_foreign_offsets_are_refused(spark: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="offset of"):
-        o.decode(spark)
+        o.decode(spark, along_log=False)
 
 
-def test_an_offset_of_the_log_is_not_one_of_queues() -> None:
-    assert o.log_position(o.encode_log(17)) == 17
+def test_offsets_of_a_newer_mqfast_are_refused() -> None:
+    with pytest.raises(UsageError, match="a newer mqfast wrote it"):
+        o.decode({"version": 3, "queues": {}}, along_log=False)
+
+
+@pytest.mark.parametrize("version", [{}, {"version": 2}])
+def test_an_offset_of_the_log_is_not_one_of_queues(version: dict[str, int]) -> None:
+    queues = {"queues": {"a/0": [17]}} if version else {"a/0": 17}
+    assert o.decode({"phy": 17, **version}, along_log=True).position == 17
     with pytest.raises(UsageError, match="order"):
-        o.log_position({"a/0": 17})
+        o.decode({**queues, **version}, along_log=True)
     with pytest.raises(UsageError, match="expected topic/queue"):
-        o.decode(o.encode_log(17))
-
-
-def test_a_queue_that_is_new_begins_at_its_first_message() -> None:
-    assert o.with_new_queues({("a", 0): 5}, {("a", 0): (3, 9), ("b", 1): (2, 4)}) == {("a", 0): 5, ("b", 1): 2}
+        o.decode({"phy": 17, **version}, along_log=False)
 
 
 def test_an_end_is_never_behind_its_start() -> None:

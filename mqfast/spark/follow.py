@@ -1,0 +1,116 @@
+"""What a store holds, kept up to date at the price of what was appended since.
+
+Room: the Spark adapter, imports neither Spark nor Arrow. A stream asks for the state of its store at every trigger, and
+a store may have ten thousand queues of which few move: only the log is looked at, and of the queues those that its new
+records belong to. Everything is listed again when a file of the log was removed, when the log is another one, and once
+a minute, which finds what leaves no trace in the log (deleted topics). It must never take a queue for up to date before
+the records of the log that belong to it have been put into it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Final
+
+from mqfast.spark.access import LocalAccess
+from mqfast.spark.identity import log_marks
+from mqfast.spark.offsets import Mark, Place
+from mqfast.spark.plan import Queue, Snapshot
+from mqfast.store._scan import LogTally
+
+__all__ = ["Follower"]
+
+_ALL_AGAIN_S: Final = 60.0
+# Of its time a follower looks at most this part at records that are in no queue yet.
+_BUSY: Final = 10.0
+# Looking at one queue costs more than its share of looking at all.
+_FEW: Final = 64
+_SHARE: Final = 4
+
+
+class Follower:
+    """Snapshots of one store, each made out of the one before. Thread: one."""
+
+    def __init__(self, access: LocalAccess) -> None:
+        self._access: Final = access
+        self._snapshot: Snapshot | None = None
+        self._marks: tuple[Mark, ...] = ()
+        self._queues: dict[Place, Queue] = {}
+        self._at = 0  # below this physical offset every record is in its queue
+        self._all_s = 0.0
+        self._next_s = 0.0
+
+    def look(self) -> Snapshot:
+        """The store as it is now; the same object as before when nothing has changed.
+
+        Raises: StoreNotFound, StorageError.
+        """
+        before, now = self._snapshot, time.monotonic()
+        starts = self._access.reader.list_log()
+        again = before is None or now - self._all_s > _ALL_AGAIN_S or self._is_another()
+        if again or before is None or (starts[0][0] if starts else 0) != before.log_start:
+            before = self._everything()
+        elif now < self._next_s:
+            return before
+        return self._what_was_appended(before, now)
+
+    def _what_was_appended(self, before: Snapshot, now: float) -> Snapshot:
+        tally = LogTally()
+        end = self._access.reader.whole_until(self._at, tally)
+        if end == before.log_end and self._at == end:
+            return before
+        touched = tally.queues()
+        if now > self._all_s and len(touched) > max(_FEW, len(self._queues) // _SHARE):
+            return self._everything()
+        newest, at, changed = before.newest, end, end != before.log_end
+        for (topic, queue_id), counted in touched.items():
+            first, behind = counted[3], counted[4]
+            found = self._access.reader.queue_end(topic, queue_id)
+            has = found[1] if found is not None else 0
+            if has < behind:  # not all of them are in the queue yet
+                at = min(at, max(first, min(has, end)))
+            if found is not None:
+                newest = max(newest, self._last(found[0].max_offset, topic, queue_id))
+                queue = Queue(*found[0])
+                changed |= self._queues.get((topic, queue_id)) != queue
+                self._queues[topic, queue_id] = queue
+        self._at, changed = at, changed or at != before.dispatched
+        self._next_s = now + (time.monotonic() - now) * _BUSY if at < end else 0.0
+        return self._keep(before, end, newest) if changed else before
+
+    def _last(self, end: int, topic: str, queue_id: int) -> int:
+        place = self._access.unit_place(topic, queue_id, end - 1)
+        return -1 if place is None else place
+
+    def _is_another(self) -> bool:
+        """Is any record that was known, and that retention has left, another one now?"""
+        starts = self._access.reader.log_starts()
+        begin = starts[0][0] if starts else 0
+        return any(place >= begin and self._access.mark(place) != crc for place, crc in self._marks)
+
+    def _everything(self) -> Snapshot:
+        if self._is_another():
+            self._access.reopen()
+        found = self._access.snapshot()
+        self._all_s, self._next_s = time.monotonic(), 0.0
+        # A store without queues is walked from its newest file on, as queues may come.
+        self._at = found.dispatched if found.newest >= 0 else max(self._access.file_start(found.log_end - 1), 0)
+        self._queues = {(q.topic, q.queue_id): q for q in found.queues}
+        if (
+            self._snapshot is not None
+            and dataclasses.replace(found, taken_ms=self._snapshot.taken_ms) == self._snapshot
+        ):
+            return self._snapshot
+        self._snapshot, self._marks = found, log_marks(found, self._access)
+        return found
+
+    def _keep(self, before: Snapshot, end: int, newest: int) -> Snapshot:
+        keys = sorted(self._queues) if len(self._queues) != len(before.queues) else list(self._queues)
+        self._queues = {key: self._queues[key] for key in keys}
+        self._snapshot = dataclasses.replace(
+            before, taken_ms=time.time_ns() // 1_000_000, log_end=end, queues=tuple(self._queues.values()),
+            dispatched=self._at, newest=newest,
+        )  # fmt: skip
+        self._marks = log_marks(self._snapshot, self._access)
+        return self._snapshot

@@ -1,0 +1,265 @@
+"""Is the store still the one that an offset of a stream was made from, and what of it is gone?
+
+Room: the Spark adapter, imports neither Spark nor Arrow. A store has no name that survives a copy, a move and a Java
+broker, so an offset keeps records that were there instead: physical offset and a checksum of the record's head, which
+holds store time, hosts and the checksum of the body. Retention removes records from the front of the log and nothing
+else, so a record that is still within the log must still be the same; a copy or a moved directory has the same ones.
+``marks`` are records of the log, ``anchors`` one message of each queue (the last one that was read): a topic that was
+deleted and made again has others. It must never take a record that retention removed for a sign of another store, and
+never go on behind messages without a ``Loss`` that names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mqfast.errors import DataLoss
+from mqfast.spark.offsets import Anchor, Lost, Mark, Offsets, Place, StreamOffset
+from mqfast.spark.plan import Queue, Snapshot
+
+if TYPE_CHECKING:
+    from mqfast.spark.access import Access
+
+__all__ = ["Loss", "Resumed", "anchor_of", "log_marks", "refuse", "resume_log", "resume_queues", "still_there"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One thing that a stream cannot read any more, in words and, as far as is known, in numbers."""
+
+    what: str
+    lost: Lost = field(default_factory=lambda: Lost(times=1))
+
+
+@dataclass(slots=True)
+class Resumed:
+    """Where a stream along queues goes on; ``gone``: queues that are not there any more."""
+
+    first: Offsets = field(default_factory=dict)
+    gone: list[Place] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+
+
+def refuse(losses: Iterable[Loss]) -> None:
+    """Raises: DataLoss that names every loss (the first five of many), unless there is none."""
+    found = [loss.what for loss in losses]
+    if found:
+        more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+        raise DataLoss(f"{'; '.join(found[:5])}{more}. failOnDataLoss=false goes on with what is there")
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def log_marks(
+    snapshot: Snapshot, access: Access, position: int | None = None, before: Iterable[Mark] = ()
+) -> tuple[Mark, ...]:
+    """The records by which a store is known again: the newest one that a queue has, the first one of its file, the one
+    at ``position``, where a stream goes on, and of ``before`` some, ever further apart, which tell how far back a store
+    was set."""
+    newest = snapshot.newest if snapshot.newest >= 0 else access.file_start(snapshot.log_end - 1)
+    places = {newest, access.file_start(newest)}
+    if position is not None and position < snapshot.log_end:
+        places.add(position)
+    found = {place: access.mark(place) for place in places if snapshot.log_start <= place < snapshot.log_end}
+    apart: dict[int, Mark] = {}  # the furthest one of each distance, by powers of four
+    for place, crc in sorted(before):
+        if snapshot.log_start <= place < newest:
+            apart.setdefault((newest - place).bit_length() // 2, (place, crc))
+    for place, crc in apart.values():
+        found.setdefault(place, crc)
+    return tuple((place, crc) for place, crc in sorted(found.items()) if crc is not None)
+
+
+def anchor_of(place: Place, offset: int, access: Access) -> Anchor | None:
+    """The message before an offset of a queue or, where there is none, the one at it; None for neither."""
+    for at in (offset - 1, offset):
+        physical = access.unit_place(*place, at) if at >= 0 else None
+        crc = access.mark(physical) if physical is not None else None
+        if physical is not None and crc is not None:
+            return at, physical, crc
+    return None
+
+
+# --- what became of it -----------------------------------------------------------------------------------------------
+
+
+def _same(mark: Mark, snapshot: Snapshot, access: Access) -> bool | None:
+    """Is a record still the same? None: retention removed it."""
+    if mark[0] < snapshot.log_start:
+        return None
+    return mark[0] < snapshot.log_end and access.mark(mark[0]) == mark[1]
+
+
+def _known(marks: Iterable[Mark], snapshot: Snapshot, access: Access) -> tuple[list[int], list[int]]:
+    """Physical offsets of the marks that are the same, and of those that are not."""
+    same: list[int] = []
+    other: list[int] = []
+    for mark in marks:
+        found = _same(mark, snapshot, access)
+        if found is not None:
+            (same if found else other).append(mark[0])
+    return same, other
+
+
+def _replaced(root: str, other: list[int], what: str) -> str:
+    return (
+        f"store {root}: not the store that the stream was reading, or one that was set back: {what} physical offset "
+        f"{other[0]} is another one or gone"
+    )
+
+
+def resume_log(offset: StreamOffset, snapshot: Snapshot, access: Access) -> tuple[int, list[Loss]]:
+    """Where a stream in log order goes on, and what it has lost."""
+    assert offset.position is not None
+    position, start, end = offset.position, snapshot.log_start, snapshot.log_end
+    same, other = _known(offset.marks, snapshot, access)
+    if other:
+        what = _replaced(snapshot.root, other, "the record at")
+        if not same:
+            return start, [Loss(f"{what}; the stream is at physical offset {position}, the log begins at {start}")]
+        behind = access.behind(max(same)) if max(same) < position else position
+        return min(behind, end), [Loss(f"{what}; records behind {max(same)} were lost")]
+    if position < start:
+        lost = Lost(times=1, bytes=start - position)
+        return start, [Loss(f"the stream wants physical offset {position}, and the log begins at {start}", lost)]
+    if position > end:
+        # Only a record that is still the same says that this is the old log without its end.
+        first = end if same else start
+        return first, [Loss(f"the stream is at physical offset {position}, and the log ends at {end}")]
+    return position, []
+
+
+def resume_queues(
+    offset: StreamOffset, snapshot: Snapshot, selected: Iterable[Queue], access: Access, *, every: bool
+) -> Resumed:
+    """Where a stream along queues goes on, and what it has lost.
+
+    Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved.
+    """
+    assert offset.queues is not None
+    found = Resumed()
+    queues = {(q.topic, q.queue_id): q for q in snapshot.queues}
+    same, other = _known(offset.marks, snapshot, access)
+    if other:
+        found.losses.append(Loss(_replaced(snapshot.root, other, "the record at")))
+    foreign = bool(other) and not same
+    for place, at in offset.queues.items():
+        queue = queues.get(place)
+        if queue is None:
+            found.gone.append(place)
+            if not _expired(place, offset, snapshot) and (at > 0 or place in offset.anchors):
+                found.losses.append(
+                    Loss(f"queue {_name(place)}: the stream is at {at}, and the queue is gone: its topic was deleted?")
+                )
+        elif every or other or at != queue.max_offset:
+            known = None if foreign else max(same, default=-1)
+            found.first[place] = _resume_queue(queue, at, offset.anchors.get(place), known, snapshot, access, found)
+        else:
+            found.first[place] = at
+    for queue in selected:
+        place = (queue.topic, queue.queue_id)
+        if place not in offset.queues:
+            found.first[place] = queue.min_offset
+            if queue.min_offset > 0 and not foreign and _was_trimmed(queue, offset, snapshot, access):
+                found.losses.append(Loss(
+                    f"queue {_name(place)}: it is new to the stream and begins at {queue.min_offset}: what was before "
+                    "was removed unread", Lost(times=1, messages=queue.min_offset),
+                ))  # fmt: skip
+    return found
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"
+
+
+def _expired(place: Place, offset: StreamOffset, snapshot: Snapshot) -> bool:
+    """Did retention remove a queue that had been read to its end? RocketMQ removes queues whose messages all expired,
+    and such a queue begins anew at 0."""
+    anchor = offset.anchors.get(place)
+    return anchor is not None and anchor[1] < snapshot.log_start <= offset.read
+
+
+def _was_trimmed(queue: Queue, offset: StreamOffset, snapshot: Snapshot, access: Access) -> bool:
+    """Had a queue that is new to the stream messages below its present beginning?"""
+    if snapshot.log_start <= offset.read:  # nothing was removed that the stream had not read
+        return False
+    return not access.is_filler(queue.topic, queue.queue_id, queue.min_offset - 1)
+
+
+def _is_another(place: Place, anchor: Anchor, snapshot: Snapshot, access: Access) -> bool:
+    """Has the queue another message at this offset now? One that retention removed is none."""
+    at, physical, crc = anchor
+    found = access.unit_place(*place, at)
+    return found is not None and (found != physical or _same((physical, crc), snapshot, access) is False)
+
+
+def _resume_queue(
+    queue: Queue, at: int, anchor: Anchor | None, known: int | None, snapshot: Snapshot, access: Access, found: Resumed
+) -> int:
+    """Args: known: up to this physical offset the log is the one that the stream was reading, -1 where nothing tells;
+    None: it is another log."""
+    place = (queue.topic, queue.queue_id)
+    name, low, high = _name(place), queue.min_offset, queue.max_offset
+    if known is None:
+        return low
+    if anchor is not None and _is_another(place, anchor, snapshot, access):
+        found.losses.append(Loss(
+            f"queue {name}: made again or set back: message {anchor[0]} was the one at physical offset {anchor[1]}, "
+            f"and is another one now; the queue has {low} to {high}"
+        ))  # fmt: skip
+        return _first_behind(queue, min(at, high), known, access)
+    if at < low:
+        found.losses.append(
+            Loss(
+                f"queue {name}: the stream is at {at}, and the queue begins at {low}",
+                Lost(times=1, messages=low - at),
+            )
+        )
+        return low
+    if at > high:
+        found.losses.append(Loss(f"queue {name}: the stream is at {at}, and the queue ends at {high}"))
+        return _first_behind(queue, high, known, access)
+    return at
+
+
+def _first_behind(queue: Queue, end: int, physical_offset: int, access: Access) -> int:
+    """The first message of a queue up to ``end`` that lies in the log behind a place."""
+    low, high = queue.min_offset, max(end, queue.min_offset)
+    while low < high:
+        middle = (low + high) // 2
+        found = access.unit_place(queue.topic, queue.queue_id, middle)
+        if found is not None and found <= physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def still_there(offset: StreamOffset, snapshot: Snapshot, access: Access, places: Iterable[Place]) -> list[Loss]:
+    """What is gone of an end that an earlier run planned: marks of the log, and the messages before the end of these
+    queues."""
+    losses = []
+    other = _known(offset.marks, snapshot, access)[1]
+    if other:
+        losses.append(Loss(_replaced(snapshot.root, other, "the record at")))
+    for place in places:
+        anchor = offset.anchors.get(place)
+        if anchor is not None and _is_another(place, anchor, snapshot, access):
+            losses.append(Loss(f"queue {_name(place)}: made again or set back since the batch was planned"))
+    return losses
+
+
+def numbered(losses: Iterable[Loss], before: Lost) -> Lost:
+    """All losses together."""
+    for loss in losses:
+        before += loss.lost
+    return before
+
+
+def moved(first: Mapping[Place, int], offset: StreamOffset) -> Offsets:
+    """Where a batch begins other than its start says; a queue that the start does not know begins at 0."""
+    assert offset.queues is not None
+    return {place: at for place, at in first.items() if at != offset.queues.get(place, 0)}
