@@ -223,6 +223,7 @@ class LocalAccess:
 
     def snapshot(self) -> Snapshot:
         """The store as it is now."""
+        self.reader.release_files()  # a file of the same name may be another one
         self.reader.refresh()
         taken_ms = time.time_ns() // 1_000_000
         # Messages are dispatched in the order of the log: what a queue had before is in the queues afterwards.

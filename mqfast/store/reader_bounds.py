@@ -124,7 +124,6 @@ class ReaderBounds:
         """
         with self._lock:
             self._check_open()
-            self._files.clear()  # a file of the same name may be another one
             self._log.refresh()
             if self._log_end < self._log.begin:
                 self._log_end = -1
