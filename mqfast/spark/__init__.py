@@ -40,10 +40,14 @@ LOCAL_CHECKPOINTS: Final[dict[str, str]] = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("mqfast")`` known to a session. Where mqfast is installed on every node, Spark finds it itself."""
+    """Make ``format("mqfast")`` known to a session. Where mqfast is installed on every node, Spark finds it itself, but
+    for writes from another thread than the one that made the session: they need this call, from any thread.
+    """
     from mqfast.spark.source import MqFastSource
+    from mqfast.spark.threads import write_from_any_thread
 
     spark.dataSource.register(MqFastSource)
+    write_from_any_thread()
 
 
 def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> SparkSession.Builder:

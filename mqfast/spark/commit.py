@@ -20,15 +20,17 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.spark.staging import (
     NOT_AS_LEFT,
     VERSION,
+    Ledger,
     StagedFile,
     StagingWriter,
+    drop_empty,
     read_note,
     record_blocks,
     unlink,
@@ -121,8 +123,10 @@ class Transaction:
     """One transaction id in one staging directory.
 
     Args: owner: who writes under the id (a query's id); a second owner is refused, since its batch numbers mean other
-    rows. wait_ms: how long a locked store is waited for. repeatable: whoever calls commit for a batch again has staged
-    the same rows in the same partitions again, so that staged files need not outlive a power cut.
+    rows. within: the query and its batch that writes by foreachBatch: the id means something in there only. single:
+    there is one batch, 0, and when it is done a line of the ledger is all that stays. wait_ms: how long a locked store
+    is waited for. repeatable: whoever calls commit for a batch again has staged the same rows in the same partitions
+    again, so that staged files need not outlive a power cut.
     Thread: one; any number of processes.
     """
 
@@ -133,14 +137,21 @@ class Transaction:
         txn_id: str,
         *,
         owner: str = "",
+        within: tuple[str, int] | None = None,
+        single: bool = False,
         wait_ms: int = 60_000,
         repeatable: bool = False,
     ) -> None:
         self.store_path: Final = store_path
         self.txn_id: Final = txn_id
-        self.key: Final = hashlib.sha256(txn_id.encode("utf-8")).hexdigest()[:16]
-        self.directory: Final = os.path.join(staging, f"{quote(txn_id, safe='')[:60]}-{self.key}")
+        identity = txn_id if within is None else f"{within[0]}\0{within[1]}\0{txn_id}"
+        self.key: Final = hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
+        shown = quote(txn_id, safe="")[:60] if within is None else _batch_prefix(within[0]) + str(within[1])
+        self.directory: Final = os.path.join(staging, f"{shown}-{self.key}")
         self._staging: Final = staging
+        self._within: Final = within
+        self._ledger: Final = Ledger(staging, store_path)
+        self._single: Final = single
         self._owner: Final = owner
         self._wait_ms: Final = wait_ms
         self._repeatable: Final = repeatable
@@ -157,7 +168,7 @@ class Transaction:
         """Is the batch, or a later one, in the store? Raises: UsageError when another owner's is."""
         last = self._last_marker()
         if last is None:
-            return False
+            return self._is_in_ledger()
         self._check_owner(read_note(self._path(last, "done")))
         return last >= batch
 
@@ -192,6 +203,7 @@ class Transaction:
             if self.is_done(batch):
                 step("clean")
                 self._clean(batch)
+                self._settle(step)
                 return Committed(sum(file.rows for file in given), 0, False, True)
             intent = self._intent(batch)
             resumed = intent is not None
@@ -218,6 +230,7 @@ class Transaction:
             self._note(batch, "done", {"rows": rows, "start": intent["start"], "end": store.max_physical_offset})
             step("marked")
             self._clean(batch)
+            self._settle(step)
             step("close")
         return Committed(rows, appended, resumed, False)
 
@@ -231,6 +244,7 @@ class Transaction:
                     self._append(store, given, None, lambda name: None, syncing)
                 store.flush()
             self._clean(batch)
+            drop_empty(self.directory)
         rows = sum(file.rows for file in given)
         return Committed(rows, rows, False, False)
 
@@ -239,12 +253,40 @@ class Transaction:
         if self._intent(batch) is None:
             for file in files:
                 unlink(os.path.join(self.directory, file.name))
+            drop_empty(self.directory)
 
     def forget(self) -> None:
         """Remove every trace of a transaction that nobody can repeat, because nobody knows its id."""
-        for name in os.listdir(self.directory):
+        for name in self._names():
             unlink(os.path.join(self.directory, name))
-        os.rmdir(self.directory)
+        drop_empty(self.directory)
+
+    def _settle(self, step: Step) -> None:
+        """What is done for good leaves no directory: see ``single``, and batches before the last one of a query, which
+        Spark never repeats.
+        """
+        if self._single:
+            last = self._last_marker()
+            if last is not None:
+                step("ledger")
+                if self._ledger.find(self.key, self._owner) is None:
+                    done = read_note(self._path(last, "done")) or {}
+                    self._ledger.add(self.key, self._owner, int(done.get("rows", 0)))
+                step("noted")
+                unlink(self._path(last, "done"))
+            drop_empty(self.directory)
+        if self._within is not None:
+            prefix = _batch_prefix(self._within[0])
+            for name in os.listdir(self._staging):
+                number = name.removeprefix(prefix).partition("-")[0]
+                if name.startswith(prefix) and number.isdigit() and int(number) < self._within[1] - 1:
+                    self._drop_done(os.path.join(self._staging, name))
+
+    def _drop_done(self, directory: str) -> None:
+        if not any(name.endswith(".intent") for name in os.listdir(directory)):
+            for name in os.listdir(directory):
+                unlink(os.path.join(directory, name))
+            drop_empty(directory)
 
     # --- notes ---
 
@@ -253,6 +295,8 @@ class Transaction:
 
     def _note(self, batch: int, kind: str, value: dict[str, Any]) -> None:
         said = {"version": VERSION, "txnId": self.txn_id, "batch": batch, "owner": self._owner}
+        if not self._is_inside():
+            said["store"] = os.path.realpath(self.store_path)
         write_note(self._path(batch, kind), {**said, **value})
 
     def _intent(self, batch: int) -> dict[str, Any] | None:
@@ -261,18 +305,40 @@ class Transaction:
         return intent
 
     def _check_owner(self, note: dict[str, Any] | None) -> None:
-        if note is not None and note["owner"] != self._owner:
+        if note is None:
+            return
+        if note["owner"] != self._owner:
+            self._refuse_owner(repr(note["owner"]))
+        if not self._is_inside() and note.get("store", here := os.path.realpath(self.store_path)) != here:
             raise UsageError(
-                f"txnId {self.txn_id!r}: expected one query under it, found {note['owner']!r} before {self._owner!r}; "
-                "its batch numbers mean other rows. Give every query, and every new checkpoint, an id of its own"
+                f"txnId {self.txn_id!r}: expected the store {here}, found that {note['store']} was written under it "
+                f"from {self._staging}; give each store a staging directory of its own"
             )
 
-    def _batches(self, kind: str) -> list[int]:
+    def _refuse_owner(self, before: str) -> NoReturn:
+        raise UsageError(
+            f"txnId {self.txn_id!r}: expected one query under it, found {before} before {self._owner!r}; "
+            "its batch numbers mean other rows. Give every query, and every new checkpoint, an id of its own"
+        )
+
+    def _is_inside(self) -> bool:
+        """Does the staging directory lie in the store, and move with it?"""
+        return os.path.abspath(self._staging).startswith(os.path.join(os.path.abspath(self.store_path), ""))
+
+    def _is_in_ledger(self) -> bool:
+        found = self._ledger.find(self.key, self._owner)
+        if found is not None and not found[0]:
+            self._refuse_owner("a batch write")
+        return found is not None
+
+    def _names(self) -> list[str]:
         try:
-            names = os.listdir(self.directory)
+            return os.listdir(self.directory)
         except FileNotFoundError:
             return []
-        found = (name.removesuffix(f".{kind}") for name in names if name.endswith(f".{kind}"))
+
+    def _batches(self, kind: str) -> list[int]:
+        found = (name.removesuffix(f".{kind}") for name in self._names() if name.endswith(f".{kind}"))
         return sorted(int(number) for number in found if number.isdigit())
 
     def _last_marker(self) -> int | None:
@@ -281,7 +347,7 @@ class Transaction:
 
     def _clean(self, batch: int) -> None:
         """Remove what the marker makes superfluous, of this batch and those before it; then old markers."""
-        for name in os.listdir(self.directory):
+        for name in self._names():
             found = _OF_BATCH.match(name)
             if found is not None and int(found[1]) <= batch:
                 unlink(os.path.join(self.directory, name))
@@ -384,6 +450,11 @@ class Transaction:
                 f"{first}: nobody can tell how much of it was written"
             )
         return found
+
+
+def _batch_prefix(query: str) -> str:
+    """What the directories of a query's batches that write by foreachBatch begin with."""
+    return f"query-{quote(query, safe='')}-"
 
 
 def _behind(block: memoryview, skip: int) -> memoryview:

@@ -409,6 +409,14 @@ def nearest_name(name: str, known: list[str]) -> str:
     return _nearest(name, known)
 
 
+# What Spark adds to the options of a table of its catalog.
+_OF_A_TABLE: Final = frozenset(("location", "provider", "owner"))
+_NO_TABLE: Final = (
+    "Spark gives the tables of its catalog no options where they are read, so a store cannot be one; use "
+    "CREATE TEMPORARY VIEW name USING mqfast OPTIONS (path '...')"
+)
+
+
 def parse(given: Mapping[str, str], *where: str) -> Options:
     """Check and convert what a user gave; names in any case, ``where`` is BATCH, STREAM or SINK, or several of them
     where it is not known yet which it will be.
@@ -420,6 +428,8 @@ def parse(given: Mapping[str, str], *where: str) -> Options:
         key = name.lower()
         if key in _SPARKS_OWN:
             continue
+        if key in _OF_A_TABLE or key.startswith("option."):
+            raise ConfigError(f"CREATE TABLE ... USING mqfast: {_NO_TABLE}")
         field = _FIELDS.get(key)
         here = [option_name(f.name) for f in _FIELDS.values() if set(where) & set(f.metadata["where"])]
         if field is None:
@@ -439,7 +449,10 @@ def parse(given: Mapping[str, str], *where: str) -> Options:
 
 def _check_together(o: Options) -> None:
     if o.path is None and o.name_server is None and o.brokers is None:
-        raise ConfigError("option path: expected the root directory of a store, found none")
+        raise ConfigError(
+            "option path: expected the root directory of a store, found none (if this is a table of the catalog: "
+            f"{_NO_TABLE})"
+        )
     if o.name_server is not None or o.brokers is not None:
         name = "nameServer" if o.name_server is not None else "brokers"
         raise ConfigError(f"option {name}: this version reads and writes local stores only; give path")

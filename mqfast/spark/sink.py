@@ -38,12 +38,21 @@ _log = logging.getLogger("mqfast.spark")
 _BATCH_OWNER: Final = "batch write"
 
 
+@dataclass(frozen=True)
+class Identity:
+    """Under which a write counts once; see Transaction."""
+
+    txn_id: str
+    owner: str
+    within: tuple[str, int] | None = None
+    single: bool = False
+
+
 @dataclass
 class Staged(WriterCommitMessage):
     """What one task tells the driver."""
 
-    txn_id: str
-    owner: str
+    identity: Identity
     file: StagedFile | None
 
 
@@ -61,14 +70,17 @@ class _Sink:
         staging = options.staging or os.path.join(self.store_path, "spark-staging")
         self.staging: Final = os.path.abspath(staging.removeprefix("file:"))
 
-    def transaction(self, txn_id: str, owner: str) -> Transaction:
-        return Transaction(self.store_path, self.staging, txn_id, owner=owner)
+    def transaction(self, identity: Identity) -> Transaction:
+        return Transaction(
+            self.store_path, self.staging, identity.txn_id,
+            owner=identity.owner, within=identity.within, single=identity.single,
+        )  # fmt: skip
 
-    def stage(self, batches: Iterator[pa.RecordBatch], txn_id: str, owner: str, batch: int) -> Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch], identity: Identity, batch: int) -> Staged:
         """In a task: encode, write, sync."""
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
-        transaction = self.transaction(txn_id, owner)
+        transaction = self.transaction(identity)
         stamp = transaction.stamp(batch, partition) if self.options.delivery == "exactly_once" else b""
         rows = RowWriter(self.options, stamp, partition, QueueCounts(self.store_path))
         with transaction.writer(batch, partition, attempt) as writer:
@@ -76,17 +88,21 @@ class _Sink:
                 encoded = rows.encode(records)
                 if encoded:
                     writer.write(encoded)
-            return Staged(txn_id, owner, writer.close(rows.rows))
+            return Staged(identity, writer.close(rows.rows))
 
     def append(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Transaction | None:
         """In the driver: append what the tasks staged."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return None
-        transaction = self.transaction(staged[0].txn_id, staged[0].owner)
+        transaction = self.transaction(staged[0].identity)
         files = [message.file for message in staged if message.file is not None]
         if self.options.delivery == "exactly_once":
-            transaction.commit(batch, files)
+            if transaction.commit(batch, files).repeated:
+                _log.warning(
+                    "txnId %r: batch %d was written before, and its %d rows are not written again",
+                    transaction.txn_id, batch, sum(file.rows for file in files),
+                )  # fmt: skip
         else:
             transaction.append_at_least_once(batch, files)
         try:
@@ -99,11 +115,15 @@ class _Sink:
         """In the driver: what the tasks staged is not wanted."""
         for message in messages:
             if isinstance(message, Staged) and message.file is not None:
-                self.transaction(message.txn_id, message.owner).abort(batch, [message.file])
+                self.transaction(message.identity).abort(batch, [message.file])
 
 
-def _local(path: str) -> str:
-    return os.path.abspath(path.removeprefix("file://" if path.startswith("file:///") else "file:"))
+def _streaming() -> tuple[str | None, int | None]:
+    """In a task: the query and the batch of a stream that it belongs to."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return query, int(batch) if batch is not None else None
 
 
 class QueueCounts:
@@ -140,7 +160,13 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task."""
-        return self.stage(iterator, self._txn_id, _BATCH_OWNER, 0)
+        named = self.options.txn_id is not None
+        query, batch = _streaming()
+        if (
+            named and query is not None and batch is not None
+        ):  # foreachBatch: the name means something in the query only
+            return self.stage(iterator, Identity(self._txn_id, query, (query, batch)), 0)
+        return self.stage(iterator, Identity(self._txn_id, _BATCH_OWNER, single=named), 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what all tasks staged. Raises: see Transaction.commit."""
@@ -171,12 +197,10 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task. Raises: UsageError outside of a streaming query."""
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        query, batch = _streaming()
         if query is None or batch is None:
             raise UsageError("the sink of a stream: expected the id of its query and batch from Spark, found none")
-        return self.stage(iterator, self.options.txn_id or query, query, int(batch))
+        return self.stage(iterator, Identity(self.options.txn_id or query, query), batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the batch, once. Raises: see Transaction.commit."""

@@ -7,11 +7,15 @@ Room: the Spark adapter; nothing of Spark or Arrow in it. A transaction is a dir
     <batch>.intent    JSON: which of these files are appended, in which order, and where in the log that began
     <batch>.done      JSON: they are in the log, durably
 
-What these mean is in ``commit.py``. This must never remove a file that an intent names.
+A batch write that was given a name is one batch: once it is done a line of ``done.txt`` in the staging directory takes
+the place of its directory. What these mean is in ``commit.py``. This must never remove a file that an intent names.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import json
 import os
 import time
@@ -21,13 +25,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-from mqfast.errors import CorruptFile, UsageError
+from mqfast.errors import CorruptFile, StorageError, UsageError
 from mqfast.store._staged import count_records
 
 __all__ = [
+    "Ledger",
     "StagedFile",
     "StagingWriter",
     "clean_staging",
+    "drop_empty",
     "make_directory",
     "read_note",
     "record_blocks",
@@ -38,6 +44,7 @@ __all__ = [
 VERSION: Final = 1
 _BLOCK_BYTES: Final = 4 << 20
 _CLEAN_EVERY_S: Final = 3600.0
+_TRIES: Final = 100
 NOT_AS_LEFT: Final = "a staged file is not as its task left it"
 
 
@@ -127,12 +134,19 @@ class StagingWriter:
     def write(self, records: bytes | memoryview) -> None:
         """Stage whole records."""
         if self._fd < 0:
-            path = os.path.join(self._directory, self._name)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._fd = self._create(os.path.join(self._directory, self._name))
         self._bytes += len(records)
         left = memoryview(records)
         while left:
             left = left[os.write(self._fd, left) :]
+
+    def _create(self, path: str) -> int:
+        for _ in range(_TRIES):
+            try:
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:  # it was empty, and another driver cleaned up
+                make_directory(self._directory)
+        raise StorageError(errno.ENOENT, "the directory of staged files goes as soon as it is made", self._directory)
 
     def close(self, rows: int) -> StagedFile | None:
         """Done, see above; None when nothing was staged."""
@@ -197,13 +211,66 @@ def record_blocks(
             at += used
 
 
+# --- what was done ---------------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """The named batch writes into one store that are done: a line each, of one length, durable before it counts.
+
+    Thread: one; writers hold the lock of the store.
+    """
+
+    def __init__(self, staging: str, store_path: str) -> None:
+        inside = os.path.dirname(os.path.abspath(staging)) == os.path.abspath(store_path)
+        which = "" if inside else "-" + hashlib.sha256(os.path.realpath(store_path).encode()).hexdigest()[:16]
+        self.path: Final = os.path.join(staging, f"done{which}.txt")
+
+    def add(self, key: str, owner: str, rows: int) -> None:
+        """Note that a transaction is done."""
+        line = f"{key} {_owner_mark(owner)} {rows:019d}\n".encode("ascii")
+        made = not os.path.exists(self.path)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            end = os.fstat(fd).st_size
+            os.pwrite(fd, line, end - end % len(line))  # half a line is of a crash, before it counted
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if made:
+            sync_directory(os.path.dirname(self.path))
+
+    def find(self, key: str, owner: str) -> tuple[bool, int] | None:
+        """(is it this owner's, rows) of a transaction that is done; None when there is none of this key."""
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        at = data.find(key.encode("ascii"))
+        while at >= 0:
+            line = data[at : at + _LINE_BYTES]
+            if at % _LINE_BYTES == 0 and line.endswith(b"\n"):
+                _, mark, rows = line.decode("ascii").split()
+                return mark == _owner_mark(owner), int(rows)
+            at = data.find(key.encode("ascii"), at + 1)
+        return None
+
+
+_LINE_BYTES: Final = 16 + 1 + 8 + 1 + 19 + 1
+
+
+def _owner_mark(owner: str) -> str:
+    return hashlib.sha256(owner.encode("utf-8")).hexdigest()[:8]
+
+
 # --- what nobody needs any more --------------------------------------------------------------------------------------
 
 
 def clean_staging(staging: str, ttl_ms: int, *, now: float | None = None) -> int:
-    """Remove staged files that are older than ``ttl_ms`` and that no intent names; at most once an hour.
+    """Remove staged files that are older than ``ttl_ms`` and that no intent names, and directories that were empty for
+    as long; at most once an hour.
 
-    Returns: how many. Markers stay: they are what a repeated job is known by.
+    Returns: how many files. Markers stay: they are what a repeated job is known by.
     """
     seen = os.path.join(staging, ".cleaned")
     moment = time.time() if now is None else now
@@ -241,8 +308,12 @@ def _clean_transaction(directory: str, before: float) -> int:
     gone = [name for name in old if name not in named]
     for name in gone:
         unlink(os.path.join(directory, name))
-    try:
-        os.rmdir(directory)
-    except OSError:
-        pass  # notes or newer files are in it
+    if gone or os.stat(directory).st_mtime < before:  # else a task may be about to write into it
+        drop_empty(directory)
     return len(gone)
+
+
+def drop_empty(directory: str) -> None:
+    """Remove a directory, unless something is in it, or it is gone."""
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)

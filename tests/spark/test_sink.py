@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mqfast
+from mqfast.spark import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,8 +119,8 @@ def test_a_failing_task_leaves_the_store_as_it_was(spark: SparkSession, place: P
     bad = frame(spark).selectExpr("topic", "if(keys = 'k250', null, body) as body")
     assert "expected a body, found null" in refusal(lambda: save(bad, path))
     assert numbers(path) == []
-    [job] = [name for name in os.listdir(place / "store" / "spark-staging") if name.startswith("job-")]
-    assert not [n for n in os.listdir(place / "store" / "spark-staging" / job) if n.endswith((".intent", ".done"))]
+    left = (place / "store" / "spark-staging").glob("*/*")
+    assert not [file for file in left if file.suffix in (".intent", ".done")]
     save(frame(spark), path)
     assert numbers(path) == list(range(ROWS))
 
@@ -243,3 +244,79 @@ def test_for_each_batch_with_an_id_of_the_batch(spark: SparkSession, place: Path
     query = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(place / "c"))
     query.trigger(availableNow=True).start().awaitTermination(120)
     assert sorted(numbers(path)) == list(range(200))
+
+
+@pytest.mark.parametrize("name", ["totals-{batch}", "totals"])
+def test_names_in_foreach_batch_belong_to_the_query(spark: SparkSession, place: Path, name: str) -> None:
+    """Two queries, and two batches, may use one name: no rows are lost, and none is written twice."""
+    path = make_store(place / "store")
+
+    def writer(topic: str) -> Callable[[DataFrame, int], None]:
+        def write(rows: DataFrame, batch: int) -> None:
+            for _ in range(2):  # as when the function is run again after a crash
+                save(rows.selectExpr(f"'{topic}' as topic", "body"), path, txnId=name.format(batch=batch))
+
+        return write
+
+    rows = source_of_numbers(spark, place, 2)
+    for topic in ("q1", "q2", "new checkpoint"):
+        query = rows.writeStream.foreachBatch(writer(topic)).option("checkpointLocation", str(place / topic))
+        query.trigger(availableNow=True).start().awaitTermination(120)
+    found: dict[str, list[int]] = {}
+    for message in messages(path):
+        found.setdefault(message.topic, []).append(int(bytes(message.body)))
+    assert set(found) == {"q1", "q2", "new checkpoint"}
+    assert all(sorted(seen) == list(range(200)) for seen in found.values())
+    save(frame(spark), path, txnId=name.format(batch=0))  # a batch write is not one of theirs
+    assert len(messages(path)) == 600 + ROWS
+
+
+@pytest.mark.parametrize("options", [{}, {"txnId": "none"}, {"delivery": "at_least_once"}])
+def test_a_write_of_no_rows(spark: SparkSession, place: Path, options: dict[str, str]) -> None:
+    path = make_store(place / "store")
+    for empty in (frame(spark).where("keys = 'z'"), frame(spark, partitions=1).limit(0)):
+        for _ in range(2):
+            (place / "store" / "spark-staging" / ".cleaned").unlink(missing_ok=True)  # the janitor is due
+            save(empty, path, **options)
+    assert messages(path) == []
+    save(frame(spark), path, **options)
+    assert numbers(path) == list(range(ROWS))
+
+
+def test_named_jobs_leave_no_directories(spark: SparkSession, place: Path) -> None:
+    path = make_store(place / "store")
+    for day in range(3):
+        save(frame(spark, 5), path, txnId=f"day-{day}")
+    assert sorted(os.listdir(place / "store" / "spark-staging")) == [".cleaned", "done.txt"]
+    assert len(numbers(path)) == 15
+
+
+def test_writes_from_other_threads_of_the_driver(spark: SparkSession, place: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    register(spark)
+    paths = [make_store(place / f"store{n}") for n in range(3)]
+    rows = source_of_numbers(spark, place, 1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(save, frame(spark), paths[0]).result()
+        pool.submit(run, rows, paths[1], place / "checkpoint").result()
+        pool.submit(lambda: frame(spark).write.save(paths[2], format="mqfast", mode="append")).result()
+    assert [len(numbers(path)) for path in paths] == [ROWS, 100, ROWS]
+
+
+def test_a_table_of_the_catalog_says_what_to_do(spark: SparkSession, place: Path) -> None:
+    path = make_store(place / "store")
+    wanted = "CREATE TEMPORARY VIEW name USING mqfast"
+    assert wanted in refusal(lambda: spark.sql(f"CREATE TABLE plain USING mqfast OPTIONS (path '{path}')"))
+    try:
+        text = refusal(
+            lambda: (
+                spark.sql(f"CREATE TABLE typed (queueId int) USING mqfast OPTIONS (path '{path}')"),
+                spark.sql("SELECT * FROM typed").collect(),
+            )
+        )
+    finally:
+        spark.sql("DROP TABLE IF EXISTS typed")
+    assert wanted in text
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING mqfast OPTIONS (path '{path}')")
+    assert spark.sql("SELECT topic FROM seen").collect()[0].topic == "first"

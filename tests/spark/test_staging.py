@@ -545,7 +545,7 @@ def test_at_least_once_repeats_and_leaves_no_stamp_to_find(tmp_path: Path) -> No
     for _ in range(2):
         transaction.append_at_least_once(0, stage(transaction, 0, 1, 10))
     assert stored(store) == expected(0, 0, partitions=1, rows=10)
-    assert os.listdir(transaction.directory) == []
+    assert not os.path.exists(transaction.directory)
 
 
 def test_only_the_last_markers_are_kept(tmp_path: Path) -> None:
@@ -585,6 +585,30 @@ def test_the_janitor_takes_what_is_old_and_nobody_names(tmp_path: Path) -> None:
     assert clean_staging(str(tmp_path / "nowhere"), day) == 0
 
 
+def test_the_janitor_leaves_an_empty_directory_in_which_a_task_may_be_slow(tmp_path: Path) -> None:
+    store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
+    transaction = Transaction(store, staging, "slow")
+    with transaction.writer(0, 0, 0) as writer:  # nothing is written yet
+        clean_staging(staging, 86_400_000)
+        assert os.path.isdir(transaction.directory)
+        clean_staging(staging, 0, now=time.time() + 7200)  # one for whom it is old takes it
+        assert not os.path.exists(transaction.directory)
+        writer.write(encode([body(0, 0, 0)], transaction.stamp(0, 0)))
+        file = writer.close(1)
+    assert file is not None
+    assert transaction.commit(0, [file]).appended == 1
+
+
+def test_what_nobody_can_repeat_is_forgotten_also_where_it_is_gone(tmp_path: Path) -> None:
+    transaction = Transaction(make_store(tmp_path / "store"), str(tmp_path / "staging"), "job-1")
+    transaction.forget()  # no task had a row
+    with transaction.writer(0, 0, 0):
+        pass
+    clean_staging(str(tmp_path / "staging"), 0, now=time.time() + 7200)
+    transaction.forget()
+    assert os.listdir(tmp_path / "staging") == [".cleaned"]
+
+
 def test_the_janitor_leaves_a_transaction_whose_note_is_damaged(tmp_path: Path) -> None:
     staging = str(tmp_path / "staging")
     transaction = Transaction(str(tmp_path / "none"), staging, "job")
@@ -592,3 +616,98 @@ def test_the_janitor_leaves_a_transaction_whose_note_is_damaged(tmp_path: Path) 
     Path(transaction.directory, "0.intent").write_text("{")
     assert clean_staging(staging, 0, now=time.time() + 7200) == 0
     assert len(left_behind(transaction)) == 3
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_named_writes_leave_a_line_each_and_no_directory(tmp_path: Path) -> None:
+    store, staging = make_store(tmp_path / "store"), str(tmp_path / "store" / "spark-staging")
+    for n in range(5):
+        transaction = Transaction(store, staging, f"day {n}", owner="batch write", single=True)
+        for repeated in (False, True, True):
+            done = transaction.commit(0, stage(transaction, 0, 1, 3))
+            assert done.repeated == repeated
+        assert transaction.is_done(0)
+    assert os.listdir(staging) == ["done.txt"]
+    assert stored(store) == expected(0, partitions=1, rows=3) * 5
+    assert len((tmp_path / "store" / "spark-staging" / "done.txt").read_bytes().splitlines()) == 5
+
+
+def test_a_crash_at_any_step_of_a_named_write_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    names: list[str] = []
+    whole = Transaction(make_store(tmp_path / "whole"), str(tmp_path / "s"), "job", owner="q", single=True)
+    whole.commit(0, stage(whole, 0), names.append)
+    assert names[-4:] == ["marked", "ledger", "noted", "close"]
+    for at in range(len(names)):
+        store = make_store(tmp_path / f"store{at}")
+        transaction = Transaction(store, str(tmp_path / f"staging{at}"), "job", owner="q", single=True)
+        crash(transaction, 0, at)
+        done = transaction.commit(0, stage(transaction, 0))
+        assert done.repeated == (at >= names.index("marked"))
+        assert stored(store) == expected(0)
+        assert not os.path.exists(transaction.directory)
+        assert transaction.commit(0, stage(transaction, 0)).repeated
+
+
+@pytest.mark.parametrize("cut", [1, 20, 45])
+def test_half_a_line_of_the_ledger_does_not_count(tmp_path: Path, cut: int) -> None:
+    store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
+    one, two = (Transaction(store, staging, name, owner="q", single=True) for name in ("one", "two"))
+    one.commit(0, stage(one, 0, 1, 3))
+    two.commit(0, stage(two, 0, 1, 3))
+    [ledger] = Path(staging).glob("done-*.txt")
+    os.truncate(ledger, ledger.stat().st_size - cut)
+    assert one.is_done(0)
+    assert not two.is_done(0)  # here its marker would still be there: it goes when the line is durable
+    two.commit(0, stage(two, 0, 1, 3))
+    assert one.is_done(0)
+    assert two.is_done(0)
+
+
+def test_a_name_of_a_batch_write_is_not_taken_by_a_query(tmp_path: Path) -> None:
+    store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
+    job = Transaction(store, staging, "name", owner="batch write", single=True)
+    job.commit(0, stage(job, 0))
+    stream = Transaction(store, staging, "name", owner="a query")
+    with pytest.raises(UsageError, match="an id of its own"):
+        stream.commit(0, stage(stream, 0))
+    assert stored(store) == expected(0)
+
+
+def test_the_same_name_in_two_queries_and_in_two_batches(tmp_path: Path) -> None:
+    store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
+    for query in ("q1", "q2"):
+        for batch in range(6):
+            for repeated in (False, True):
+                transaction = Transaction(store, staging, "totals", owner=query, within=(query, batch))
+                assert transaction.commit(0, stage(transaction, 0, 1, 2)).repeated == repeated
+    assert stored(store) == expected(0, partitions=1, rows=2) * 12
+    # Only what Spark may run again is still known.
+    assert sorted(name[:10] for name in os.listdir(staging)) == ["query-q1-4", "query-q1-5", "query-q2-4", "query-q2-5"]
+
+
+def test_an_append_that_was_cut_off_is_kept_until_it_is_finished(tmp_path: Path) -> None:
+    store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
+    cut = Transaction(store, staging, "totals", owner="q", within=("q", 0))
+    crash(cut, 0, 4)
+    for batch in range(1, 6):
+        transaction = Transaction(store, staging, "totals", owner="q", within=("q", batch))
+        transaction.commit(0, stage(transaction, 0, 1, 2))
+    assert os.path.isdir(cut.directory)
+    assert cut.commit(0, stage(cut, 0)).resumed
+
+
+def test_two_stores_that_share_a_staging_directory(tmp_path: Path) -> None:
+    """A name that was written into one store says nothing of the other one."""
+    staging = str(tmp_path / "staging")
+    stores = [make_store(tmp_path / name) for name in ("a", "b")]
+    for store in stores:
+        job = Transaction(store, staging, "name", owner="batch write", single=True)
+        assert not job.commit(0, stage(job, 0)).repeated
+        assert stored(store) == expected(0)
+    first = Transaction(stores[0], staging, "stream", owner="q")
+    first.commit(0, stage(first, 0, 1, 1))
+    second = Transaction(stores[1], staging, "stream", owner="q")
+    with pytest.raises(UsageError, match="give each store a staging directory of its own"):
+        second.commit(0, stage(second, 0, 1, 1))
