@@ -455,21 +455,30 @@ void mq_os_unmap_written(mq_os *os, void *address, int64_t bytes) {
     if (bytes >= LEAST) os->madvise(os, address, bytes, MQ_ADVISE_UNMAP);
 }
 
-int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
-    int rc = os->fallocate(os, fd, offset, bytes);
-    if (rc != -EOPNOTSUPP && rc != -ENOSYS && rc != -EINVAL) return rc;
-    /* No allocation here (some network, overlay and union filesystems, macOS): zeros in small writes, so that the page cache keeps
-     * small folios. Bytes that exist already are kept. */
-    mq_stat st;
-    rc = os->fstat(os, fd, &st);
-    if (rc < 0) return rc;
+static int cannot_allocate(int rc) { return rc == -EOPNOTSUPP || rc == -ENOSYS || rc == -EINVAL; }
+
+/* Where there is no allocation (some network, overlay and union filesystems, macOS): zeros in small writes, so that the page cache keeps
+ * small folios. */
+static int write_zeros(mq_os *os, int fd, int64_t at, int64_t end) {
     static const uint8_t zeros[16384];
-    int64_t at = offset > st.bytes ? offset : st.bytes, end = offset + bytes;
     while (at < end) {
         int64_t n = end - at < (int64_t)sizeof zeros ? end - at : (int64_t)sizeof zeros;
-        rc = mq_os_write_all(os, fd, zeros, n, at);
+        int rc = mq_os_write_all(os, fd, zeros, n, at);
         if (rc < 0) return rc;
         at += n;
     }
     return 0;
+}
+
+int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
+    int rc = os->fallocate(os, fd, offset, bytes);
+    if (!cannot_allocate(rc)) return rc;
+    mq_stat st; /* bytes that exist already are kept */
+    rc = os->fstat(os, fd, &st);
+    return rc < 0 ? rc : write_zeros(os, fd, offset > st.bytes ? offset : st.bytes, offset + bytes);
+}
+
+int mq_os_allocate_empty(mq_os *os, int fd, int64_t offset, int64_t bytes) {
+    int rc = os->fallocate(os, fd, offset, bytes);
+    return cannot_allocate(rc) ? write_zeros(os, fd, offset, offset + bytes) : rc;
 }

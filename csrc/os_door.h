@@ -128,5 +128,7 @@ void mq_os_touch(void *address, int64_t bytes);
 void mq_os_unmap_written(mq_os *os, void *address, int64_t bytes);
 /* Give a fresh file its full length with real blocks; zeros are written where the filesystem cannot allocate. */
 int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t bytes);
+/* Give a range of a file of full length its blocks. The range holds nothing: where the filesystem cannot allocate, zeros are written over it. */
+int mq_os_allocate_empty(mq_os *os, int fd, int64_t offset, int64_t bytes);
 
 #endif

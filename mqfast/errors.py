@@ -114,7 +114,14 @@ class StorageError(MqfastError, OSError):
 class DiskFull(StorageError):
     """No space was left (ENOSPC, EDQUOT) or the watermark was reached. Recoverable: the store goes on once space is
     free.
+
+    Attributes, None where the system did not say: ``wanted_bytes`` that were asked for, ``free_bytes`` of the file
+    system, ``setting``: which settings ask for less.
     """
+
+    wanted_bytes: int | None = None
+    free_bytes: int | None = None
+    setting: str | None = None
 
 
 class MapFailed(StorageError):

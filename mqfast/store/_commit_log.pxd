@@ -14,6 +14,7 @@ cdef class CommitLog:
     cdef readonly OsDoor door
     cdef readonly str path
     cdef readonly int64_t file_bytes
+    cdef public object get_ready            # called by a put while LOG_WAITING is set: ends that, or raises DiskFull
     cdef public object allocator            # gives the next file: AllocateMappedFileService
     cdef public object pool                 # TransientStorePool, or None
     cdef public bint sync_flush
@@ -33,6 +34,8 @@ cdef class CommitLog:
     cdef int _roll_over(self) except -1
     cdef int _retain(self, MappedFile file) except -1
     cdef int _sync_range(self, int64_t first, int64_t end) except -1
+    cdef int _dirty(self, MappedFile file, int64_t at, int64_t n) except -1
+    cdef int _give_blocks(self, int64_t needed, int64_t ahead) except -1
     cdef void _switch_to(self, MappedFile file) noexcept
     cdef _set_positions(self, int64_t end)
     cdef int take_put_lock(self) except -1

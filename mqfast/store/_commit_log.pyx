@@ -17,6 +17,7 @@ from mqfast.store._log_state cimport (
     LOG_GIL_WANTED,
     LOG_REFUSING,
     LOG_SLAVE,
+    LOG_WAITING,
     BLANK_BYTES,
     RING,
     LogState,
@@ -29,10 +30,14 @@ from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
     Errand,
     Mutex,
+    FOLIO,
     OsDoor,
+    allocate,
+    allocate_empty,
     ask_for_gil,
     breathe,
     check,
+    check_room,
     crc31,
     futex_wait,
     futex_wake_all,
@@ -40,6 +45,7 @@ from mqfast.store._os cimport (
     gil_is_out,
     gil_is_wanted,
     give,
+    in_folios,
     join_gil_loan,
     latch_cut,
     lend_gil,
@@ -81,6 +87,7 @@ from mqfast.errors import (
     MessageTooLarge,
     NotMaster,
     OffsetError,
+    StorageError,
     StoreClosed,
     StoreFailed,
     StoreForked,
@@ -90,6 +97,8 @@ from mqfast.store import paths as _paths
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
 cdef int64_t SYNC_WINDOW = 8 << 20       # prefault with sync flush: a quarter of a second at the fastest rate measured, and it does not grow
+cdef int NO_SPACE = 28, OVER_QUOTA = 122, NO_PAGE = 14      # ENOSPC, EDQUOT, EFAULT of Linux
+cdef int64_t BLOCKS_STEP = 16 << 20      # blocks for the rest of a file that was there at open come in such steps; of a nearly full disk, less
 cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to do; a few in vain, and the next are longer
 cdef int64_t DISPATCH_LOOKS = 30
 cdef int64_t PREFAULT_LOOKS = 100
@@ -100,7 +109,7 @@ cdef inline bint _is_wanted(LogState *s, bint sync) noexcept nogil:
     """Is there something to dispatch?"""
     # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
     cdef int64_t limit = readable(s, sync)
-    return mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) != 0 and not sync)
+    return (mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit) or (mq_load32(&s.unplaced) != 0 and not sync)
 
 
 cdef inline int64_t _prefault_nap(int64_t left, int64_t taken, int64_t nap) noexcept nogil:
@@ -199,7 +208,7 @@ cdef class CommitLog:
             self._set_positions(expected)
 
     cdef _set_positions(self, int64_t end):
-        self.state.written = self.state.committed = self.state.flushed = self.state.dispatched = end
+        self.state.written = self.state.committed = self.state.flushed = self.state.dispatched = self.state.walked = end
         self.state.prefaulted = end
 
     def truncate(self, int64_t end, int64_t store_timestamp, int64_t sync_from=-1) -> list:
@@ -241,9 +250,59 @@ cdef class CommitLog:
                     check(rc, "msync", file.path)
                 file.expect_appends(self.sync_flush)
                 self._retain(file)
+                file.allocated = end - file.start_offset
                 self._switch_to(file)
                 self.current = file
+                try:
+                    self._give_blocks(0, BLOCKS_STEP)
+                except StorageError:
+                    pass        # a put asks again, and hears why
         return removed
+
+    cdef int _give_blocks(self, int64_t needed, int64_t ahead) except -1:
+        """Give blocks to the current file up to so many bytes behind the written position, and some ahead: it may have holes (RocketMQ never
+        allocates, and copies may be sparse), and a write into a hole of a full disk would be a lost page. What has blocks keeps its bytes.
+        The page cache may keep up to 2 MiB as one unit, all of which a write to one byte makes dirty: they get their blocks together.
+
+        Before the first put, or under the roll lock. Raises: DiskFull, StorageError; nothing changed then.
+        """
+        cdef LogState *s = &self.state
+        cdef mq_os *os = s.os
+        cdef MappedFile file = self.current
+        cdef int64_t end = mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES
+        cdef int64_t least = min(in_folios(end), s.whole_bytes), stop = min(in_folios(end + ahead), s.whole_bytes)
+        cdef int64_t start = file.allocated, before = start & (FOLIO - 1)
+        cdef int rc, fd = file.fd
+        if least <= start:
+            return 0
+        while True:
+            with nogil:
+                gave_gil()
+                rc = allocate(os, fd, start - before, before) if before else 0      # what is there stays
+                if rc >= 0:
+                    rc = allocate_empty(os, fd, start, stop - start)
+                ask_for_gil()
+            if rc >= 0 or stop <= least:
+                break
+            stop = least
+        check_room(self.door, rc, "allocate", file.path, stop - start, None)
+        file.allocated = stop
+        mq_store64(&s.file_bytes, stop)
+        return 0
+
+    def blocks_end(self) -> int:
+        """Physical offset at which the current file wants its next blocks; -1: it has them all."""
+        cdef LogState *s = &self.state
+        return max(s.file_start, s.file_start + s.file_bytes - BLOCKS_STEP // 2) if 0 < s.file_bytes < s.whole_bytes else -1
+
+    def give_blocks_ahead(self) -> None:
+        """Give the current file its next blocks, so that no put waits for them. Raises: DiskFull, StorageError."""
+        take(self.roll_lock)
+        try:
+            if 0 <= self.blocks_end() <= mq_load64(&self.state.written):
+                self._give_blocks(0, BLOCKS_STEP)
+        finally:
+            give(self.roll_lock)
 
     cdef int _sync_range(self, int64_t first, int64_t end) except -1:
         """Sync everything from physical offset first up to end.
@@ -261,13 +320,38 @@ cdef class CommitLog:
             at = max(first - file.start_offset, 0) & ~(PAGE - 1)
             file.hold()
             try:
+                self._dirty(file, at, n)
                 with nogil:
-                    rc = populate(os, file.base + at, n - at)
-                    if rc >= 0:
-                        rc = os.msync(os, file.base + at, n - at)
+                    rc = os.msync(os, file.base + at, n - at)
             finally:
                 file.release()
             check(rc, "msync", file.path)
+        return 0
+
+    cdef int _dirty(self, MappedFile file, int64_t at, int64_t end) except -1:
+        """Make the pages of a mapped file dirty that hold data. A hole holds none, and a full disk may have no block for it."""
+        cdef mq_os *os = self.door.os
+        cdef int64_t data
+        cdef int rc, fd
+        file.open_fd()
+        fd = file.fd
+        with nogil:
+            rc = os.fallocate(os, fd, at, end - at)
+            if rc != -NO_SPACE and rc != -OVER_QUOTA:
+                rc = populate(os, file.base + at, end - at)
+            else:
+                rc = 0
+                while rc >= 0:      # page by page: the next one that holds data
+                    data = os.seek_data(os, fd, at)
+                    if data < 0 or data >= end:
+                        break
+                    at = max(at, data & ~(PAGE - 1))
+                    rc = populate(os, file.base + at, min(PAGE, end - at))
+                    if rc == -NO_PAGE:      # its unit of the page cache reaches into a hole
+                        rc = 0
+                    at += PAGE
+        file.close_fd()
+        check(rc, "populate", file.path)
         return 0
 
     # --- files ---
@@ -322,7 +406,7 @@ cdef class CommitLog:
 
     @property
     def flags(self) -> int:
-        """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing, 16 slave."""
+        """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing, 16 slave, 64 waiting."""
         return mq_load32(&self.state.flags) & ~<uint32_t> LOG_GIL_WANTED
 
     def set_flag(self, uint32_t flag, bint on=True) -> None:
@@ -389,6 +473,8 @@ cdef class CommitLog:
         self.check_state()
         if flags & LOG_SLAVE:
             raise NotMaster(f"store of {self.path}: expected broker_role ASYNC_MASTER or SYNC_MASTER for a put, found SLAVE")
+        if flags & LOG_WAITING:
+            self.get_ready()
         if flags & LOG_REFUSING:
             raise DiskFull(28, "disk use is above its watermark and the policy refuses writes", self.path)
         return 0
@@ -445,7 +531,8 @@ cdef class CommitLog:
         mq_store64(&s.pending_tail, s.pending_tail + 1)
         s.base = file.buffer if file.buffer != NULL else file.base
         mq_store64(&s.file_start, file.start_offset)
-        mq_store64(&s.file_bytes, file.file_bytes)
+        s.whole_bytes = file.file_bytes
+        mq_store64(&s.file_bytes, max(<int64_t> 1, file.allocated))
         if mq_load64(&s.prefaulted) < file.start_offset + file.ready:
             mq_store64(&s.prefaulted, file.start_offset + file.ready)
 
@@ -459,8 +546,10 @@ cdef class CommitLog:
         take(self.roll_lock)
         try:
             self.raise_state()
-            if s.file_bytes == 0 or mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.file_bytes:
+            if s.file_bytes == 0 or mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.whole_bytes:
                 self._roll_over()
+            elif mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.file_bytes:
+                self._give_blocks(needed, BLOCKS_STEP)
         finally:
             give(self.roll_lock)
         return 0
@@ -471,6 +560,8 @@ cdef class CommitLog:
         cdef int64_t left, target
         cdef uint8_t *p
         cdef int rc
+        if s.file_bytes and s.file_bytes < s.whole_bytes:
+            self._give_blocks(0, 0)         # for the end mark
         self.reap()
         if s.pending_tail - mq_load64(&s.pending_head) >= RING - 2:
             target = mq_load64(&s.written)
@@ -479,7 +570,7 @@ cdef class CommitLog:
             if rc < 0:
                 self.raise_state()
             self.reap()
-        file = self.allocator.take(s.file_start + s.file_bytes if s.file_bytes else s.written - s.written % self.file_bytes)
+        file = self.allocator.take(s.file_start + s.whole_bytes if s.file_bytes else s.written - s.written % self.file_bytes)
         self.files.append(file)
         try:
             self._retain(file)
@@ -498,15 +589,15 @@ cdef class CommitLog:
             unlock_puts(s)
             self.raise_state()
         if s.file_bytes:
-            left = s.file_start + s.file_bytes - s.written
+            left = s.file_start + s.whole_bytes - s.written
             if left >= BLANK_BYTES:
                 p = s.base + (s.written - s.file_start)
                 mq_put32(p + 4, MAGIC_BLANK)
                 mq_publish32(p, <int32_t> left)
                 mq_store64(&s.pending[(s.pending_tail - 1) % RING].used, s.written - s.file_start + BLANK_BYTES)
             if mq_load64(&s.dispatched) == s.written:
-                mq_store64(&s.dispatched, s.file_start + s.file_bytes)
-            mq_store64(&s.written, s.file_start + s.file_bytes)
+                mq_store64(&s.dispatched, s.file_start + s.whole_bytes)
+            mq_store64(&s.written, s.file_start + s.whole_bytes)
         self._switch_to(file)
         unlock_puts(s)
         self.current = file

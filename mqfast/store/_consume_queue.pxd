@@ -20,6 +20,7 @@ cdef struct QueueState:
     const uint8_t *topic
     uint64_t hash
     bint deleted                # the topic was deleted: producers must look the queue up again; set under the put lock
+    bint waits                  # for space on the disk: its units are left out until there is some. Of the dispatcher
     int64_t misplaced_at        # stream byte of the first unit that is not where its record says
     int64_t padding[2]
     # dispatch's line

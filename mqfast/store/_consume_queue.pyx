@@ -41,6 +41,8 @@ from mqfast.store import paths as _paths
 cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
 
+SETTING = "mapped_file_bytes_consume_queue"
+
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
 cdef int64_t BUSY_BYTES = 64 << 10       # a flush by the clock of so much was not the last one: it leaves the page of the last units
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
@@ -249,6 +251,15 @@ cdef class ConsumeQueue:
     def deleted(self) -> bool:
         """Was its topic deleted, or is it being deleted now?"""
         return self.state.deleted
+
+    @property
+    def waits(self) -> bool:
+        """Do its units wait for space on the disk?"""
+        return self.state.waits
+
+    @waits.setter
+    def waits(self, bint value):
+        self.state.waits = value
 
     @property
     def min_logic(self) -> int:
@@ -603,7 +614,7 @@ cdef class ConsumeQueue:
         # The first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it, and
         # has blocks for all its units: a queue that filled one fills the next. Of a full disk it takes the least.
         file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
-                                 0 if fresh else self.file_bytes)
+                                 0 if fresh else self.file_bytes, SETTING)
         self.fresh = self.fresh or fresh
         try:
             file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)

@@ -21,7 +21,9 @@ cdef struct Walk:
     bint light              # light queues are on: look for INNER_MULTI_DISPATCH
     bint dispatch
     int64_t dispatch_from   # records below are only walked over
+    int64_t units_from      # records below have their units, or may not get one again
     int64_t index_from      # records below have all their keys in the index
+    bint keys_wait          # for space on the disk: no key is put
     int64_t *delays
     int max_level
     int64_t *published      # dispatched position, or NULL
@@ -36,6 +38,11 @@ cdef struct Walk:
     const uint8_t *mapping  # while `base` is a buffer of the pool: what it was before; else NULL
     bint keyed              # a record of this step had a key for the index
     int64_t key_done
+    int64_t key_at          # a record some of whose keys are in the index: how many is `key_had`
+    int64_t key_had
+    int64_t waits_units     # the first record that lacks a unit for want of space, and the first that lacks a key; -1: none
+    int64_t waits_keys
+    int64_t waits_timestamp # store time of the first of both
     int64_t records
     int64_t last_start      # start of the last good record; -1
     int64_t last_timestamp
@@ -70,12 +77,27 @@ cdef class Dispatcher:
     cdef public int64_t ahead_bytes     # a recovery of fewer, to the end of the last file, takes all CRCs itself
     cdef public object error        # what stopped the dispatch for good
     cdef int64_t key_done           # keys of the current record that are in the index already
+    cdef public object space        # Space: is told what waits for some
+    cdef int64_t waits_units        # the first record that lacks a unit for want of space, and the first that lacks a key; -1: none.
+    cdef int64_t waits_keys         # `dispatched` stays at the lower one, `walked` says how far the rest is
+    cdef int64_t waits_timestamp
+    cdef int64_t key_at             # a record some of whose keys are in the index, -1: none; and how many
+    cdef int64_t key_had
+    cdef object index_full          # what the index waits for: DiskFull, or None
+    cdef int64_t next_try           # monotonic ns: not before then is the disk asked again
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown
     cdef int max_level
     cdef readonly int64_t skipped   # records whose topic cannot be a directory name
     cdef readonly int64_t records
     cdef readonly int64_t checked_ahead     # windows of the log whose CRCs another thread took
     cdef int catch_up(self) except -1
+    cdef int64_t _step(self, int64_t limit, bint again) except -1
+    cdef int _begin(self, Walk *w) except -1
+    cdef int _remember(self, Walk *w) except -1
+    cdef int _tell(self) except -1
+    cdef bint _is_room_again(self, bint again) except -1
+    cdef bint _make_index_room(self) except -1
+    cdef int _roll_index(self, Walk *w) except -1
     cdef int _run(self, Walk *w, progress) except -1
     cdef int _make_room(self, Walk *w) except -1
     cdef int _without_queue(self, Walk *w, Lease held) except -1

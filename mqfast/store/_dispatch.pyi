@@ -6,9 +6,11 @@ from typing import Any
 
 from mqfast.store._commit_log import CommitLog
 from mqfast.store._consume_queue import QueueTable
+from mqfast.store.space import Space
 
 class Dispatcher:
     error: BaseException | None
+    space: Space
     follow_bytes: int
     ahead_bytes: int
     def __init__(
@@ -25,7 +27,12 @@ class Dispatcher:
     @property
     def checked_ahead(self) -> int: ...
     def step_if_needed(self) -> None: ...
-    def step(self, limit: int = -1) -> int: ...
+    def step(self, limit: int = -1, again: bool = False) -> int: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def units_wait(self) -> bool: ...
+    def hold_back(self, end: int) -> bool: ...
     def recover(
         self,
         start: int,

@@ -4,6 +4,10 @@ It must never hold the GIL while it walks, never go beyond the position it was g
 serves the running store and recovery; recovery also checks CRCs. It leaves C to make a queue, to give a queue or the index more room, for
 records that need more than one unit, and at the end of a file.
 
+A full disk stops nothing but what needs more of it: a queue that cannot have blocks gets no unit, an index that cannot have any gets no key,
+and all else goes on. `dispatched` then stays at the first record that lacks something, so that checkpoint, retention and the next recovery
+know; `walked` says how far the rest is. Once there is room, the log is walked again from `dispatched`.
+
 Repeats do no harm: a queue skips records whose end it already has, the index those below its end offset.
 """
 
@@ -36,8 +40,11 @@ from mqfast.store._record cimport (
     parse_record,
 )
 
-from mqfast.errors import CorruptFile, InternalError
+import copy as _copy
+
+from mqfast.errors import CorruptFile, DiskFull, InternalError
 from mqfast.store._os import let_puts
+from mqfast.store.space import Space
 
 cdef enum Stop:
     AT_LIMIT = 1        # everything asked for is done
@@ -51,6 +58,7 @@ cdef enum Stop:
     AT_PLACE = 9        # a record that says it stands elsewhere
     UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
 
+cdef int64_t TRY_NS = 200000000          # between two looks at a full disk: a call that finds no block may wait for the journal
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
 cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that takes CRCs fetches so many bytes behind the next record
@@ -189,10 +197,33 @@ cdef inline void _let_go(Walk *w) noexcept nogil:
 
 
 cdef inline void _show(Walk *w) noexcept nogil:
-    """Move the dispatched position. Only forward: once it is at the end of the log puts move it on."""
-    if w.published != NULL and w.shown < w.at:
+    """Move the dispatched position. Only forward: once it is at the end of the log puts move it on. Never past what waits for space."""
+    if w.published != NULL and w.shown < w.at and w.waits_units < 0 and w.waits_keys < 0:
         w.shown = w.at
         mq_store64(w.published, w.at)
+
+
+cdef void _note_wait(Walk *w, int64_t *first) noexcept nogil:
+    """The record lacks something for want of space on the disk."""
+    cdef int64_t at = w.record.physical_offset
+    _show(w)
+    if (w.waits_units < 0 or at < w.waits_units) and (w.waits_keys < 0 or at < w.waits_keys):
+        w.waits_timestamp = w.record.store_timestamp
+    if first[0] < 0 or at < first[0]:
+        first[0] = at
+
+
+cdef inline void _unit_waits(Walk *w) noexcept nogil:
+    _note_wait(w, &w.waits_units)
+
+
+cdef inline void _keys_wait(Walk *w) noexcept nogil:
+    if w.record.physical_offset < w.index_from:
+        return
+    if w.key_done:
+        w.key_at = w.record.physical_offset
+        w.key_had = w.key_done
+    _note_wait(w, &w.waits_keys)
 
 
 cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
@@ -278,7 +309,8 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                     w.queue = NULL
                     w.hashed = False
             transaction = r.sys_flag & TRANSACTION_MASK
-            if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK:
+            if (w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
+                    and r.physical_offset >= w.units_from):
                 if w.same_bytes < 0:
                     w.tags_code = tags_code_of(w)
                 if r.queue_id < 0 or not 0 <= r.queue_offset <= MAX_QUEUE_OFFSET:
@@ -291,9 +323,12 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                     if w.queue == NULL:
                         return NO_QUEUE
                 outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
-                if outcome != PUT_DONE:
+                if outcome == PUT_DONE:
+                    w.queue.last_store_timestamp = r.store_timestamp
+                elif w.queue.waits:
+                    _unit_waits(w)
+                else:
                     return NO_ROOM
-                w.queue.last_store_timestamp = r.store_timestamp
                 if w.same_bytes < 0 and f.uniq_key == NULL and f.keys == NULL and f.delay == NULL and f.multi_dispatch == NULL:
                     w.same = r.topic
                     w.same_bytes = n
@@ -303,9 +338,13 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                 if w.mapping != NULL:
                     return UNCOMMITTED
                 _let_go(w)      # a page of the index may have to be made first
-                if x == NULL:
+                if w.keys_wait:
+                    _keys_wait(w)
+                elif x == NULL:
                     return NO_INDEX
-                if (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:
+                elif (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:
+                    if w.key_done == 0 and r.physical_offset == w.key_at:
+                        w.key_done = w.key_had
                     if not _index(w, x):
                         return NO_INDEX
             w.key_done = 0
@@ -332,6 +371,8 @@ cdef class Dispatcher:
         self.queues = queues
         self.index = index
         self.mutex = Mutex()
+        self.space = Space()
+        self.waits_units = self.waits_keys = self.key_at = -1
         self.follow_bytes = MAX_FOLLOW
         self.ahead_bytes = AHEAD_BYTES
         self.max_level = min(63, len(delay_levels_ms))
@@ -349,75 +390,177 @@ cdef class Dispatcher:
         return 0
 
     def step_if_needed(self) -> None:
-        """Dispatch everything that readers may see."""
+        """Dispatch everything that readers may see, but what waits for space on the disk."""
         self.catch_up()
 
-    def step(self, int64_t limit=-1) -> int:
+    def step(self, int64_t limit=-1, bint again=False) -> int:
         """Dispatch up to ``limit`` (default: what readers may see, and what they may see by then); returns the records done. GIL: released
         while walking.
 
-        Raises: CorruptFile when the log cannot be read on (kept in ``error``), DiskFull, StorageError when a queue or the index needs room;
+        What needs more of a full disk than there is waits, ``space`` knows of it, and the rest goes on; the disk is asked again by the first
+        step that comes a while later, and by one with ``again``.
+
+        Raises: CorruptFile when the log cannot be read on (kept in ``error``), StorageError when a queue or the index cannot be written;
         the next call goes on where this one stopped.
         """
-        cdef CommitLog log = self.log
-        cdef Walk w
-        cdef int stop = AT_LIMIT
-        cdef int64_t begun
-        cdef bint follow = limit < 0, unplaced
-        if follow:
-            limit = readable(&log.state, log.hide_unflushed)
+        cdef bint follow = limit < 0
         take(self.mutex)
         try:
-            unplaced = follow and not log.hide_unflushed and mq_load32(&log.state.unplaced)
-            if unplaced:
-                mq_store32(&log.state.unplaced, 0)
-            if unplaced and mq_load64(&log.state.dispatched) >= limit:
-                limit = mq_load64(&log.state.written)
-            if mq_load64(&log.state.dispatched) >= limit:
-                return 0
-            if self.error is not None:
-                raise self.error
-            begun = w.at = w.shown = mq_load64(&log.state.dispatched)
-            w.holding = w.keyed = False
-            w.mapping = NULL
-            w.limit = limit
-            w.checked = False
-            w.property_crc = False
-            w.ahead = NULL
-            w.dispatch = True
-            w.dispatch_from = w.index_from = 0
-            w.published = &log.state.dispatched
-            w.follow = &log.state if follow else NULL
-            w.hide_unflushed = log.hide_unflushed
-            w.waiting = &self.mutex.waiting
-            w.last_limit = limit + self.follow_bytes
-            w.records = 0
-            w.key_done = self.key_done
-            w.last_start = -1
-            w.last_timestamp = 0
-            w.flushed_time = w.unflushed_from = 0
-            if w.at < log.min_offset:
-                w.at = log.min_offset
-            try:
-                stop = self._run(&w, None)
-            finally:
-                self.key_done = w.key_done
-                self.records += w.records
-            if stop == AT_BAD or stop == AT_MISMATCH or stop == AT_PLACE:
-                file = log.file_at(w.at)
-                self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
-                                         expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
-                raise self.error
-            if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
-                mq_cas64(&log.state.dispatched, begun, w.at)
-            if unplaced and w.records and not w.keyed and mq_load64(&log.state.dispatched) < mq_load64(&log.state.written):
-                mq_store32(&log.state.unplaced, 1)      # not caught up yet: puts still put no unit
-            return w.records
+            return self._step(limit, again)
         finally:
             if follow:
                 pass_on(self.mutex)        # the thread that follows is here again at once
             else:
                 give(self.mutex)
+
+    cdef int64_t _step(self, int64_t limit, bint again) except -1:
+        cdef CommitLog log = self.log
+        cdef LogState *s = &log.state
+        cdef Walk w
+        cdef int stop = AT_LIMIT
+        cdef int64_t begun
+        cdef bint follow = limit < 0, unplaced, waiting, room
+        if follow:
+            limit = readable(s, log.hide_unflushed)
+        unplaced = follow and not log.hide_unflushed and mq_load32(&s.unplaced)
+        if unplaced:
+            mq_store32(&s.unplaced, 0)
+        if unplaced and mq_load64(&s.dispatched) >= limit:
+            limit = mq_load64(&s.written)
+        waiting = self.waits_units >= 0 or self.waits_keys >= 0
+        room = waiting and self._is_room_again(again)
+        if room:
+            limit = max(limit, s.walked)
+        if mq_load64(&s.dispatched) >= limit or (waiting and not room and s.walked >= limit):
+            return 0
+        if self.error is not None:
+            raise self.error
+        self._begin(&w)
+        begun = w.at = w.shown = mq_load64(&s.dispatched)
+        w.dispatch_from = w.units_from = w.index_from = 0
+        if room:        # once more over what waited; what has its units or its keys is not given them again
+            w.units_from = s.walked if w.waits_units < 0 else w.waits_units
+            w.index_from = s.walked if w.waits_keys < 0 else w.waits_keys
+            w.waits_units = w.waits_keys = -1
+        elif waiting:
+            w.at = s.walked
+        w.limit = limit
+        w.checked = False
+        w.property_crc = False
+        w.published = NULL if waiting and not room else &s.dispatched
+        w.follow = s if follow else NULL
+        w.hide_unflushed = log.hide_unflushed
+        w.waiting = &self.mutex.waiting
+        w.last_limit = limit + self.follow_bytes
+        w.key_done = self.key_done
+        w.flushed_time = w.unflushed_from = 0
+        if w.at < log.min_offset:
+            w.at = log.min_offset
+        try:
+            stop = self._run(&w, None)
+        finally:
+            self.key_done = w.key_done
+            self.records += w.records
+            self._remember(&w)
+            mq_store64(&s.walked, w.at)
+        if stop == AT_BAD or stop == AT_MISMATCH or stop == AT_PLACE:
+            file = log.file_at(w.at)
+            self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
+                                     expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
+            raise self.error
+        if self.waits_units >= 0 or self.waits_keys >= 0:
+            return w.records
+        if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
+            mq_cas64(&s.dispatched, begun, w.at)
+        if unplaced and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
+            mq_store32(&s.unplaced, 1)      # not caught up yet: puts still put no unit
+        return w.records
+
+    cdef int _begin(self, Walk *w) except -1:
+        """What all walks begin with."""
+        w.ahead = NULL
+        w.dispatch = True
+        w.holding = w.keyed = False
+        w.mapping = NULL
+        w.records = 0
+        w.last_start = -1
+        w.last_timestamp = 0
+        w.keys_wait = self.index_full is not None
+        w.key_at = self.key_at
+        w.key_had = self.key_had
+        w.waits_units = self.waits_units
+        w.waits_keys = self.waits_keys
+        w.waits_timestamp = self.waits_timestamp
+        return 0
+
+    # --- a full disk ---
+
+    @property
+    def waits(self) -> bool:
+        """Does a unit or a key wait for space on the disk?"""
+        return self.waits_units >= 0 or self.waits_keys >= 0
+
+    @property
+    def units_wait(self) -> bool:
+        """Does a unit?"""
+        return self.waits_units >= 0
+
+    cdef int _remember(self, Walk *w) except -1:
+        """What the walk left to wait."""
+        cdef bint tell = self.waits_units >= 0 or self.waits_keys >= 0 or w.waits_units >= 0 or w.waits_keys >= 0
+        self.waits_units = w.waits_units
+        self.waits_keys = w.waits_keys
+        self.waits_timestamp = w.waits_timestamp
+        self.key_at = w.key_at
+        self.key_had = w.key_had
+        if tell:
+            self._tell()
+        return 0
+
+    cdef int _tell(self) except -1:
+        self.space.see("queues", self.queues.full if self.waits_units >= 0 else None)
+        self.space.see("index", self.index_full if self.waits_keys >= 0 else None)
+        return 0
+
+    cdef bint _is_room_again(self, bint again) except -1:
+        """Ask the disk for what waits first: has it room?"""
+        cdef bint found = False
+        if not again and self.log.door.monotonic_ns() < self.next_try:
+            return False
+        if self.waits_units >= 0:
+            found = self.queues.is_room_again()
+        if self.waits_keys >= 0:
+            found |= self._make_index_room()
+        self.next_try = self.log.door.monotonic_ns() + TRY_NS
+        if not found:
+            self._tell()
+        return found
+
+    cdef bint _make_index_room(self) except -1:
+        try:
+            self.index.roll()
+        except DiskFull as error:
+            self.index_full = _copy.copy(error)     # without its traceback, which would keep files open
+            return False
+        self.index_full = None
+        return True
+
+    def hold_back(self, int64_t end) -> bool:
+        """After a recovery up to ``end``: keep the dispatched position before what waits for space. Returns: do units of queues wait, so
+        that the end of a queue does not say its next offset?
+        """
+        cdef LogState *s = &self.log.state
+        if self.waits_units >= end:         # the log was cut before it
+            self.waits_units = -1
+        if self.waits_keys >= end:
+            self.waits_keys = -1
+        if self.waits_units < 0:
+            self.queues.wait_no_more()
+        if self.waits_units >= 0 or self.waits_keys >= 0:
+            s.walked = end
+            s.dispatched = min(self.waits_units if self.waits_units >= 0 else end, self.waits_keys if self.waits_keys >= 0 else end)
+            s.dispatched_timestamp = min(s.dispatched_timestamp, self.waits_timestamp)
+        return self.waits_units >= 0
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
                 bint keys=True, int64_t flushed_time=0, progress=None) -> tuple:
@@ -432,26 +575,22 @@ cdef class Dispatcher:
         cdef Walk w
         cdef CrcAhead ahead = None
         cdef int stop = AT_LIMIT
+        self.key_at = -1        # the index file that has some of its keys may have gone meanwhile
+        self._begin(&w)
         w.at = start
         w.limit = end
         w.checked = checked
         w.property_crc = property_crc
-        w.ahead = NULL
         w.window = -1
-        w.dispatch = True
         w.dispatch_from = dispatch_from
+        w.units_from = 0
         w.index_from = index_from
         w.flushed_time = flushed_time
         w.unflushed_from = -1
         w.published = NULL
         w.shown = start
-        w.holding = w.keyed = False
-        w.mapping = NULL
         w.follow = NULL
-        w.records = 0
         w.key_done = 0
-        w.last_start = -1
-        w.last_timestamp = 0
         take(self.mutex)
         try:
             index = self.index
@@ -464,6 +603,7 @@ cdef class Dispatcher:
                 stop = self._run(&w, progress)
             finally:
                 self.index = index
+                self._remember(&w)
                 if ahead is not None:
                     ahead.finish()
                     self.checked_ahead += ahead.checked
@@ -495,7 +635,7 @@ cdef class Dispatcher:
             w.file_start = file.start_offset
             w.file_end = file.start_offset + file.file_bytes
             while True:
-                index_file = self.index.current() if indexing else None
+                index_file = self.index.current() if indexing and not w.keys_wait else None
                 x = &index_file.state if index_file is not None else NULL
                 with nogil:
                     gave_gil()
@@ -511,7 +651,7 @@ cdef class Dispatcher:
                 elif stop == NO_ROOM:
                     self._make_room(w)
                 elif stop == NO_INDEX:
-                    self.index.roll(w.limit - w.at)
+                    self._roll_index(w)
                 elif stop == BY_HAND:
                     self._by_hand(w, held, x, indexing)
                 else:
@@ -534,20 +674,37 @@ cdef class Dispatcher:
         let_puts()
         self.queues.keep_few_tails()
         let_puts()
-        queue.make_room(w.record.queue_offset)
+        try:
+            queue.make_room(w.record.queue_offset)
+        except DiskFull as error:
+            self.queues.wait(queue, w.record.queue_offset, error)
+        return 0
+
+    cdef int _roll_index(self, Walk *w) except -1:
+        try:
+            self.index.roll(w.limit - w.at)
+        except DiskFull as error:
+            self.index_full = _copy.copy(error)     # without its traceback, which would keep files open
+            w.keys_wait = True
         return 0
 
     cdef int _without_queue(self, Walk *w, Lease held) except -1:
         """The queue does not exist: make it, or put a unit of another kind by hand and step over the queue part."""
         message = make_message(held, w.base + (w.at - w.file_start), -1)
+        held_back = self.queues.held_back
         if self.queues.put_special(message, w.tags_code):
+            if self.queues.held_back != held_back:
+                _unit_waits(w)
             self._finish_by_hand(w)
         return 0
 
     cdef int _by_hand(self, Walk *w, Lease held, IndexState *x, bint indexing) except -1:
         message = make_message(held, w.base + (w.at - w.file_start), -1)
         self.queues.keep_few_tails()
+        held_back = self.queues.held_back
         self.queues.put_multi(message, w.tags_code)
+        if self.queues.held_back != held_back:
+            _unit_waits(w)
         self._finish_by_hand(w)
         return 0
 
@@ -556,14 +713,18 @@ cdef class Dispatcher:
         cdef IndexFile index_file
         cdef Record *r = &w.record
         if self.index is not None and (w.found.uniq_key != NULL or w.found.keys != NULL):
-            while True:
+            while not w.keys_wait:
                 index_file = self.index.current()
                 if index_file is not None:
                     if (r.physical_offset < index_file.state.end_offset or r.physical_offset < w.index_from) and w.key_done == 0:
                         break
+                    if w.key_done == 0 and r.physical_offset == w.key_at:
+                        w.key_done = w.key_had
                     if _index(w, &index_file.state):
                         break
-                self.index.roll()
+                self._roll_index(w)
+            else:
+                _keys_wait(w)
         w.key_done = 0
         w.records += 1
         w.last_start = w.at

@@ -8,12 +8,13 @@ from mqfast.store._os cimport OsDoor, mq_damage, mq_guarded, mq_os, mq_prefetchw
 cdef struct IndexState:          # owned by an IndexFile; never moves while the file is open
     uint8_t *base                # the mapping, NULL when closed or opened for reading only
     int32_t slots, capacity      # maxHashSlotNum, maxIndexNum
+    int32_t room                 # entries below this number have blocks, the slots too; 0: nothing is known to have any
     int32_t count                # indexCount: number of the next entry, from 1
     int32_t slots_used           # hashSlotCount
     int64_t begin_timestamp, end_timestamp, begin_offset, end_offset
 
 
-# Put one entry. 1: done; 0: the file is full, nothing was written. One thread at a time; readers need no lock.
+# Put one entry. 1: done; 0: the file is full, or needs blocks first (`reserve`), nothing was written. One thread at a time; readers need no lock.
 cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int64_t store_timestamp) noexcept nogil
 
 
@@ -49,7 +50,8 @@ cdef class IndexFile:
     cdef uint32_t closing
     cdef int64_t bytes
     cdef int64_t flushed_count   # count at the last flush, -1: not known
-    cdef bint directory_synced, reserved, flush_failed
+    cdef bint directory_synced, flush_failed
+    cdef int64_t allocated       # bytes from the start that have blocks, as far as that is known
     cdef readonly bint writable
     cdef readonly str path
     cdef readonly object damage
@@ -71,6 +73,7 @@ cdef class IndexFile:
         self, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room, bint *older
     ) except -1
     cdef int refuse(self, int64_t rc) except -1
+    cdef int give_blocks(self, int64_t end) except -1
     cdef int attach(
         self, OsDoor door, object path, object native, int64_t slots, int64_t capacity, bint create
     ) except -1

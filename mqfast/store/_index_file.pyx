@@ -9,8 +9,9 @@ One writer, any number of readers, no lock between them. The writer completes an
 number in the slot, and the slot before the count; a reader takes them in the opposite order. So whatever a reader
 reaches is whole, also from another process.
 
-A writable file is mapped: its blocks are allocated before the first put, so that a full disk is an error then and not a
-signal later. A file opened for reading only is read by pread, since its owner may shrink it at any time.
+A writable file is mapped. It has its full length from the start, and gets its blocks in steps: the slots with the
+first entries, then more entries ahead of the puts, so that a full disk is an error then and not a signal later, and a
+store with a few keys takes little of the disk. A file opened for reading only is read by pread, since its owner may shrink it at any time.
 """
 
 import errno as _errno
@@ -26,7 +27,7 @@ from libc.string cimport memcpy
 
 from mqfast.store._os cimport (
     MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsDoor, allocate, ask_for_gil, check, gave_gil, guard_add, guard_remove, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    OsDoor, allocate, allocate_empty, ask_for_gil, check, check_room, gave_gil, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, populate, read_all,
 )
 
@@ -43,16 +44,19 @@ cdef enum:
     ENTRY_CHUNK = 512     # entries read at once for a dump
     ZERO_CHUNK = 1 << 20  # bytes looked at in one go for the last one that is not zero
     SAMPLE = 2048         # entries looked at from either end when sizes are guessed
+    PAGE = 4096
+    STEP_MOST = 8 << 20   # blocks for entries come in steps as long as all entries before, up to this; of a full disk the least
 
 # What RocketMQ uses when nothing is configured.
 _DEFAULT_SIZES = ((5_000_000, 20_000_000), (75_000, 300_000))  # RocketMQ's, and those of the embedded profile
+_SETTING = "max_hash_slot_num or max_index_num"
 # Java maps an index file in one piece, whose length is a signed 32-bit number.
 _BYTES_MAX = 2**31 - 1
 
 
 cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int64_t store_timestamp) noexcept nogil:
     cdef int32_t number = s.count
-    if number >= s.capacity:
+    if number >= s.room:
         return 0
     cdef int32_t h = key_slot_hash(key_hash)
     cdef uint8_t *slot = s.base + HEADER_BYTES + SLOT_BYTES * <int64_t> (h % s.slots)
@@ -172,7 +176,7 @@ cdef class IndexFile:
 
     @staticmethod
     def create(OsDoor door not None, path, slots, capacity, previous=None) -> IndexFile:
-        """Create a file with all its blocks and map it for putting.
+        """Create a file with blocks for its slots and first entries, and map it for putting.
 
         Args: ``slots``, ``capacity``: RocketMQ's maxHashSlotNum and maxIndexNum; ``previous``: (end_timestamp,
         end_offset) of the full file before this one.
@@ -265,10 +269,10 @@ cdef class IndexFile:
         if create:
             with nogil:
                 gave_gil()
-                rc = allocate(os, self.fd, 0, self.bytes)
+                rc = os.ftruncate(os, self.fd, self.bytes)
                 ask_for_gil()
-            check(rc, "allocate", path)
-            self.reserved = True
+            check_room(door, rc, "truncate", path, PAGE, _SETTING)
+            self.give_blocks(HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * 2)
         else:
             check(os.fstat(os, self.fd, &st), "stat", path)
             if st.is_directory:
@@ -340,23 +344,42 @@ cdef class IndexFile:
         self.door.unlink(self.path, missing_ok=True)
 
     def reserve(self) -> None:
-        """Give every byte of the file a block on the disk, before the first put into a file that somebody else created.
+        """Give the slots and the next entry blocks on the disk, where they have none: a whole step, or what a nearly full disk has.
 
         Raises: DiskFull, StorageError, StoreClosed.
         """
-        cdef int rc
-        if self.reserved or not self.writable:
+        cdef int64_t entries = HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots, used
+        if self.state.count < self.state.room or not self.writable or self.state.count >= self.state.capacity:
             return
+        used = ENTRY_BYTES * <int64_t> self.state.count
         self.enter()
         try:
-            with nogil:
-                gave_gil()
-                rc = allocate(self.os, self.fd, 0, self.bytes)
-                ask_for_gil()
-            check(rc, "allocate", self.path)
-            self.reserved = True
+            self.give_blocks(entries + used + ENTRY_BYTES)
         finally:
             self.release()
+
+    cdef int give_blocks(self, int64_t end) except -1:
+        """Give the bytes up to ``end`` blocks, and a step more. Under a hold. Nothing in use is written: what has blocks keeps its bytes."""
+        cdef int64_t entries = HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots
+        cdef int64_t start = self.allocated, step = min(end - entries, <int64_t> STEP_MOST)
+        cdef int64_t least = min(in_folios(end), self.bytes), stop = min(in_folios(end + step), self.bytes)
+        cdef mq_os *os = self.os
+        cdef int rc
+        while True:
+            with nogil:
+                gave_gil()
+                if start == 0 and self.directory_synced:    # not new: what it holds is kept, also by a system that cannot allocate
+                    rc = allocate(os, self.fd, start, stop - start)
+                else:
+                    rc = allocate_empty(os, self.fd, start, stop - start)
+                ask_for_gil()
+            if rc >= 0 or stop == least:
+                break
+            stop = least
+        check_room(self.door, rc, "allocate", self.path, stop - start, _SETTING)
+        self.allocated = stop
+        self.state.room = <int32_t> min((stop - entries) // ENTRY_BYTES, <int64_t> self.state.capacity)
+        return 0
 
     def populate_slots(self) -> None:
         """Make the pages of all slots writable at once, and all pages large ones where the filesystem has them; a page that cannot be made
@@ -391,7 +414,7 @@ cdef class IndexFile:
             if self.flush_failed:
                 raise FlushError(_errno.EIO, "an earlier flush of the index file failed", self.path)
             count = <int32_t> mq_load32(<uint32_t *> &self.state.count)
-            if count <= 1:
+            if count <= 1 and self.allocated > 0:
                 # RocketMQ's flush writes the count of an empty file. The exchange cannot undo a put that runs
                 # meanwhile.
                 mq_put64(header_tail, 1)
@@ -537,9 +560,10 @@ cdef class IndexFile:
     # --- put and query ------------------------------------------------------------------------------------------------
 
     def put(self, int32_t key_hash, int64_t physical_offset, int64_t store_timestamp) -> bool:
-        """Put one entry; False when the file is full. Source: IndexFile.putKey."""
+        """Put one entry; False when the file is full. Raises: as reserve. Source: IndexFile.putKey."""
         if not self.writable:
             raise UsageError(f"index file {self.path} was opened for reading only")
+        self.reserve()
         self.enter()
         cdef int done = index_put(&self.state, key_hash, physical_offset, store_timestamp)
         self.release()

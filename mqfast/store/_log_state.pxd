@@ -9,6 +9,7 @@ cdef enum LogFlag:                  # one load on the put's edge: anything set m
     LOG_FORKED = 4
     LOG_REFUSING = 8                # disk above its watermark and the policy refuses writes
     LOG_SLAVE = 16                  # opened as a slave: nothing is put
+    LOG_WAITING = 64                # since the open something waits for space on the disk without which nothing can be put (get_ready)
     LOG_GIL_WANTED = 32             # a thread of the store asks for the GIL (csrc/gil_loan.h): lend it, and go on
 
 cdef enum Append:
@@ -34,7 +35,7 @@ cdef struct LogState:
     uint32_t flags                  # LogFlag
     uint8_t *base                   # address of the current file's first byte: mapping, or pool buffer
     int64_t file_start
-    int64_t file_bytes              # 0: no file to append to, roll first
+    int64_t file_bytes              # of the current file, as far as it has blocks; 0: no file to append to, roll first
     int64_t written                 # physical offset behind the last record; published
     int64_t last_store_timestamp
     int64_t dispatched              # physical offset up to which queues and index agree with the log; published
@@ -69,6 +70,8 @@ cdef struct LogState:
     int64_t led_timestamp           # store timestamp of a record before that
     int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
     int64_t borrowed                # start of the file in whose pool buffer the dispatcher reads, -1: none. Set under the put lock
+    int64_t whole_bytes             # length of the current file: blocks for the rest of it come step by step, in front of the puts
+    int64_t walked                  # physical offset up to which all is dispatched but what waits for space, from `dispatched` on
     int64_t prefaulted              # physical offset up to which pages were made writable, or a pool buffer touched, ahead
     int64_t sync_calls
     int64_t synced_bytes

@@ -20,6 +20,7 @@ cdef class MappedFile:
     cdef int64_t references                 # 1 for the owner, 1 a hold; the mapping goes when the last one goes
     cdef readonly int64_t ready             # bytes from the start whose pages were made writable before its first append
     cdef readonly int64_t allocated         # bytes from the start that have real blocks: only those may be written through the mapping
+    cdef readonly str setting               # which settings ask for less of the disk, for DiskFull, or None
     cdef int64_t locked_bytes
     cdef uint8_t *buffer                    # a transient pool's buffer that takes the appends, or NULL
     cdef bint owned                         # the owner's reference is not yet dropped

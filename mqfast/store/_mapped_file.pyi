@@ -19,6 +19,7 @@ class MappedFile:
         whole: bool = True,
         durable: bool = True,
         room: int = 0,
+        setting: str | None = None,
     ) -> MappedFile: ...
     @staticmethod
     def load(
@@ -33,6 +34,8 @@ class MappedFile:
     def door(self) -> OsDoor: ...
     @property
     def allocated(self) -> int: ...
+    @property
+    def setting(self) -> str | None: ...
     @property
     def ready(self) -> int: ...
     @property

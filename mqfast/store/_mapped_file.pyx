@@ -11,7 +11,7 @@ its latch set by the lost page itself (`watch`).
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from mqfast.store._os cimport (
     MQ_ADVISE_HUGE,
     MQ_ADVISE_RANDOM,
@@ -27,6 +27,7 @@ from mqfast.store._os cimport (
     ask_for_gil,
     breathe_before,
     check,
+    check_room,
     gave_gil,
     guard_add,
     guard_remove,
@@ -36,8 +37,8 @@ from mqfast.store._os cimport (
     mq_load32,
     mq_os,
     mq_stat,
-    os_error,
     populate,
+    write_all,
 )
 
 import os as _os
@@ -50,7 +51,8 @@ cdef extern from "Python.h":
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
 cdef int64_t POPULATE_STEP = 4 << 20
-cdef int NO_FILE = 2                     # ENOENT
+cdef int NO_FILE = 2, NO_PAGE = 14, NO_SPACE = 28    # ENOENT, EFAULT, ENOSPC of Linux
+cdef uint8_t[4096] ZEROS                 # static, so they are
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
 
@@ -132,11 +134,12 @@ cdef class MappedFile:
 
     @staticmethod
     def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True, bint durable=True,
-               int64_t room=0) -> MappedFile:
+               int64_t room=0, str setting=None) -> MappedFile:
         """Make a new zero-filled file of full length and map it for writing.
 
-        Args: whole: allocate blocks for all of it now (the log, index files); otherwise it stays sparse and ``grow`` allocates (queues);
-        room: as if ``grow`` had been called up to there, but none where the disk has not so much.
+        Args: whole: allocate blocks for all of it now (the log); otherwise it stays sparse and ``grow`` allocates (queues);
+        room: as if ``grow`` had been called up to there, but none where the disk has not so much; setting: which one asks for less of
+        the disk, for DiskFull.
         Raises: DiskFull, StorageError; no half file is left behind.
         Durability: the file and its directory entry are synced before this returns; not without ``durable``: the caller does that later.
         GIL: released, once for everything: a thread that computes lets it wait 5 ms each time that it wants it back.
@@ -153,6 +156,7 @@ cdef class MappedFile:
         cdef mq_guarded *guarded = NULL
         cdef const char *kept_name
         file._init(door, path, start_offset, file_bytes, True)
+        file.setting = setting
         kept_name = <const char *> file.native_path
         with nogil:
             gave_gil()
@@ -170,11 +174,10 @@ cdef class MappedFile:
                         populate(os, address, allocated)
             ask_for_gil()
         if fd < 0:
-            raise os_error(rc, _STEPS[step], path)
+            check_room(door, rc, _STEPS[step], path, file_bytes if whole else 4096, setting)
         file.fd = fd
         try:
-            if rc < 0:
-                raise os_error(rc, _STEPS[step], path if step != SYNC_NAME else _os.fsdecode(parent))
+            check_room(door, rc, _STEPS[step], path if step != SYNC_NAME else _os.fsdecode(parent), file_bytes if whole else 4096, setting)
             check(rc_map, "mmap", path)
             file.allocated = allocated
             file.mapped_at(address, guarded)
@@ -316,8 +319,8 @@ cdef class MappedFile:
         """
         cdef mq_os *os = self.os
         cdef uint8_t *base
-        cdef int fd
-        cdef int64_t at = position, n, total = self.file_bytes, cleared = 0, k
+        cdef int fd, rc = 0
+        cdef int64_t at = position, n, total = self.file_bytes, cleared = 0
         if position >= total:
             return 0
         self.map()
@@ -333,11 +336,14 @@ cdef class MappedFile:
                         break
                 n = min(<int64_t> 4096 - (at & 4095), total - at)
                 if not _is_zero(base + at, n):
-                    memset(base + at, 0, n)
+                    rc = write_all(os, fd, ZEROS, n, at)        # not through the mapping: next to a hole of a full disk that needs blocks
+                    if rc < 0:
+                        break
                     cleared += n
                 at += n
             ask_for_gil()
         self.close_fd()
+        check(rc, "write", self.path)
         self.check_damage()
         return cleared
 
@@ -387,12 +393,14 @@ cdef class MappedFile:
                 rc = allocate(os, fd, start, end - start)
                 if rc >= 0:
                     breathe_before(end - start)
-                    populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095))
+                    # the page cache may keep more than these bytes as one, the rest of which has no blocks
+                    if populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095)) == -NO_PAGE:
+                        rc = -NO_SPACE
                 ask_for_gil()
             self.close_fd()
         finally:
             self.release()
-        check(rc, "allocate", self.path)
+        check_room(self.door, rc, "allocate", self.path, end - start, self.setting)
         self.check_damage()
         self.allocated = end
 

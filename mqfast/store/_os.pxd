@@ -193,6 +193,15 @@ cdef int populate(mq_os *os, void *address, int64_t n) noexcept nogil
 cdef void touch(void *address, int64_t n) noexcept nogil
 cdef void unmap_written(mq_os *os, void *address, int64_t n) noexcept nogil
 cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
+cdef int allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
+
+# The page cache keeps up to 2 MiB of a file as one unit, a folio, which starts at a multiple of its length. A write through a mapping makes all
+# of it dirty, so that all of it needs blocks.
+cdef enum:
+    FOLIO = 2 << 20
+cdef inline int64_t in_folios(int64_t position) noexcept nogil:
+    """The end of the folio that ends at or behind this position."""
+    return (position + FOLIO - 1) & ~<int64_t> (FOLIO - 1)
 
 cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil
 cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil
@@ -203,6 +212,7 @@ cdef void latch_cut(mq_latch *latch) noexcept nogil
 # errno (negative, as the door returns it) -> exception of mqfast.errors
 cdef object os_error(int64_t rc, str what, object path)
 cdef int check(int64_t rc, str what, object path) except -1
+cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t wanted, str setting) except -1
 
 cdef class Mutex:
     cdef uint32_t word

@@ -52,6 +52,7 @@ cdef extern from "os_door.h" nogil:
     void mq_os_touch(void *address, int64_t n)
     void mq_os_unmap_written(mq_os *os, void *address, int64_t n)
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
+    int mq_os_allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n)
 
 cdef extern from "bus_guard.h" nogil:
     mq_guarded *mq_guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch)
@@ -139,6 +140,9 @@ cdef void unmap_written(mq_os *os, void *address, int64_t n) noexcept nogil:
 cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
     return mq_os_allocate(os, fd, offset, n)
 
+cdef int allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
+    return mq_os_allocate_empty(os, fd, offset, n)
+
 cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil:
     return mq_guard_add(address, n, path, damage, latch)
 
@@ -225,6 +229,45 @@ cdef int check(int64_t rc, str what, object path) except -1:
     if rc < 0:
         raise os_error(rc, what, path)
     return 0
+
+
+def _mount_of(str directory) -> str:
+    """The mount point of the file system that a directory is on."""
+    directory = _os.path.realpath(directory)
+    while not _os.path.ismount(directory):
+        directory = _os.path.dirname(directory)
+    return directory
+
+
+cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t wanted, str setting) except -1:
+    """As check, of a call that asked for ``wanted`` bytes of the disk. ``setting``: which ones ask for less, as text, or None.
+
+    Raises: DiskFull with all that somebody needs who has to make room.
+    """
+    cdef int64_t total = 0, available = -1
+    cdef bytes encoded
+    cdef const char *name
+    if rc not in (-_errno.ENOSPC, -_errno.EDQUOT):
+        return check(rc, what, path)
+    directory = _os.path.dirname(_os.path.abspath(path))
+    while not _os.path.isdir(directory):
+        directory = _os.path.dirname(directory)
+    encoded = _os.fsencode(directory)
+    name = encoded
+    if door.os.statvfs(door.os, name, &total, &available) < 0:
+        available = -1
+    error = os_error(rc, what, path)
+    free = f"{available} are free" if available >= 0 else "it is not known how many are free"
+    text = f"{error.strerror}: wanted {wanted} bytes, {free} on the file system of {_mount_of(directory)}"
+    if available >= wanted:
+        text += ", perhaps for root only, above a quota, or without inodes (df -i)"
+    if setting is not None:
+        text += f"; ask for less with a smaller {setting}"
+    full = DiskFull(<int> -rc, text, path)
+    full.wanted_bytes = wanted
+    full.free_bytes = available if available >= 0 else None
+    full.setting = setting
+    raise full
 
 
 @cython.final
@@ -396,7 +439,7 @@ cdef class OsDoor:
             gave_gil()
             fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
             ask_for_gil()
-        check(fd, "open", path)
+        check_room(self, fd, "open", path, n, None)
         with nogil:
             gave_gil()
             rc = mq_os_write_all(os, fd, from_, n, 0)
@@ -404,7 +447,7 @@ cdef class OsDoor:
                 rc2 = os.fsync(os, fd)
             os.close(os, fd)
             ask_for_gil()
-        check(rc, "write", path)
+        check_room(self, rc, "write", path, n, None)
         check(rc2, "fsync", path)
 
     def overwrite(self, path, bytes data, int64_t offset=0) -> None:
@@ -433,8 +476,12 @@ cdef class OsDoor:
         """Put ``data`` at ``path`` so that a crash leaves the old or the new file, whole: temp, fsync, rename, fsync of the directory."""
         path = _os.fspath(path)
         temporary = path + ".tmp"
-        self.write_file(temporary, data)
-        self.rename(temporary, path)
+        try:
+            self.write_file(temporary, data)
+            self.rename(temporary, path)
+        except StorageError:
+            self._call(self.os.unlink, temporary)       # a part of it would keep blocks of a full disk
+            raise
         self.fsync_dir(_os.path.dirname(path) or ".")
 
     def sync_latencies_ns(self, path, int rounds=32) -> list:
@@ -506,7 +553,7 @@ cdef class OsDoor:
             self.makedirs(parent, durable)
         rc = self._call(self.os.mkdir, path)
         if rc != -_errno.EEXIST:
-            check(rc, "mkdir", path)
+            check_room(self, rc, "mkdir", path, 4096, None)
         if not durable:
             return
         try:
@@ -637,7 +684,9 @@ cdef class OsDoor:
         cdef int fd = held.fd
         check(fd, "open", path)
         check(self.os.lock_byte(self.os, fd), "lock", path)
-        check(mq_os_write_all(self.os, fd, <const char *> b"lock", 4, 0), "write", path)
+        written = mq_os_write_all(self.os, fd, <const char *> b"lock", 4, 0)
+        if written not in (-_errno.ENOSPC, -_errno.EDQUOT):     # what the file holds does not matter: it is locked
+            check(written, "write", path)
         return held
 
 
@@ -741,7 +790,7 @@ cdef class Overwrite(Errand):
     def finish(self) -> bool:
         """Was it carried out? Raises: StorageError, when it failed."""
         check(self.fd, "open", self.path)
-        check(self.rc, "write", self.path)
+        check_room(self.door, self.rc, "write", self.path, self.count, None)
         check(self.rc_sync, "fsync", self.path)
         return self.tried
 

@@ -10,7 +10,6 @@ from mqfast.store._os cimport ask_for_gil, check, gave_gil, mq_get16, mq_get32, 
 
 from mqfast.errors import InternalError
 
-cdef int64_t GROWTH = 64 << 10          # blocks are asked for in steps: a queue of a few units shall not take megabytes
 BATCH_UNIT_BYTES = 46
 
 
@@ -54,7 +53,7 @@ def write_batch_unit(MappedFile file, int64_t position, int64_t physical_offset,
     """
     cdef uint8_t *p
     inside(file, position, 46)
-    file.grow(position + 46 if position + 46 <= file.allocated else position + GROWTH)
+    file.grow(position + 46)
     p = file.hold() + position
     mq_put64(p + 12, tags_code)
     mq_put64(p + 20, store_timestamp)

@@ -7,17 +7,19 @@ than asked for. A full disk shows here, as DiskFull, before a byte of a message 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
+from mqfast.errors import DiskFull, MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
 from mqfast.store import paths as _paths
 from mqfast.store._commit_log import Bell
 from mqfast.store._mapped_file import MappedFile
 from mqfast.store._os import Mutex, let_puts
 from mqfast.store.service import Service
+from mqfast.store.space import Space
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -42,16 +44,18 @@ class AllocateMappedFileService:
     Thread: ``take`` from the putting thread (one at a time: the roll lock), the rest from the service's own thread.
     """
 
-    def __init__(self, door: OsDoor, log: CommitLog, config: StoreConfig) -> None:
+    def __init__(self, door: OsDoor, log: CommitLog, config: StoreConfig, space: Space | None = None) -> None:
         self._door = door
         self._log = log
         self._config = config
+        self._space = space or Space()
         self._guard = Mutex()
         self._made = Bell()  # rung when a file is ready, or cannot be made
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, MqfastError] = {}
         self._urgent: int | None = None
         self._retry_at = 0.0
+        self._blocks_at = 0.0
         self._closed = False
         self.pool: TransientStorePool | None = None
         self.made = 0
@@ -140,6 +144,9 @@ class AllocateMappedFileService:
         if not self.step():
             current = self._log.current_file
             end = self._ahead(current)[1] if current is not None else 0
+            blocks = self._log.blocks_end()
+            if blocks >= 0:
+                end = min(end, blocks)
             if self._log.written >= end or time.monotonic() < self._retry_at:
                 bell.sleep(0.05)
             else:  # without the GIL until there may be something to do: a look would stop a putter
@@ -150,14 +157,17 @@ class AllocateMappedFileService:
         with self._guard:
             start = None if self._closed else self._next_start()
         let_puts()
+        if 0 <= self._log.blocks_end() <= self._log.written:
+            self._give_blocks()
         if start is None:
+            self._see_room()
             return False
         urgent = start == self._urgent
         try:
             file = self._make(start, urgent)
         except MqfastError as error:
             self.failed += 1
-            self.last_error = error
+            self._note(error)
             self._retry_at = time.monotonic() + _RETRY_S
             with self._guard:
                 if urgent:
@@ -174,10 +184,31 @@ class AllocateMappedFileService:
             raise
         return True
 
+    def _give_blocks(self) -> None:
+        """The present file, which was there at open, may have holes in front of the puts."""
+        if time.monotonic() >= self._blocks_at:
+            try:
+                self._log.give_blocks_ahead()
+            except MqfastError:
+                self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs them asks again, and hears why
+
+    def _note(self, error: MqfastError | None) -> None:
+        self.last_error = error
+        self._space.see("log", error if isinstance(error, DiskFull) else None)
+
+    def _see_room(self) -> None:
+        """No file is wanted: is the disk still too full for one?"""
+        error = self.last_error
+        if isinstance(error, DiskFull) and time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + _RETRY_S
+            with contextlib.suppress(StorageError):  # the directory may be what has no room
+                if self._door.statvfs(self._log.path)[1] >= self._log.file_bytes:
+                    self._note(None)
+
     def _offer(self, file: MappedFile) -> None:
         with self._guard:
             self.made += 1
-            self.last_error = None
+            self._note(None)
             if self._closed:
                 file.destroy()
             else:
@@ -189,7 +220,7 @@ class AllocateMappedFileService:
     def _make(self, start: int, urgent: bool) -> MappedFile:
         self._door.makedirs(self._log.path)
         path = os.path.join(self._log.path, _paths.offset_name(start))
-        file = MappedFile.create(self._door, path, start, self._log.file_bytes)
+        file = MappedFile.create(self._door, path, start, self._log.file_bytes, setting="mapped_file_bytes_commit_log")
         try:
             # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages;
             # and whoever waits for a file should not wait for its pages as well.

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqfast.errors import CorruptFile, OffsetError, StoreClosed
+from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 from mqfast.store._mapped_file import MappedFile
 from mqfast.store._os import Mutex
@@ -27,6 +27,8 @@ __all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places", "pl
 _EVERYTHING: Final = 2**63 - 1
 _STORE_TIMESTAMP: Final = 3
 _BASE_OFFSET: Final = 4
+# Blocks are asked for in steps: a queue of a few units shall not take megabytes.
+_GROWTH: Final = 64 << 10
 
 
 class BatchUnit(NamedTuple):
@@ -100,6 +102,8 @@ class BatchConsumeQueue:
         self.max_physical = -1
         """Start of the last record that has a unit, -1 when there is none (a ConsumeQueue keeps the end)."""
         self.deleted = False
+        self.waits = False
+        """Do its units wait for space on the disk? Kept by the dispatcher."""
         self._doomed: list[MappedFile] | None = None
         self.was_cut = False
         """Was anything behind its end cleared since this was last set?"""
@@ -312,9 +316,8 @@ class BatchConsumeQueue:
                 f"unit of physical offset {physical_offset}: expected size > 0, base offset 0 to 2^62 - 1, batch size"
                 f" 1 to 32767, found {size}, {base_offset}, {batch_size}"
             )
+        self.make_room(base_offset)
         number = self._end
-        if not self._files or number - self._number(self._files[-1]) == self._per_file:
-            self._append_file()
         file = self._files[-1]
         position = (number - self._number(file)) * BATCH_UNIT_BYTES
         write_batch_unit(file, position, physical_offset, size, tags_code, store_timestamp, base_offset, batch_size)
@@ -323,12 +326,26 @@ class BatchConsumeQueue:
         if self._min_offset < 0:
             self._min_offset = base_offset
 
+    def make_room(self, queue_offset: int) -> None:
+        """Get blocks for the next unit, which no queue offset changes. Raises: DiskFull, StorageError."""
+        if not self._files or self._end - self._number(self._files[-1]) == self._per_file:
+            self._append_file()
+        file = self._files[-1]
+        position = (self._end - self._number(file)) * BATCH_UNIT_BYTES
+        end = position + BATCH_UNIT_BYTES
+        if end > file.allocated:
+            try:
+                file.grow(position + _GROWTH)
+            except DiskFull:
+                file.grow(end)
+
     def _append_file(self) -> None:
         start = self._files[-1].start_offset + self.file_bytes if self._files else 0
         self.door.makedirs(self.path)
         path = os.path.join(self.path, _paths.offset_name(start))
-        # Sparse: write_batch_unit asks for blocks as they are needed.
-        file = MappedFile.create(self.door, path, start, self.file_bytes, False)
+        # Sparse: make_room asks for blocks as they are needed.
+        setting = "mapped_file_bytes_batch_consume_queue"
+        file = MappedFile.create(self.door, path, start, self.file_bytes, False, setting=setting)
         try:
             with self._lock:
                 self._files = [*self._files, file]

@@ -114,8 +114,7 @@ class StoreCheckpoint:
             if self._whole:
                 self._door.overwrite(self._path, data, 0)
             else:
-                self._door.write_file(self._path, data.ljust(_FILE_BYTES, b"\0"))
-                self._door.fsync_dir(self._path.rpartition("/")[0] or ".")
+                self._door.replace_file(self._path, data.ljust(_FILE_BYTES, b"\0"))
                 self._whole = True
             self._written = data
             return True

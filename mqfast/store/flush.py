@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from errno import EIO
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import FlushError, MqfastError, StorageError, StoreClosed
+from mqfast.errors import DiskFull, FlushError, MqfastError, StorageError, StoreClosed
 from mqfast.store._mapped_file import mapping_count
 from mqfast.store._os import Mutex, let_puts
 from mqfast.store.service import Service
+from mqfast.store.space import Space
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -50,8 +51,10 @@ class FlushService:
         index: IndexService | None,
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
+        space: Space | None = None,
     ) -> None:
         self._log = log
+        self._space = space or Space()
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
@@ -135,8 +138,17 @@ class FlushService:
         with self._latching():
             self._queues.flush(by_clock)
         self._see_synced(covered)
-        self._checkpoint.flush()
+        self._flush_checkpoint()
         self.keep_few_mapped()
+
+    def _flush_checkpoint(self) -> None:
+        """Nothing needs what it says but the speed of a recovery: on a full disk it waits for the next flush."""
+        try:
+            self._checkpoint.flush()
+        except DiskFull as error:
+            self._space.see("checkpoint", error)
+        else:
+            self._space.see("checkpoint", None)
 
     @contextlib.contextmanager
     def _latching(self) -> Iterator[None]:
@@ -177,7 +189,12 @@ class FlushService:
             if synced:
                 self._see_synced(self._syncs_cover)
         if writes is not None:
-            self._checkpoint.finish_flush(writes)
+            try:
+                self._checkpoint.finish_flush(writes)
+            except DiskFull as error:
+                self._space.see("checkpoint", error)
+            else:
+                self._space.see("checkpoint", None)
         return synced
 
     def keep_few_mapped(self) -> None:

@@ -8,6 +8,7 @@ in FORMAT.md beside this file.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from mqfast.errors import CorruptFile, FlushError, StoreClosed, UsageError
+from mqfast.errors import CorruptFile, DiskFull, FlushError, StoreClosed, UsageError
 from mqfast.store._index_file import IndexFile, infer_sizes, key_hash, search
 from mqfast.store._os import Mutex, OsDoor
 
@@ -241,19 +242,16 @@ class IndexService:
     def current(self) -> IndexFile | None:
         """The file that takes the next entry; None when there is none or it is full: then roll().
 
-        Raises: DiskFull, StorageError when a file of another program has holes that cannot be filled; StoreClosed.
+        Raises: StoreClosed.
         """
         files = self.files
         if not files:
             self.check_open()
             return None
-        if files[-1].is_full:
-            return None
-        files[-1].reserve()
-        return files[-1]
+        return None if files[-1].is_full else files[-1]
 
     def roll(self, log_bytes: int = 0) -> IndexFile:
-        """Make the next file when the current one is full or missing, and return the current one.
+        """Make the next file when the current one is full or missing; return the current one, with blocks for an entry.
 
         A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat
         after a failure: what was made is not made again.
@@ -261,11 +259,13 @@ class IndexService:
         Args: log_bytes: how much of the log waits to be indexed. Much of it (a recovery) will touch most pages of the
         slots, in no order; the kernel makes them in one go for a third of what it takes page by page.
 
-        Raises: DiskFull, StorageError (no file was made); FlushError (the file was made, the checkpoint was not moved).
+        Raises: DiskFull, StorageError (no file was made, or it got no blocks); FlushError (the file was made, the
+        checkpoint was not moved).
         """
         with self._lock:
             current = self.current()
             if current is not None:
+                current.reserve()
                 return current
             full = self.files[-1] if self.files else None
             self._door.makedirs(self._directory)
@@ -289,7 +289,8 @@ class IndexService:
             file.populate_slots()
         if full is not None and self._flush(full) and full.end_timestamp > 0:
             self._checkpoint.index_msg_timestamp = full.end_timestamp
-            self._checkpoint.flush()
+            with contextlib.suppress(DiskFull):  # the flush of the queues tries again
+                self._checkpoint.flush()
         return file
 
     def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> int:

@@ -54,8 +54,7 @@ def write_lease(door: OsDoor, root: str, min_physical_offset: int, ttl_ms: int) 
             door.unlink(path, missing_ok=True)
     path = os.path.join(root, _DIRECTORY, uuid.uuid4().hex)
     data = fastjson.dumps({"expiresMs": now_ms + ttl_ms, "minPhysicalOffset": min_physical_offset})
-    door.write_file(path + _TEMPORARY, data)  # half a lease would hold nothing
-    door.rename(path + _TEMPORARY, path)
+    door.replace_file(path, data)  # half a lease would hold nothing
     return path
 
 

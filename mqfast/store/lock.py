@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final
 from weakref import WeakValueDictionary
 
-from mqfast.errors import StoreLocked
+from mqfast.errors import DiskFull, StoreLocked
 from mqfast.store._os import Mutex
 from mqfast.store.lock_holder import find_holder
 from mqfast.store.paths import ByteLockHandle, DirectoryHandle, Door
@@ -164,8 +164,15 @@ def abort_exists(door: Door, path: str) -> bool:
 
 
 def create_abort(door: Door, path: str, pid: int) -> None:
-    """Note that a writer is at work: the file holds its decimal process id, and is durable on return."""
-    door.write_file(path, str(pid).encode("ascii"))
+    """Note that a writer is at work: the file holds its decimal process id, and is durable on return.
+
+    Raises: DiskFull where not even the name has room; the content, which nobody needs, may be missing.
+    """
+    try:
+        door.write_file(path, str(pid).encode("ascii"))
+    except DiskFull:
+        if not door.exists(path):
+            raise
     door.fsync_dir(_parent(path))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import logging
 import os
 import time
@@ -23,6 +24,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import (
     ConfigError,
     CorruptFile,
+    DiskFull,
     OffsetError,
     StoreClosed,
     StoreForked,
@@ -55,6 +57,7 @@ from mqfast.store.reput import PrefaultService, ReputMessageService
 from mqfast.store.results import BoundaryType, StoreState
 from mqfast.store.retention import RetentionService
 from mqfast.store.service import Service
+from mqfast.store.space import Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +82,7 @@ _FAILED: Final = 2
 _FORKED: Final = 4
 _SLAVE: Final = 16
 _MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
+_WAITING: Final = 64
 # The closed ones too: a thread that is about to leave a close has its lock when another one forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
@@ -108,6 +112,8 @@ class MessageStore(PutPath):
         self._close_lock = Mutex()
         self._is_closed = False
         self._warned: list[str] = []
+        self._space = Space()
+        self._unready: list[Callable[[], None]] = []
         self._opened_in = os.getpid()
         self._started = time.perf_counter()
         self.door.makedirs(path)
@@ -174,16 +180,22 @@ class MessageStore(PutPath):
         )
         self._query_settings = index, config.default_query_max_num, config.max_msgs_num_batch
         dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
+        dispatcher.space = self._space
         if not clean or log.files:
-            _lock.create_abort(door, self.paths.abort, os.getpid())
+            self._now_or_later(self._say_at_work)
         self.recovery: RecoveryReport = recover(
             log, self._queues, index, dispatcher, checkpoint, config, clean=clean, progress=progress
         )
-        if config.broker_role != "SLAVE":  # a slave's offsets come from its master, ahead of the log
-            self.consumer_offsets.cut(self._end_of_stored)
         if clean and not log.files:
-            _lock.create_abort(door, self.paths.abort, os.getpid())
-        self._allocate = AllocateMappedFileService(door, log, config)
+            self._now_or_later(self._say_at_work)
+        if dispatcher.hold_back(log.written):
+            self._now_or_later(self._settle_queues)
+        else:
+            self._cut_offsets()
+        if self._unready:
+            log.get_ready = self._get_ready
+            log.set_flag(_WAITING)
+        self._allocate = AllocateMappedFileService(door, log, config, self._space)
         log.allocator = self._allocate
         self._pool: Any = None
         if config.transient_store_pool_enable:
@@ -194,7 +206,7 @@ class MessageStore(PutPath):
             )
             self._allocate.pool = self._pool
             log.enable_pool(self._pool)
-        self._flush = FlushService(log, self._queues, index, checkpoint, config)
+        self._flush = FlushService(log, self._queues, index, checkpoint, config, self._space)
         self._commit = CommitService(log, config) if self._pool is not None else None
         self._reput = ReputMessageService(log, dispatcher)
         self._prefault = PrefaultService(log) if config.prefault_window_bytes else None
@@ -202,6 +214,47 @@ class MessageStore(PutPath):
         self._metadata = Service("metadata", self._persist_turn, log=log)
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
         _log.info("%s: retention: %s", path, self._retention.policy())
+
+    # --- what an open does before anything can be put: on a full disk the next put or the dispatch thread tries again ---
+
+    def _now_or_later(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except DiskFull as error:
+            self._space.see("puts", error)
+            self._unready.append(step)
+
+    def _get_ready(self) -> None:
+        """Do what is left. Raises: DiskFull, StorageError."""
+        with self._dispatcher.locked():
+            while self._unready:
+                try:
+                    self._unready[-1]()
+                except DiskFull as error:
+                    self._space.see("puts", error)
+                    raise
+                self._unready.pop()
+            self.log.set_flag(_WAITING, False)
+            self._space.see("puts", None)
+
+    def _say_at_work(self) -> None:
+        _lock.create_abort(self.door, self.paths.abort, os.getpid())
+
+    def _settle_queues(self) -> None:
+        """Until each queue has all its units, its end does not say which queue offset comes next."""
+        self._dispatcher.step(-1, True)
+        self._want_all_units()
+        self._queues.settle(self._dispatcher.log.min_offset)
+        self._cut_offsets()
+
+    def _want_all_units(self) -> None:
+        """Raises: DiskFull while units of queues wait."""
+        if self._dispatcher.units_wait and self._queues.full is not None:
+            raise copy.copy(self._queues.full)
+
+    def _cut_offsets(self) -> None:
+        if self.config.broker_role != "SLAVE":  # a slave's offsets come from its master, ahead of the log
+            self.consumer_offsets.cut(self._end_of_stored)
 
     def _start(self) -> None:
         services = self._services()
@@ -222,9 +275,18 @@ class MessageStore(PutPath):
         if self._is_closed:
             return  # close stores what is left
         if not self.log.error_number:
-            self.consumer_offsets.persist(before=self.log.flush)
+            self._unless_full("consumerOffset.json", lambda: self.consumer_offsets.persist(before=self.log.flush))
         let_puts()
-        self._persist_topics()
+        self._unless_full("topics.json", self._persist_topics)
+
+    def _unless_full(self, name: str, persist: Callable[[], object]) -> None:
+        """Persist a table. On a full disk that waits, and what was on the disk before is still whole."""
+        try:
+            persist()
+        except DiskFull as error:
+            self._space.see(name, error)
+        else:
+            self._space.see(name, None)
 
     def persist_offsets(self) -> None:
         """Make the offsets of the consumer groups durable, after the messages that they pass.
@@ -445,7 +507,8 @@ class MessageStore(PutPath):
         with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
             self._check_open()
             with self._dispatcher.locked(), self._queues.locked():
-                self._dispatcher.step_if_needed()
+                self._dispatcher.step(-1, True)
+                self._want_all_units()  # else they would be walked again, and bring the topic back
                 leaving = self._queues.of_topic(topic)
                 try:
                     self.mark_deleted(leaving)
@@ -467,15 +530,15 @@ class MessageStore(PutPath):
 
     @property
     def state(self) -> StoreState:
-        """OPEN; FULL: no room for the next log file, or above the watermark (ends by itself); FAILED: latched;
-        CLOSED.
+        """OPEN; FULL: something waits for space on the disk (``stats()["waits_for_space"]``), or the disk is above its
+        watermark (both end by themselves); FAILED: latched; CLOSED.
         """
         flags = self.log.flags
         if self._is_closed or flags & (_CLOSED | _FORKED):
             return StoreState.CLOSED
         if flags & _FAILED:
             return StoreState.FAILED
-        if self._retention.refusing or self._allocate.last_error is not None:
+        if self._retention.refusing or self._allocate.last_error is not None or self._space.waits:
             return StoreState.FULL
         return StoreState.OPEN
 
@@ -522,6 +585,7 @@ class MessageStore(PutPath):
             "synced_bytes": log.synced_bytes,
             "put_lock_held_ms": log.lock_held_ms,
             "page_cache_busy": log.lock_held_ms > self.config.os_page_cache_busy_timeout_ms,
+            "waits_for_space": self._space.texts(),
             "allocation_error": str(self._allocate.last_error) if self._allocate.last_error else None,
             "dispatch_error": str(self._dispatcher.error) if self._dispatcher.error else None,
             "retention": self._retention.policy(),
@@ -603,6 +667,7 @@ class MessageStore(PutPath):
             steps.append(self._prefault.close)
         if self._commit is not None:
             steps.append(self._commit.close)
+        steps.append(self._allocate.close)  # spare files first: what comes may need their space
         if log.error_number:
             steps += [self._reput.service.stop, self._flush.close]
         elif log.sync_flush:
@@ -610,9 +675,8 @@ class MessageStore(PutPath):
         else:
             steps += [self._reput.close, self._flush.close]
         steps += [
-            self._allocate.close,
-            self._persist_topics,
-            self._persist_last_offsets,
+            lambda: self._if_there_is_space("topics.json", self._persist_topics),
+            lambda: self._if_there_is_space("consumerOffset.json", self._persist_last_offsets),
             self._say_closed_in_order,
             self._let_go,
             self._forget,
@@ -620,13 +684,20 @@ class MessageStore(PutPath):
         steps.reverse()
         return steps
 
+    def _if_there_is_space(self, name: str, persist: Callable[[], object]) -> None:
+        try:
+            persist()
+        except DiskFull as error:
+            self._warn(f"{name} could not be written at close, and is as it was before: {error}")
+
     def _refuse_puts(self) -> None:
         self.log.set_flag(_CLOSED)
 
     def _say_closed_in_order(self) -> None:
         log = self.log
         if self._close_failure is None and not log.error_number and log.dispatched >= log.written:
-            self._checkpoint.flush()
+            with contextlib.suppress(DiskFull):  # an older one claims less, which is always right
+                self._checkpoint.flush()
             _lock.remove_abort(self.door, self.paths.abort)
 
     def _let_go(self) -> None:

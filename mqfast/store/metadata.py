@@ -8,11 +8,12 @@ Format: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self
 
-from mqfast.errors import CorruptFile, InternalError, StoreNotFound
+from mqfast.errors import CorruptFile, DiskFull, InternalError, StorageError, StoreNotFound
 from mqfast.store import fastjson
 from mqfast.store._os import Mutex, let_puts
 from mqfast.store.paths import Door
@@ -133,7 +134,7 @@ class ConfigFile:
             directory = self.path.rpartition("/")[0] or "."
             self._door.makedirs(directory)
             temporary = self.path + ".tmp"
-            self._door.write_file(temporary, data)
+            self._write(temporary, data)
             if self._door.exists(self.path):
                 # A bad file must not take the place of a good backup.
                 self._door.rename(self.path, self.path + (".bak" if self._main_is_good else ".damaged"))
@@ -148,6 +149,22 @@ class ConfigFile:
             self._parse(data, self.path)
         except CorruptFile as error:
             raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
+
+    def _write(self, temporary: str, data: bytes) -> None:
+        """Write the new file. On a full disk the backup gives its blocks: the present file replaces it anyway."""
+        backup = self.path + ".bak"
+        try:
+            try:
+                self._door.write_file(temporary, data)
+            except DiskFull:
+                if not self._main_is_good or not self._door.exists(self.path) or not self._door.exists(backup):
+                    raise
+                self._door.unlink(backup)
+                self._door.write_file(temporary, data)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._door.unlink(temporary, missing_ok=True)  # a part of it would keep blocks of a full disk
+            raise
 
 
 def new_data_version(now_ms: int) -> dict[str, int]:

@@ -207,13 +207,14 @@ class ConsumerOffsets:
 
         Args: end_of: the offset behind the last message of (topic, queue id); 0 for an unknown queue.
         """
-        for key, queues in self._table.items():
-            topic, _, group = key.partition(_SEPARATOR)
-            for queue_id, offset in queues.items():
-                queues[queue_id] = self._cut_one(group, topic, queue_id, offset, end_of)
-        for key, offset in self._light.items():
-            topic, _, group = key.partition(_SEPARATOR)
-            self._light[key] = self._cut_one(group, topic, 0, offset, end_of)
+        with self._lock:
+            for key, queues in self._table.items():
+                topic, _, group = key.partition(_SEPARATOR)
+                for queue_id, offset in queues.items():
+                    queues[queue_id] = self._cut_one(group, topic, queue_id, offset, end_of)
+            for key, offset in self._light.items():
+                topic, _, group = key.partition(_SEPARATOR)
+                self._light[key] = self._cut_one(group, topic, 0, offset, end_of)
 
     def _cut_one(self, group: str, topic: str, queue_id: int, offset: int, end_of: Callable[[str, int], int]) -> int:
         end = end_of(topic, queue_id)

@@ -7,13 +7,14 @@ ConsumeQueue; topics with ``queue.type=BatchCQ`` have 46-byte units and are put 
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import CorruptFile, MessageIllegal, MqfastError, OffsetError
+from mqfast.errors import CorruptFile, DiskFull, MessageIllegal, MqfastError, OffsetError, StoreClosed
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable, look_ahead
@@ -24,7 +25,7 @@ from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_plac
 from mqfast.store.results import BoundaryType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import CommitLog
@@ -44,6 +45,8 @@ _FILLER_SIZE: Final = 0x7FFFFFFF
 _MAX_QUEUE_OFFSET: Final = 2**62 // 20
 # From so many queues on a second thread helps to read them when a store is opened: some 10 us of system calls each.
 _MANY_QUEUES: Final = 512
+# So many of the queues that wait for space ask for it at a time: each that gets none waits for the journal.
+_TRIES: Final = 4
 
 
 def _look_ahead(queues: list[ConsumeQueue]) -> None:
@@ -94,6 +97,11 @@ class QueueStore:
         self.left_page = False  # did the last flush leave one to the next?
         self._leaves_page = False  # the same of the one that is prepared
         self.many = 64  # from so many queues on one sync of everything is less work than one a queue
+        self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
+        self.full: DiskFull | None = None
+        """What a queue last waited for."""
+        self.held_back = 0
+        """Units that were not put by hand because their queue waits."""
         # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
         self.only_known_topics = False
         self.warnings: list[str] = []
@@ -213,8 +221,51 @@ class QueueStore:
                 self.head(topic, message.queue_id)
                 return False
             queue = self._batch_queue(topic, message.queue_id)
-        queue.put(message.physical_offset, message.size, tags_code, message.store_timestamp, base, count)
+        units = message.physical_offset, message.size, tags_code, message.store_timestamp, base, count
+        self._put_or_wait(queue, base, lambda: queue.put(*units))
         return True
+
+    # --- a full disk: a queue without room gets no unit until it has some, then all of them, in order ---
+
+    def wait(self, queue: AnyQueue, place: int, error: DiskFull) -> None:
+        """The unit for this queue offset has no room: the queue takes none until ``is_room_again``."""
+        queue.waits = True
+        self._waiting[queue] = place
+        self.full = copy.copy(error)  # without its traceback, which would keep files open
+
+    def is_room_again(self) -> bool:
+        """Has the disk room for a queue that waits? Then none waits any more, and the dispatcher walks the log again.
+
+        Raises: StorageError.
+        """
+        found = not self._waiting
+        for queue in list(islice(self._waiting, _TRIES)):
+            place = self._waiting.pop(queue)
+            queue.waits = False
+            try:
+                queue.make_room(place)
+                found = True
+            except DiskFull as error:
+                self.wait(queue, place, error)  # behind the others
+            except StoreClosed:
+                found = True  # it went with its topic
+        if found:
+            self.wait_no_more()
+        return found
+
+    def wait_no_more(self) -> None:
+        """No queue waits for space."""
+        for queue in self._waiting:
+            queue.waits = False
+        self._waiting.clear()
+
+    def _put_or_wait(self, queue: AnyQueue, place: int, put: Callable[[], None]) -> None:
+        if not queue.waits:
+            try:
+                return put()
+            except DiskFull as error:
+                self.wait(queue, place, error)
+        self.held_back += 1
 
     def _is_deleted(self, topic: str) -> bool:
         """Does topics.json know other topics and not this one? Light queues and system topics are never listed."""
@@ -238,16 +289,19 @@ class QueueStore:
             queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
             queue = self.head(name, queue_id)
             known = text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= _MAX_QUEUE_OFFSET
-            queue.put(message.physical_offset, message.size, tags_code, int(text) if known else queue.max_offset)
+            self._put_unit(queue, message, tags_code, int(text) if known else queue.max_offset)
 
     def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
         """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
         before = self.skipped
         if not self.put_special(message, tags_code):
-            self.head(message.topic, message.queue_id).put(
-                message.physical_offset, message.size, tags_code, message.record_queue_offset
-            )
+            queue = self.head(message.topic, message.queue_id)
+            self._put_unit(queue, message, tags_code, message.record_queue_offset)
         return self.skipped == before
+
+    def _put_unit(self, queue: ConsumeQueue, message: StoredMessage, tags_code: int, place: int) -> None:
+        unit = message.physical_offset, message.size, tags_code, place
+        self._put_or_wait(queue, place, lambda: queue.put(*unit))
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)

@@ -6,8 +6,10 @@ it itself. The loop sleeps without the GIL; the walk is in _dispatch.pyx.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
+from mqfast.errors import DiskFull
 from mqfast.store.service import Service
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["PrefaultService", "ReputMessageService"]
 
 _NAP_S: Final = 10.0
+_RETRY_S: Final = 0.25  # while something waits for space on the disk
+_WAITING: Final = 64  # LogFlag: see CommitLog.get_ready
 
 
 class ReputMessageService:
@@ -28,13 +32,18 @@ class ReputMessageService:
         self.service = Service("reput", self._turn, log=log)
 
     def _turn(self, bell: Bell) -> None:
-        if self._log.nap(bell, _NAP_S, True):
+        log = self._log
+        waits = self._dispatcher.waits or log.flags & _WAITING
+        if log.nap(bell, _RETRY_S if waits else _NAP_S, True) or self._dispatcher.waits:
             self._dispatcher.step()
+        if log.flags & _WAITING:
+            with contextlib.suppress(DiskFull):
+                log.get_ready()
 
     def close(self) -> None:
-        """Stop, then dispatch what is left."""
+        """Stop, then dispatch what is left; what has no room on the disk is left to the next open."""
         self.service.stop()
-        self._dispatcher.step()
+        self._dispatcher.step(-1, True)
 
 
 class PrefaultService:

@@ -154,7 +154,7 @@ def queue(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
         "look": outcome(lambda: store.look(0).topic),
         "flush": outcome(store.flush),
     }
-    report["dispatch error"] = store.stats()["dispatch_error"]
+    report |= {"state": str(store.state), "waits": store.stats()["waits_for_space"]}
     free(mount)
     report["on after"] = seconds_until(lambda: _want(bodies(store), 20))
     report["grown"] = [bodies_of["Grow"], store.max_offset("Grow", 0)]
@@ -175,6 +175,8 @@ def index(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     fill(mount)
     report: dict[str, Any] = {"put": until_refused(lambda: store.put("T", BODY, keys="k"), 20)}
     report["query"] = outcome(lambda: len(store.query("T", "k")))
+    report |= {"get": outcome(lambda: bodies(store)), "state": str(store.state)}
+    report["waits"] = store.stats()["waits_for_space"]
     report["left behind"] = [path.name for path in (mount / "store" / "index").glob("*")]
     free(mount)
     report["on after"] = seconds_until(lambda: _want(len(store.query("T", "k")), 20))
@@ -200,7 +202,8 @@ def config(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
         store.consumer_offsets.commit(name, "T", 0, 7)
     report: dict[str, Any] = {"sync": outcome(consumer.sync), "kept": path.read_bytes() == before}
     report["put"] = outcome(lambda: store.put("T", BODY))
-    report["state"] = str(store.state)
+    seconds_until(lambda: _want(sum("consumerOffset" in text for text in store.stats()["waits_for_space"]), 1))
+    report |= {"state": str(store.state), "waits": store.stats()["waits_for_space"]}
     free(mount)
     report["on after"] = seconds_until(lambda: _want(path.read_text().count("T@group0"), 200))
     report["valid"] = ConsumerOffsets.load(store.door, str(path)).get(groups[-1], "T", 0) == 7

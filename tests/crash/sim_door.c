@@ -9,7 +9,7 @@
  * write them unless they changed again. An image of a crash takes or leaves whatever is live and not durable: pages are kept, dropped or
  * torn at 512 bytes, lengths old or new, names by a prefix or a random subset of the changes of each directory.
  *
- * Faults: the n-th call of one kind fails once or for ever. One lock orders all calls.
+ * Faults: the n-th call of one kind fails once or for ever. A full disk: from the n-th call on that asks for space none gets any. One lock orders all calls.
  */
 #define _GNU_SOURCE
 #include "os_door.h"
@@ -126,6 +126,7 @@ typedef struct {
     int32_t fault_kind, fault_errno, fault_for_ever;
     int64_t fault_at, fault_hits, resyncs;
     int32_t sync_failed;
+    int64_t full_at, full_seen; /* 0: the disk has space */
 } sim;
 
 static uint64_t mix(uint64_t *state) {
@@ -436,10 +437,14 @@ static int leave(sim *s, int rc) {
     int fault = enter(s, kind);                                                                                        \
     if (fault < 0) return leave(s, fault)
 
+/* A call that asks for space: has the disk none? */
+static int is_full(sim *s) { return s->full_at != 0 && ++s->full_seen >= s->full_at; }
+
 static int sim_open(mq_os *os, const char *path, int flags) {
     ENTER(K_OPEN);
     struct stat st;
     int there = stat(path, &st) == 0;
+    if (!there && flags & MQ_OPEN_CREATE && is_full(s)) return leave(s, -ENOSPC);
     int fd = s->real->open(s->real, path, flags);
     if (fd < 0) return leave(s, fd);
     if (fd >= MOST_FDS) abort();
@@ -464,6 +469,9 @@ static int sim_close(mq_os *os, int fd) {
 
 static int sim_fallocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
     ENTER(K_FALLOCATE);
+    struct stat st; /* what has blocks needs none */
+    int has = fstat(fd, &st) == 0 && (int64_t)st.st_blocks * 512 >= offset + bytes;
+    if (!has && is_full(s)) return leave(s, -ENOSPC);
     return leave(s, s->real->fallocate(s->real, fd, offset, bytes));
 }
 
@@ -589,6 +597,8 @@ static int64_t sim_pwrite(mq_os *os, int fd, const void *from, int64_t bytes, in
     sim *s = os->state;
     int fault = enter(s, K_PWRITE);
     if (fault == SHORT_COUNT && bytes > 1) bytes /= 2;
+    struct stat st; /* in place there are blocks */
+    if (fault >= 0 && fstat(fd, &st) == 0 && offset + bytes > (int64_t)st.st_size && is_full(s)) fault = -ENOSPC;
     int64_t rc = fault < 0 ? fault : s->real->pwrite(s->real, fd, from, bytes, offset);
     for (int64_t p = offset / PAGE; rc > 0 && s->fds[fd] != NULL && p * PAGE < offset + rc; p++)
         if (p < s->fds[fd]->capacity / PAGE) s->fds[fd]->lost_map[p] = 0; /* written again, be it with the same bytes */
@@ -616,6 +626,7 @@ static int sim_unlink(mq_os *os, const char *path) {
 
 static int sim_mkdir(mq_os *os, const char *path) {
     ENTER(K_MKDIR);
+    if (is_full(s)) return leave(s, -ENOSPC);
     const char *name;
     node *dir = split(s, path, &name);
     int rc = s->real->mkdir(s->real, path);
@@ -818,6 +829,15 @@ void sim_fault(sim *s, int kind, int64_t n, int error, int for_ever) {
     s->fault_hits = 0;
     pthread_mutex_unlock(&s->lock);
 }
+
+void sim_full(sim *s, int64_t n) {
+    pthread_mutex_lock(&s->lock);
+    s->full_at = n;
+    s->full_seen = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+int64_t sim_asked_for_space(const sim *s) { return s->full_seen; }
 
 int64_t sim_fault_hits(const sim *s) { return s->fault_hits; }
 /* Syncs of pages that an earlier sync had failed on, and that did not change since. */

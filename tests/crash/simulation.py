@@ -102,6 +102,8 @@ def library() -> ctypes.CDLL:
         "sim_clock": (None, [p, i64, i64]),
         "sim_fault": (None, [p, i, i64, i, i]),
         "sim_fault_hits": (i64, [p]),
+        "sim_full": (None, [p, i64]),
+        "sim_asked_for_space": (i64, [p]),
         "sim_resyncs": (i64, [p]),
         "sim_open_maps": (i, [p]),
         "sim_open_fds": (i, [p]),
@@ -162,9 +164,19 @@ class Sim:
         """Let the n-th call of this kind from now on fail."""
         self._lib.sim_fault(self._sim, KINDS[kind], n, error, int(for_ever))
 
+    def fill(self, n: int = 1) -> None:
+        """From the n-th call on that asks for space (blocks, a new name, a longer file) the disk is full."""
+        self._lib.sim_full(self._sim, n)
+
+    @property
+    def asked_for_space(self) -> int:
+        """Such calls since ``fill``."""
+        return int(self._lib.sim_asked_for_space(self._sim))
+
     def heal(self) -> None:
-        """No faults any more."""
+        """No faults any more, and space."""
         self._lib.sim_fault(self._sim, -1, 0, 0, 0)
+        self._lib.sim_full(self._sim, 0)
 
     @property
     def calls(self) -> int:

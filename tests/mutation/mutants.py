@@ -492,16 +492,16 @@ MUTANTS: Final = (
     Mutant(
         "recovered-bytes-not-synced",
         _LOG,
-        "                        rc = os.msync(os, file.base + at, n - at)",
-        "                        rc = 0",
+        "                    rc = os.msync(os, file.base + at, n - at)",
+        "                    rc = 0",
         "what a killed writer left in the page cache counts as durable after the open",
         ("test_flush_covers_what_the_killed_writer_left_in_the_page_cache",),
     ),
     Mutant(
         "recovered-pages-not-dirtied",
         _LOG,
-        "                    rc = populate(os, file.base + at, n - at)",
-        "                    rc = 0",
+        "                rc = populate(os, file.base + at, end - at)",
+        "                rc = 0",
         "the kernel takes pages of a failed sync for clean and would not write them",
         ("test_pages_of_a_failed_flush_are_written_by_the_next_open",),
     ),
@@ -809,8 +809,8 @@ MUTANTS: Final = (
     Mutant(
         "index-one-entry-too-many",
         _INDEX,
-        "    if number >= s.capacity:\n        return 0\n",
-        "    if number > s.capacity:\n        return 0\n",
+        "    if number >= s.room:\n        return 0\n",
+        "    if number > s.room:\n        return 0\n",
         "the entry behind the last one is not in the file",
         ("test_file_equals_the_model",),
     ),
@@ -924,8 +924,8 @@ MUTANTS: Final = (
     Mutant(
         "pool-waits-for-the-commit",
         _LOG,
-        "mq_load64(&s.dispatched) < limit or (mq_load32(&s.unplaced) != 0 and not sync)",
-        "mq_load64(&s.dispatched) < limit",
+        "mq_load64(&s.walked) < limit) or (mq_load32(&s.unplaced) != 0 and not sync)",
+        "mq_load64(&s.walked) < limit)",
         "puts would leave their units to the dispatcher for a whole commit interval",
         ("test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit",),
     ),
@@ -948,8 +948,8 @@ MUTANTS: Final = (
     Mutant(
         "unplaced-beyond-the-flush",
         _DISPATCH,
-        "            unplaced = follow and not log.hide_unflushed and mq_load32(",
-        "            unplaced = follow and mq_load32(",
+        "        unplaced = follow and not log.hide_unflushed and mq_load32(",
+        "        unplaced = follow and mq_load32(",
         "with sync flush readers may not see what is not durable",
         ("test_with_sync_flush_a_put_without_room_does_not_bring_the_dispatcher_beyond_the_flush",),
     ),
@@ -964,8 +964,8 @@ MUTANTS: Final = (
     Mutant(
         "failed-log-keeps-the-dispatcher-awake",
         _DISPATCH,
-        "            if unplaced and w.records and not w.keyed",
-        "            if unplaced and not w.keyed",
+        "        if unplaced and w.records and not w.keyed",
+        "        if unplaced and not w.keyed",
         "a processor would be busy for nothing until the store is closed",
         ("test_a_log_that_failed_does_not_keep_the_dispatcher_awake",),
     ),
@@ -1140,17 +1140,17 @@ MUTANTS: Final = (
     Mutant(
         "prepared-gets-a-unit",
         _DISPATCH,
-        "            if w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != "
-        "TRANSACTION_ROLLBACK:",
-        "            if w.key_done == 0 and transaction != TRANSACTION_ROLLBACK:",
+        "            if (w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != "
+        "TRANSACTION_ROLLBACK\n",
+        "            if (w.key_done == 0 and transaction != TRANSACTION_ROLLBACK\n",
         "a prepared message is not to be consumed",
         ("test_trap_09_prepared_and_rollback_records_have_no_queue_offset",),
     ),
     Mutant(
         "indexed-again-at-reopen",
         _DISPATCH,
-        "                if (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:",
-        "                if r.physical_offset >= x.end_offset or w.key_done:",
+        "                elif (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:",
+        "                elif r.physical_offset >= x.end_offset or w.key_done:",
         "a reopen must change nothing",
         ("test_the_index_stays_as_it_is",),
     ),
@@ -1393,6 +1393,39 @@ MUTANTS: Final = (
         "with messageIndexSafe the index must be on the disk too",
         ("test_minimum_rules",),
     ),
+    # --- a full disk
+    Mutant(
+        "waiting-keys-forgotten-at-close",
+        _DISPATCH,
+        "    if w.published != NULL and w.shown < w.at and w.waits_units < 0 and w.waits_keys < 0:",
+        "    if w.published != NULL and w.shown < w.at:",
+        "the store would count as dispatched, and nobody would put the keys that wait",
+        ("test_keys_that_waited_are_not_forgotten_by_close_or_kill",),
+    ),
+    Mutant(
+        "waiting-queues-settled",
+        _STORE,
+        "        if dispatcher.hold_back(log.written):\n",
+        "        if dispatcher.hold_back(log.written) and False:\n",
+        "a put would get a queue offset that a waiting message has",
+        ("test_after_an_open_puts_wait_until_every_queue_has_its_units",),
+    ),
+    Mutant(
+        "keys-of-a-record-twice",
+        _DISPATCH,
+        "        w.key_had = w.key_done\n    _note_wait",
+        "        w.key_had = 0\n    _note_wait",
+        "an entry for each try",
+        ("test_each_key_of_a_record_is_put_once_when_the_index_fills_up_inside_the_record",),
+    ),
+    Mutant(
+        "log-file-with-holes",
+        _LOG,
+        "        mq_store64(&s.file_bytes, max(<int64_t> 1, file.allocated))",
+        "        mq_store64(&s.file_bytes, file.file_bytes)",
+        "a put into a hole of a full disk loses a page, and latches the store",
+        ("test_a_log_file_with_holes_gets_its_blocks_ahead_of_the_puts",),
+    ),
     # --- metadata
     Mutant(
         "written-in-place",
@@ -1521,8 +1554,8 @@ MUTANTS: Final = (
     Mutant(
         "abort-not-written",
         _STORE,
-        "        if clean and not log.files:\n            _lock.create_abort(",
-        "        if False:\n            _lock.create_abort(",
+        "        if clean and not log.files:\n            self._now_or_later(self._say_at_work)",
+        "        if False:\n            self._now_or_later(self._say_at_work)",
         "after a kill nothing would say that the store has to be recovered",
         (
             "test_trap_29_the_abort_file_alone_decides",

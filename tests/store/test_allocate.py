@@ -73,6 +73,10 @@ def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path) ->
             """As the log's own: it is there already."""
             assert end > self.written, "a nap that ends at once"
 
+        def blocks_end(self) -> int:
+            """Its file has all its blocks."""
+            return -1
+
     door = OsDoor()
     log: Any = EndedLog(MappedFile.create(door, tmp_path / f"{0:020}", 0, 4096))
     service = allocate.AllocateMappedFileService(door, log, StoreConfig.tiny(preallocate_files=0))

@@ -396,7 +396,7 @@ def test_full_disk_is_an_error_at_creation(path: str) -> None:
         "os.chdir(sys.argv[1])\n"
         "IndexFile.create(OsDoor(), 'small', 4, 1000).put(1, 1, 1)\n"
         "try:\n"
-        "    IndexFile.create(OsDoor(), 'large', 4, 100_000)\n"
+        "    IndexFile.create(OsDoor(), 'large', 1_000_000, 100_000)\n"
         "except DiskFull as error:\n"
         "    print(error.filename, os.listdir('.'))\n"
     )
@@ -425,18 +425,27 @@ def test_refused_allocation_leaves_nothing(path: str) -> None:
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path) + "s"]
 
 
-def test_blocks_are_there_before_the_first_put(path: str) -> None:
-    file = IndexFile.create(DOOR, path, 1000, 100_000)
-    assert os.stat(path).st_blocks * 512 >= 2_004_040
+def test_blocks_are_there_before_each_put_and_not_long_before(path: str) -> None:
+    def blocks(name: str) -> int:
+        return os.stat(name).st_blocks * 512
+
+    file = IndexFile.create(DOOR, path, 1000, 500_000)
+    assert os.stat(path).st_size == 10_004_040
+    assert 4040 <= blocks(path) <= 2 << 20
+    for number in range(1, 100_000):
+        file.put(number, number, number)
+        used = 4040 + 20 * (number + 1)
+        if number % 1000 == 0 or number < 100:
+            assert used <= blocks(path) <= 2 * used + (2 << 20), number
     file.close()
+    # Of another program, with holes everywhere.
     with open(path + "x", "wb") as sparse:
-        sparse.truncate(2_004_040)
-    foreign = IndexFile.open(DOOR, path + "x", 1000, 100_000)
-    assert os.stat(path + "x").st_blocks * 512 < 2_004_040
-    foreign.reserve()
-    assert os.stat(path + "x").st_blocks * 512 >= 2_004_040
+        sparse.truncate(10_004_040)
+    foreign = IndexFile.open(DOOR, path + "x", 1000, 500_000)
+    foreign.flush()
+    assert blocks(path + "x") == 0, "a flush wrote into a hole"
     foreign.put(3, 4, 5)
-    foreign.reserve()
+    assert 4040 + 40 <= blocks(path + "x") <= 2 << 20
     assert [row[:3] for row in foreign.entries()] == [(1, 3, 4)]
 
 
