@@ -207,6 +207,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
     offsets = {
         "masterFlushedOffset": checkpoint.master_flushed_offset,
         "confirmPhyOffset": checkpoint.confirm_phy_offset,
+        "logicsPhysicalOffset": checkpoint.logics_physical_offset,
     }
     need = (
         "yes: the last writer has not closed it, or is at work"

@@ -1,7 +1,7 @@
 """The ``checkpoint`` file: up to which store times the log, the queues and the index are known to be on disk.
 
-4096 bytes: five big-endian i64 and zeros. It is written in place, never renamed, because a Java broker keeps the
-file mapped; the five numbers lie in one sector, so a crash leaves the old ones or the new ones. It must never claim
+4096 bytes: six big-endian i64 and zeros; releases before 5.5 leave the sixth 0. It is written in place, never renamed, because a Java broker keeps the
+file mapped; the six numbers lie in one sector, so a crash leaves the old ones or the new ones. It must never claim
 more than was flushed: the callers set a value only after their flush. Format: ``mqfast/store/FORMAT.md``.
 """
 
@@ -21,17 +21,18 @@ __all__ = ["StoreCheckpoint"]
 
 _log = logging.getLogger("mqfast.store")
 
-_FIELDS: Final = struct.Struct(">5q")
+_FIELDS: Final = struct.Struct(">6q")
 _FILE_BYTES: Final = 4096
 # Flushes of log and queues are up to this far behind the times noted here.
 _ALLOWANCE_MS: Final = 3000
 
 
 class StoreCheckpoint:
-    """The five numbers in memory, and their file.
+    """The six numbers in memory, and their file.
 
     Attributes: ``physic_msg_timestamp``, ``logics_msg_timestamp``, ``index_msg_timestamp`` (store times, ms),
-        ``master_flushed_offset``, ``confirm_phy_offset`` (physical offsets), ``warnings`` (what load found wrong).
+        ``master_flushed_offset``, ``confirm_phy_offset``, ``logics_physical_offset`` (physical offsets), ``warnings``
+        (what load found wrong).
     Thread: attributes may be set from any thread; flush is serialised.
     Source: StoreCheckpoint.
     """
@@ -48,6 +49,7 @@ class StoreCheckpoint:
         self.index_msg_timestamp = 0
         self.master_flushed_offset = 0
         self.confirm_phy_offset = 0
+        self.logics_physical_offset = 0
 
     @classmethod
     def load(cls, door: Door, path: str) -> StoreCheckpoint:
@@ -68,7 +70,7 @@ class StoreCheckpoint:
         data = door.read_file(path, max_bytes=_FILE_BYTES)[: _FIELDS.size]
         values = _FIELDS.unpack(data) if len(data) == _FIELDS.size else (-1,)
         # The confirm offset may be -1 (not known); every other number counts up from 0.
-        if min(values[:4]) < 0 or values[4] < -1:
+        if min(*values[:4], *values[5:]) < 0 or values[4] < -1:
             self._warn(f"checkpoint {path}: expected numbers of at least 0, found {values}; starting from 0")
             return self
         self._whole = True
@@ -79,6 +81,7 @@ class StoreCheckpoint:
             self.index_msg_timestamp,
             self.master_flushed_offset,
             self.confirm_phy_offset,
+            self.logics_physical_offset,
         ) = values
         return self
 
@@ -100,7 +103,7 @@ class StoreCheckpoint:
         return min(self.get_min_timestamp(), self.index_msg_timestamp)
 
     def flush(self) -> bool:
-        """Write the five numbers and wait for the disk; does nothing when they are there already.
+        """Write the six numbers and wait for the disk; does nothing when they are there already.
 
         Returns: whether anything was written.
         Raises: StorageError; the numbers then count as not written.
@@ -141,4 +144,5 @@ class StoreCheckpoint:
             self.index_msg_timestamp,
             self.master_flushed_offset,
             self.confirm_phy_offset,
+            self.logics_physical_offset,
         )

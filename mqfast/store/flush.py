@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterator
 from errno import EIO
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import DiskFull, FlushError, MqfastError, StorageError, StoreClosed
 from mqfast.store._mapped_file import mapping_count
@@ -36,6 +36,13 @@ __all__ = ["CommitService", "FlushService"]
 _log = logging.getLogger("mqfast.store")
 
 _LONGEST_S: Final = 1.0  # without a look at mappings and at files that are durable now
+
+
+class _Covered(NamedTuple):
+    """Up to where the queues agree with the log."""
+
+    timestamp: int
+    physical_offset: int
 
 
 class FlushService:
@@ -61,10 +68,10 @@ class FlushService:
         self._config = config
         self._lock = Mutex()
         self._tickets: list[Ticket] = []
-        self._covered = 0  # store time of what was dispatched before the newest flush of the queues
+        self._covered = _Covered(0, 0)  # what was dispatched before the newest flush of the queues
         self._syncs: QueueFlush | None = None  # errands for the next sleep: what was prepared before it began
         self._writes: Overwrite | None = None
-        self._syncs_cover = 0
+        self._syncs_cover = _Covered(0, 0)
         self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
         self.service = Service("flush", self._turn, heavy=True, log=log)
 
@@ -134,7 +141,7 @@ class FlushService:
         """
         if self._log.error_number:
             return
-        covered = self._log.dispatched_timestamp
+        covered = self._dispatched()
         with self._latching():
             self._queues.flush(by_clock)
         self._see_synced(covered)
@@ -159,11 +166,19 @@ class FlushService:
             self._log.fail(error.errno or EIO)
             raise
 
-    def _see_synced(self, covered: int) -> None:
+    def _dispatched(self) -> _Covered:
+        # First: the time may be that of a later record, of which there is a unit as well. What is not flushed may be gone
+        # after a power cut, and a recovery of RocketMQ's begins at this offset.
+        offset = min(self._log.dispatched, self._log.flushed)
+        return _Covered(self._log.dispatched_timestamp, offset)
+
+    def _see_synced(self, covered: _Covered) -> None:
         # Of what there was at the flush before nothing is left now.
         synced = self._covered if self._queues.left_page else covered
         self._covered = covered
-        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, synced)
+        checkpoint = self._checkpoint
+        checkpoint.logics_msg_timestamp = max(checkpoint.logics_msg_timestamp, synced.timestamp)
+        checkpoint.logics_physical_offset = max(checkpoint.logics_physical_offset, synced.physical_offset)
 
     def _prepare_syncs(self) -> None:
         """``flush_queues`` by the clock for the next sleep, whose thread has no GIL anyway; the checkpoint says a sleep
@@ -171,7 +186,7 @@ class FlushService:
         """
         if self._log.error_number:
             return
-        covered = self._log.dispatched_timestamp
+        covered = self._dispatched()
         self._syncs = self._queues.prepare_flush() if self._checkpoint.is_whole else None
         self._syncs_cover = covered
         if self._syncs is None:

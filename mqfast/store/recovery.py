@@ -90,6 +90,7 @@ def recover(
             index.destroy_all()  # else its end offset would keep new records out
         log.truncate(0, 0)
         queues.settle(0)
+        checkpoint.logics_physical_offset = 0
         report.seconds = time.perf_counter() - began
         return report
     queues.check_ends(log)
@@ -169,6 +170,8 @@ def recover(
     queues.settle(log.min_offset)
     if last_start >= 0 and not torn:
         checkpoint.confirm_phy_offset = last_start
+    # Units that were put again are not on the disk yet.
+    checkpoint.logics_physical_offset = min(checkpoint.logics_physical_offset, end if clean else start)
     report.seconds = time.perf_counter() - began
     if not clean:
         _log.info(

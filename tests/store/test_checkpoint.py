@@ -25,6 +25,7 @@ def numbers(checkpoint: StoreCheckpoint) -> tuple[int, ...]:
         checkpoint.index_msg_timestamp,
         checkpoint.master_flushed_offset,
         checkpoint.confirm_phy_offset,
+        checkpoint.logics_physical_offset,
     )
 
 
@@ -39,6 +40,7 @@ def test_files_of_real_brokers(path: Path) -> None:
         expected["indexMsgTimestamp"],
         expected["masterFlushedOffset"],
         expected["confirmPhyOffset"],
+        expected.get("logicsPhysicalOffset", 0),
     )
     assert numbers(checkpoint) == stated
 
@@ -46,18 +48,18 @@ def test_files_of_real_brokers(path: Path) -> None:
 def test_missing_file_is_all_zero_and_the_first_flush_makes_it(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
-    assert numbers(checkpoint) == (0,) * 5
+    assert numbers(checkpoint) == (0,) * 6
     assert checkpoint.warnings == []
     assert not path.exists()
     checkpoint.confirm_phy_offset = 7
     assert checkpoint.flush()
-    assert path.read_bytes() == struct.pack(">5q", 0, 0, 0, 0, 7) + bytes(4096 - 40)
+    assert path.read_bytes() == struct.pack(">6q", 0, 0, 0, 0, 7, 0) + bytes(4096 - 48)
 
 
 def test_flush_writes_in_place_and_only_on_change(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     # A Java broker has the same inode mapped, and what lies behind the numbers is not ours.
-    path.write_bytes(struct.pack(">5q", 1, 2, 3, 4, 5) + b"x" * (4096 - 40))
+    path.write_bytes(struct.pack(">6q", 1, 2, 3, 4, 5, 6) + b"x" * (4096 - 48))
     inode = path.stat().st_ino
     checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
     assert not checkpoint.flush()
@@ -65,11 +67,11 @@ def test_flush_writes_in_place_and_only_on_change(tmp_path: Path) -> None:
     assert checkpoint.flush()
     assert not checkpoint.flush()
     assert path.stat().st_ino == inode
-    assert path.read_bytes() == struct.pack(">5q", 10, 2, 3, 4, 5) + b"x" * (4096 - 40)
+    assert path.read_bytes() == struct.pack(">6q", 10, 2, 3, 4, 5, 6) + b"x" * (4096 - 48)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
 
 
-@given(st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5))
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=6, max_size=6))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
     path = str(tmp_path_factory.mktemp("checkpoint") / "checkpoint")
     checkpoint = StoreCheckpoint(OsDoor(), path)
@@ -79,6 +81,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int])
         checkpoint.index_msg_timestamp,
         checkpoint.master_flushed_offset,
         checkpoint.confirm_phy_offset,
+        checkpoint.logics_physical_offset,
     ) = values
     checkpoint.flush()
     assert list(numbers(StoreCheckpoint.load(OsDoor(), path))) == values
@@ -89,6 +92,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int])
     [
         (b"", "found 0"),
         (struct.pack(">5q", 1, 2, 3, 4, 5), "found 40"),
+        (struct.pack(">6q", 9, 1, 3, 4, 5, -1).ljust(4096, b"\0"), "at least 0"),
         (bytes(8192), "found 8192"),
         (struct.pack(">5q", 9, -1, 3, 4, 5).ljust(4096, b"\0"), "at least 0"),
         (b"\xff" * 4096, "at least 0"),
@@ -98,7 +102,7 @@ def test_damage_gives_zeros_and_a_warning_and_is_mended_by_flush(tmp_path: Path,
     path = tmp_path / "checkpoint"
     path.write_bytes(data)
     checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
-    assert numbers(checkpoint) == (0,) * 5
+    assert numbers(checkpoint) == (0,) * 6
     assert len(checkpoint.warnings) == 1
     assert found in checkpoint.warnings[0]
     assert str(path) in checkpoint.warnings[0]
