@@ -290,7 +290,11 @@ class StoreConfig:
     )
 
     # Index, dispatch and reading.
-    message_index_enable: bool = _setting(True, "messageIndexEnable", "", "Index messages by key.")
+    message_index_enable: bool = _setting(True, "messageIndexEnable", "", "Index messages by key and by tags.")
+    index_file_write_enable: bool = _setting(
+        True, "indexFileWriteEnable", "", "Put those entries into index files; there is no other index here."
+    )
+    index_file_read_enable: bool = _setting(True, "indexFileReadEnable", "", "Let queries ask the index files.")
     message_index_safe: bool = _setting(
         False, "messageIndexSafe", "", "Recovery goes back far enough to rebuild every index entry, which takes longer."
     )

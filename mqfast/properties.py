@@ -19,8 +19,10 @@ __all__ = [
     "MAX_PROPERTIES_BYTES",
     "NAME_VALUE_SEPARATOR",
     "PROPERTY_SEPARATOR",
+    "TAG_KEY",
     "decode",
     "encode",
+    "index_entries",
     "index_hash",
     "index_key",
     "index_keys",
@@ -34,6 +36,9 @@ NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 # The length is a signed 16-bit field of the record.
 MAX_PROPERTIES_BYTES: Final = 32767
+
+# Stands before the tags of a message where the index has them beside its keys: release 5.5's index type T.
+TAG_KEY: Final = "T#"
 
 # Names with a meaning for the store or for a broker. Each constant is spelled as RocketMQ's MessageConst has it.
 KEYS: Final = "KEYS"
@@ -209,6 +214,12 @@ def index_keys(properties: Mapping[str, str]) -> list[str]:
     unique = properties.get(UNIQ_KEY)
     keys = split_keys(properties.get(KEYS))
     return [unique, *keys] if unique else keys
+
+
+def index_entries(properties: Mapping[str, str]) -> list[str]:
+    """The same as release 5.5 has it: the TAGS come behind the keys, as ``T#TAGS``."""
+    tags = properties.get(TAGS)
+    return [*index_keys(properties), *([TAG_KEY + tags] if tags else [])]
 
 
 def index_key(topic: str, key: str) -> str:

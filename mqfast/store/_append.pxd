@@ -18,7 +18,7 @@ cdef struct Template:
     int32_t tail_bytes
     int32_t topic_bytes             # with the length byte
     int32_t properties_bytes
-    bint dispatch_later             # a topic whose units are not put with the record
+    bint dispatch_later             # units are not put with the record: of some topics, and where tags go into the index
     int64_t tags_code
 
 # The bodies of a batch: one by one, or the rows of an array, which stand at equal distances and have the same size.

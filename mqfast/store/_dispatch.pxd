@@ -36,8 +36,8 @@ cdef struct Walk:
     int64_t shown           # what `published` was set to last; never below: a put may have moved it on
     bint holding            # the put lock, for the last few records
     const uint8_t *mapping  # while `base` is a buffer of the pool: what it was before; else NULL
-    bint keyed              # a record of this step had a key for the index
-    int64_t key_done
+    bint keyed              # a record of this step had a key or tags for the index
+    int64_t key_done        # entries of the current record that are in the index already
     int64_t key_at          # a record some of whose keys are in the index: how many is `key_had`
     int64_t key_had
     int64_t waits_units     # the first record that lacks a unit for want of space, and the first that lacks a key; -1: none
@@ -57,14 +57,18 @@ cdef struct Walk:
     int64_t tags_code
     int32_t topic_hash
     bint hashed             # topic_hash is that of the known topic
+    int32_t tags_hash       # of the index entry for the tags
+    bint tags_hashed        # it is that of `found`
     # of the last record that was looked at closely: its topic and queue number, which `queue` (unless NULL) and `topic_hash` belong to
     const uint8_t *known
     int32_t known_bytes     # -1: none
     int32_t known_id
-    # of the last record that has no more to it than a unit: its topic, properties and queue, which `queue` and `tags_code` belong to
+    # of the last record that has no more to it than a unit and tags: its topic, properties and queue, which `queue`, `tags_code` and `found`
+    # belong to
     const uint8_t *same
     int64_t same_bytes      # -1: the last record was another one
     int32_t same_id
+    bint same_tagged        # its tags go into the index
 
 
 cdef class Dispatcher:
@@ -76,7 +80,7 @@ cdef class Dispatcher:
     cdef public int64_t follow_bytes    # how far a walk goes behind what readers saw when it began
     cdef public int64_t ahead_bytes     # a recovery of fewer, to the end of the last file, takes all CRCs itself
     cdef public object error        # what stopped the dispatch for good
-    cdef int64_t key_done           # keys of the current record that are in the index already
+    cdef int64_t key_done           # entries of the current record that are in the index already
     cdef public object space        # Space: is told what waits for some
     cdef int64_t waits_units        # the first record that lacks a unit for want of space, and the first that lacks a key; -1: none.
     cdef int64_t waits_keys         # `dispatched` stays at the lower one, `walked` says how far the rest is

@@ -72,8 +72,12 @@ cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key
     return index_put(x, key_slot_hash(jhash(key, n, <int32_t> (<uint32_t> topic_hash * 31 + 35))), r.physical_offset, r.store_timestamp)
 
 
+cdef inline bint _has_entries(const Found *f) noexcept nogil:
+    return f.tags != NULL or f.keys != NULL or f.uniq_key != NULL
+
+
 cdef int _index(Walk *w, IndexState *x) noexcept nogil:
-    """Put all keys of the record; 0 when the index file is full (key_done says where to go on)."""
+    """Put all keys of the record, then its tags, as 5.5 does; 0 when the index file is full (key_done says where to go on)."""
     cdef Record *r = &w.record
     cdef Found *f = &w.found
     cdef const uint8_t *at
@@ -81,8 +85,6 @@ cdef int _index(Walk *w, IndexState *x) noexcept nogil:
     cdef const uint8_t *blank
     cdef int64_t number = 0
     cdef int32_t topic_hash
-    if f.uniq_key == NULL and f.keys == NULL:
-        return 1
     if not w.hashed:
         w.topic_hash = jhash(r.topic, r.topic_bytes, 0)
         w.hashed = True
@@ -107,6 +109,13 @@ cdef int _index(Walk *w, IndexState *x) noexcept nogil:
                     w.key_done += 1
                 number += 1
             at = blank + 1
+    if f.tags != NULL and number >= w.key_done:
+        if not w.tags_hashed:
+            w.tags_hash = key_slot_hash(jhash(f.tags, f.tags_bytes, jhash(<const uint8_t *> "#T#", 3, topic_hash)))
+            w.tags_hashed = True
+        if not index_put(x, w.tags_hash, r.physical_offset, r.store_timestamp):
+            return 0
+        w.key_done += 1
     return 1
 
 
@@ -131,7 +140,7 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     """
     cdef LogState *s = w.follow
     cdef int64_t limit
-    cdef bint plain = w.same_bytes >= 0 and not w.hide_unflushed, pooled
+    cdef bint plain = w.same_bytes >= 0 and not w.same_tagged and not w.hide_unflushed, pooled
     if s == NULL or w.holding or w.at >= w.last_limit or mq_load32(w.waiting):
         return False
     # With a pool what is not committed counts as well, unless it would have to be committed for each key.
@@ -302,6 +311,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:
                 w.same_bytes = -1
                 find_properties(r.properties, r.properties_bytes, f)
+                w.tags_hashed = False
                 if r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp(r.topic, w.known, r.topic_bytes) != 0:
                     w.known = r.topic
                     w.known_bytes = r.topic_bytes
@@ -333,7 +343,8 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                     w.same = r.topic
                     w.same_bytes = n
                     w.same_id = r.queue_id
-            if indexing and transaction != TRANSACTION_ROLLBACK and (w.found.uniq_key != NULL or w.found.keys != NULL):
+                    w.same_tagged = indexing and f.tags != NULL
+            if indexing and transaction != TRANSACTION_ROLLBACK and _has_entries(f):
                 w.keyed = True
                 if w.mapping != NULL:
                     return UNCOMMITTED
@@ -712,7 +723,7 @@ cdef class Dispatcher:
         """The units of the record are put: do its keys and step over it."""
         cdef IndexFile index_file
         cdef Record *r = &w.record
-        if self.index is not None and (w.found.uniq_key != NULL or w.found.keys != NULL):
+        if self.index is not None and _has_entries(&w.found):
             while not w.keys_wait:
                 index_file = self.index.current()
                 if index_file is not None:

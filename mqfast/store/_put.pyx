@@ -629,7 +629,9 @@ cdef class Producer:
         t.topic_bytes = <int32_t> PyBytes_GET_SIZE(topic) + 1
         t.properties_bytes = <int32_t> PyBytes_GET_SIZE(properties)
         t.tags_code = _properties.tags_code(self.tags)
-        t.dispatch_later = self.topic == "SCHEDULE_TOPIC_XXXX" or self.store.queues.is_batch(self.topic)
+        # tags have an entry in the index, which only the dispatcher puts
+        t.dispatch_later = (self.topic == "SCHEDULE_TOPIC_XXXX" or (bool(self.tags) and self.store.dispatcher.index is not None)
+                            or self.store.queues.is_batch(self.topic))
         memset(t.header, 0, 88)
         mq_put32(t.header + 4, MAGIC_V1)
         mq_put32(t.header + 12, self.queue.queue_id)

@@ -4,5 +4,12 @@ from mqfast.store._put import PutPath
 from mqfast.store._record import StoredMessage
 
 def query(
-    self: PutPath, topic: str, key: str, max_count: int | None = None, begin_ms: int = 0, end_ms: int = ...
+    self: PutPath,
+    topic: str,
+    key: str | None = None,
+    max_count: int | None = None,
+    begin_ms: int = 0,
+    end_ms: int = ...,
+    *,
+    tag: str | None = None,
 ) -> list[StoredMessage]: ...

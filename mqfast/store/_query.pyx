@@ -1,4 +1,4 @@
-"""query: a key -> the messages of a topic that carry it (RocketMQ: DefaultMessageStore.queryMessage).
+"""query: a key, or tags -> the messages of a topic that carry it (RocketMQ: DefaultMessageStore.queryMessage).
 
 It must never trust a hash: every entry of the index is compared with the topic, the keys and the store time of the record that it points at.
 Entries whose record is gone or is not one are left out; a log file that was cut short is an error.
@@ -16,12 +16,15 @@ from mqfast.store._put cimport PutPath
 from mqfast.store._record cimport REC_OK, Found, Record, find_properties, make_message, parse_record
 
 from mqfast.errors import StoreClosed, UsageError
+from mqfast.properties import TAG_KEY as _TAG_KEY
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
     FEW = 64                    # so many hits need no memory of their own; RocketMQ's limit of one look at the index
+
+cdef str TAG_KEY = _TAG_KEY
 
 cdef int64_t LATEST = 0x7FFFFFFFFFFFFFFF
 _latest = LATEST
@@ -66,6 +69,7 @@ cdef struct Wanted:
     Py_ssize_t topic_bytes, key_bytes
     int64_t begin, last         # store times
     int64_t readable_end
+    bint by_tag                 # the key is the TAGS of the message
 
 
 cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
@@ -75,6 +79,8 @@ cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
     if r.topic_bytes != w.topic_bytes or memcmp(r.topic, w.topic, w.topic_bytes) != 0:
         return False
     find_properties(r.properties, r.properties_bytes, &f)
+    if w.by_tag:
+        return f.tags != NULL and f.tags_bytes == w.key_bytes and memcmp(f.tags, w.key, w.key_bytes) == 0
     return (f.keys != NULL and carries(f.keys, f.keys_bytes, w.key, w.key_bytes)) or (
         f.uniq_key != NULL and f.uniq_key_bytes == w.key_bytes and memcmp(f.uniq_key, w.key, w.key_bytes) == 0)
 
@@ -97,15 +103,17 @@ def _place(message) -> int:
     return message.physical_offset
 
 
-def query(PutPath self not None, topic, key, max_count=None, begin_ms=0, end_ms=_latest) -> list:
-    """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), newest first.
+def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, end_ms=_latest, *, tag=None) -> list:
+    """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), or this tag, newest first.
 
     The order is that of the log, as StoreReader.query and RocketMQ's index (IndexService.queryOffset) give it;
     DefaultMessageStore.queryMessage puts the same messages oldest first. Every hit of the hash index is compared with
     the message before it is returned.
-    Args: max_count: None for the store's ``default_query_max_num``; begin_ms, end_ms: store times, both included.
-    Raises: UsageError when the index is off.
-    Source: DefaultMessageStore.queryMessage, IndexService.queryOffset.
+    Args: key or tag, not both. tag: the whole text of the message's TAGS; messages that a release of RocketMQ before
+    5.5 indexed are found by their keys only, until the index is made anew here. max_count: None for the store's
+    ``default_query_max_num``; begin_ms, end_ms: store times, both included.
+    Raises: UsageError when the index is off, or neither or both of key and tag are given.
+    Source: DefaultMessageStore.queryMessage, IndexService.queryOffset (index type T).
     """
     cdef Wanted w
     cdef int64_t hits[FEW]
@@ -126,13 +134,16 @@ def query(PutPath self not None, topic, key, max_count=None, begin_ms=0, end_ms=
         self._check_open()
     index, default, batch = self._query_settings
     if index is None:
-        raise UsageError("query: expected message_index_enable, found it off")
+        raise UsageError("query: expected message_index_enable, index_file_write_enable and index_file_read_enable, found one of them off")
     w.topic = <const uint8_t *> text(topic, "topic", &w.topic_bytes)
-    w.key = <const uint8_t *> text(key, "key", &w.key_bytes)
+    if (key is None) == (tag is None):
+        raise UsageError(f"query: expected a key or a tag, found {'neither' if key is None else 'both'}")
+    w.by_tag = tag is not None
+    w.key = <const uint8_t *> (text(tag, "tag", &w.key_bytes) if w.by_tag else text(key, "key", &w.key_bytes))
     limit = number(default if max_count is None else max_count, "max_count")
     w.begin = number(begin_ms, "begin_ms")
     w.last = LATEST if end_ms is _latest else number(end_ms, "end_ms")
-    h = hash_of_key(topic, key)
+    h = hash_of_key(topic, TAG_KEY + tag if w.by_tag else key)
     if self.read_your_writes:
         self.dispatcher.catch_up()
     room = min(batch, <int64_t> FEW)

@@ -78,6 +78,8 @@ cdef class LogTally:
     cdef readonly int64_t first_backward
     cdef readonly int64_t keys
     cdef uint64_t key_digest
+    cdef readonly int64_t tags
+    cdef uint64_t tag_digest
     cdef Counted *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
     cdef int grow(self) noexcept nogil
     cdef int count_record(self, Record *r) noexcept nogil

@@ -707,7 +707,7 @@ cdef class LogTally:
                             return NO_MEMORY
                     name = stop + 1
                     offsets = offset_stop + 1
-        if transaction != TRANSACTION_ROLLBACK and (f.uniq_key != NULL or f.keys != NULL):
+        if transaction != TRANSACTION_ROLLBACK and (f.tags != NULL or f.uniq_key != NULL or f.keys != NULL):
             topic_hash = <int32_t> (<uint32_t> jhash(r.topic, r.topic_bytes, 0) * 31 + 35)      # '#'
             if f.uniq_key != NULL:
                 self.keys += 1
@@ -723,12 +723,21 @@ cdef class LogTally:
                         self.keys += 1
                         self.key_digest += mix(key_slot_hash(jhash(name, stop - name, topic_hash)), r.physical_offset, 0, 0)
                     name = stop + 1
+            if f.tags != NULL:
+                self.tags += 1
+                topic_hash = jhash(<const uint8_t *> "T#", 2, topic_hash)
+                self.tag_digest += mix(key_slot_hash(jhash(f.tags, f.tags_bytes, topic_hash)), r.physical_offset, 0, 0)
         return 0
 
     @property
     def key_sum(self) -> int:
-        """Sum over every (key hash, physical offset) that belongs into the index."""
+        """Sum over every (key hash, physical offset) that belongs into the index, tags apart."""
         return self.key_digest
+
+    @property
+    def tag_sum(self) -> int:
+        """The same for the entries of tags, which releases before 5.5 do not make."""
+        return self.tag_digest
 
     def queues(self) -> dict:
         """(topic, queue id) -> (records, sum, sum as a batch queue has it, first physical offset, end of the last record, lowest queue

@@ -176,9 +176,12 @@ class MessageStore(PutPath):
         self._queues.load()
         checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
         index = self._index = (
-            IndexService(door, self.paths.index, config, checkpoint) if config.message_index_enable else None
+            IndexService(door, self.paths.index, config, checkpoint)
+            if config.message_index_enable and config.index_file_write_enable
+            else None
         )
-        self._query_settings = index, config.default_query_max_num, config.max_msgs_num_batch
+        asked = index if config.index_file_read_enable else None
+        self._query_settings = asked, config.default_query_max_num, config.max_msgs_num_batch
         dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
         dispatcher.space = self._space
         if not clean or log.files:

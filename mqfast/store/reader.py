@@ -26,7 +26,7 @@ from typing import Final, overload
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, UsageError
 from mqfast.message import LMQ_PREFIX, decode_message_id, not_a_message_id
-from mqfast.properties import jhash, split_keys
+from mqfast.properties import TAG_KEY, jhash, split_keys
 from mqfast.store._index_file import IndexFile, search
 from mqfast.store._os import OsDoor
 from mqfast.store._record import StoredMessage
@@ -576,19 +576,30 @@ class StoreReader(BulkReader):
         return int.from_bytes(head[36:40], "big", signed=True)
 
     def query(
-        self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = _END_OF_TIME
+        self,
+        topic: str,
+        key: str | None = None,
+        max_count: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = _END_OF_TIME,
+        *,
+        tag: str | None = None,
     ) -> list[StoredMessage]:
-        """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), newest first.
+        """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), or this tag, newest first.
 
         The same messages in the same order as MessageStore.query, as far as the index was written. Every hit of the
         index is compared with the message; hits whose record was removed are left out.
-        Args: begin_ms, end_ms: store times, both included.
+        Args: key or tag, not both. tag: the whole text of the message's TAGS; messages that a release of RocketMQ
+            before 5.5 indexed are found by their keys only. begin_ms, end_ms: store times, both included.
         Raises: UsageError, CorruptFile, StorageError.
-        Source: IndexService.queryOffset.
+        Source: IndexService.queryOffset (index type T for tags).
         """
-        for what, text in (("topic", topic), ("key", key)):
+        if (key is None) == (tag is None):
+            raise UsageError(f"query: expected a key or a tag, found {'neither' if key is None else 'both'}")
+        for what, text in (("topic", topic), ("key", key) if tag is None else ("tag", tag)):
             if not isinstance(text, str):
                 raise UsageError(f"{what}: expected str, found {type(text).__name__}")
+        wanted = f"{TAG_KEY}{tag}" if key is None else key
         with self._lock:
             self._check_open()
             files = self._index_files()
@@ -596,10 +607,10 @@ class StoreReader(BulkReader):
             # The index keeps whole seconds: what it says of a message may lie up to a second before its store time.
             begin = max(0, begin_ms - 1000)
             while True:
-                hits = search(files, topic, key, begin, end_ms, ask)[0]
+                hits = search(files, topic, wanted, begin, end_ms, ask)[0]
                 found: dict[int, StoredMessage] = {}
                 for physical in dict.fromkeys(hits):
-                    message = self._carrying(physical, topic, key)
+                    message = self._carrying(physical, topic, key, tag)
                     if message is not None and begin_ms <= message.store_timestamp <= end_ms:
                         found[physical] = message
                 if len(found) >= max_count or len(hits) < ask:
@@ -607,13 +618,16 @@ class StoreReader(BulkReader):
                     return [found[physical] for physical in sorted(found, reverse=True)[: max(0, max_count)]]
                 ask *= 4
 
-    def _carrying(self, physical: int, topic: str, key: str) -> StoredMessage | None:
+    def _carrying(self, physical: int, topic: str, key: str | None, tag: str | None) -> StoredMessage | None:
         file = self._log_file(physical)
         message = file.record(physical) if file is not None else ""
         if isinstance(message, str) or message.topic != topic:
             return None
         properties = message.properties
-        if properties.get("UNIQ_KEY") != key and key not in split_keys(properties.get("KEYS")):
+        if key is None:
+            if properties.get("TAGS") != tag:
+                return None
+        elif properties.get("UNIQ_KEY") != key and key not in split_keys(properties.get("KEYS")):
             return None
         # An entry that outlived its record may point into the body of another one.
         if self._is_claimed(message) or self._boundary(physical, physical + 1, -1) == physical:

@@ -23,7 +23,7 @@ from typing import Final
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, MqfastError, StorageError
 from mqfast.message import LMQ_PREFIX, SysFlag
-from mqfast.properties import index_hash, index_key, index_keys, jhash
+from mqfast.properties import index_entries, index_hash, index_key, index_keys, jhash
 from mqfast.store._index_file import IndexFile
 from mqfast.store._os import REAL, OsDoor
 from mqfast.store._record import StoredMessage
@@ -169,7 +169,7 @@ class _Verifier:
         self.logs: list[_LogFile] = []
         self.log_min = self.log_end = 0
         self.asked: dict[_Key, list[int]] = {}
-        self.keys = self.key_sum = 0
+        self.keys = self.key_sum = self.tags = self.tag_sum = 0
         self.max_timestamp = -1
         self.recent: PreadFile | None = None
 
@@ -291,6 +291,8 @@ class _Verifier:
         self.report.counts["body bytes"] += tally.body_bytes
         self.keys += tally.keys
         self.key_sum = (self.key_sum + tally.key_sum) & (2**64 - 1)
+        self.tags += tally.tags
+        self.tag_sum = (self.tag_sum + tally.tag_sum) & (2**64 - 1)
         for key, (count, digest, batch_digest, first, end, low, high, size) in tally.queues().items():
             known = self.asked.get(key)
             if known is None:
@@ -524,7 +526,9 @@ class _Verifier:
                          self.unless_dirty())  # fmt: skip
             counted += n
             total = (total + digest) & (2**64 - 1)
-        if sound and (counted, total) != (self.keys, self.key_sum):
+        # Releases before 5.5 have no entries for tags, so an index is whole without them, or with some.
+        keys, both = (self.keys, self.key_sum), (self.keys + self.tags, (self.key_sum + self.tag_sum) & (2**64 - 1))
+        if sound and (counted, total) not in (keys, both):
             self._compare_index(names, sizes)
 
     def _entries(self, name: str) -> int:
@@ -535,11 +539,14 @@ class _Verifier:
     def _compare_index(self, names: Sequence[str], sizes: tuple[int, int]) -> None:
         """Entry by entry."""
         wanted: set[tuple[int, int]] = set()
+        known: set[tuple[int, int]] = set()
         for message in self.records():
             if message.sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_ROLLBACK:
                 topic, physical = message.topic, message.physical_offset
                 for key in index_keys(message.properties):
                     wanted.add((index_hash(index_key(topic, key)), physical))
+                for key in index_entries(message.properties):
+                    known.add((index_hash(index_key(topic, key)), physical))
         missing = set(wanted)
         listed = 0
         for name in names:
@@ -550,12 +557,12 @@ class _Verifier:
                     entry = (key_hash, physical)
                     missing.discard(entry)
                     # A record at the seam of two runs may be there twice.
-                    if entry in wanted or not self.log_min <= physical < self.log_end or self.in_bad(physical):
+                    if entry in known or not self.log_min <= physical < self.log_end or self.in_bad(physical):
                         continue
                     listed += 1
                     if listed <= _LISTED:
                         at = 40 + 4 * sizes[0] + 20 * number
-                        self.add("index.entry", path, at, f"a record at {physical} with a key of hash {key_hash}",
+                        self.add("index.entry", path, at, f"a record at {physical} with a key or tags of hash {key_hash}",
                                  "none", self.unless_dirty() if name == names[-1] else Severity.DAMAGE)  # fmt: skip
                     else:
                         self.report.counts["index.entry"] += 1
@@ -597,7 +604,7 @@ class _Verifier:
         paths, report = self.paths, self.report
         checkpoint = StoreCheckpoint.load(self.door, paths.checkpoint)
         for text in checkpoint.warnings:
-            self.add("checkpoint", paths.checkpoint, None, "five numbers in 4096 bytes", text, Severity.DAMAGE)
+            self.add("checkpoint", paths.checkpoint, None, "six numbers in 4096 bytes", text, Severity.DAMAGE)
         if not self.door.exists(paths.checkpoint) and report.counts["records"] and not report.dirty:
             self.add("checkpoint", paths.checkpoint, None, "a file", "none", Severity.NOTE)
         claimed = checkpoint.physic_msg_timestamp

@@ -39,7 +39,7 @@ SLOT: Final = "a slot does not name its newest entry"
 NO_KEY: Final = "an entry points at no record with its key"
 NO_ENTRY: Final = "a key of a record has no entry"
 _SUM: Final = (1 << 64) - 1
-_IN_LOG, _IN_INDEX = 1, 2
+_IN_LOG, _IN_INDEX, _TAGS_IN_LOG = 1, 2, 4  # releases before 5.5 have no entries for tags
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class _LogTask:
 class _OfLog:
     keys: int
     key_sum: int
+    tags: int
+    tag_sum: int
     bad: list[tuple[int, int]]
     """Physical offsets between which there is no record."""
 
@@ -152,7 +154,10 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
         report.damaged |= bool(found.counts) and not (killed and number == len(of_files) - 1)
     summed = sum(found.counted for found in of_files), sum(found.digest for found in of_files) & _SUM
     wanted = report.keys, sum(found.key_sum for found in of_logs) & _SUM
-    if summed != wanted and BROKEN not in report.counts:
+    tagged = report.keys + sum(found.tags for found in of_logs), (
+        wanted[1] + sum(found.tag_sum for found in of_logs)
+    ) & _SUM
+    if summed not in (wanted, tagged) and BROKEN not in report.counts:
         pieces = [IndexPiece(parsed, chosen_columns(parsed), snapshot.store_id, scan) for scan in scans]
         bad = sorted(span for found in of_logs for span in found.bad)
         _compare(spark, pieces, tasks, bad, killed, most, report)
@@ -177,7 +182,7 @@ def _tally_log(task: _LogTask) -> _OfLog:
             following = reader.next_known_record(at + 1, opened.end)
         bad.append((at, following))
         at = following
-    return _OfLog(tally.keys, tally.key_sum, bad)
+    return _OfLog(tally.keys, tally.key_sum, tally.tags, tally.tag_sum, bad)
 
 
 def _tally_file(task: _IndexTask) -> _OfIndex:
@@ -227,8 +232,8 @@ def _compare(
             return i >= 0 and pair[0][1] < bad[i][1]
 
         wrong = alone.filter(lambda pair: pair[1][0] == _IN_INDEX and not in_damage(pair))
-        missing = alone.filter(lambda pair: pair[1][0] == _IN_LOG and span[0] <= pair[0][1] < span[1])
-        report.behind = alone.filter(lambda pair: pair[1][0] == _IN_LOG and pair[0][1] >= span[1]).count()
+        missing = alone.filter(lambda pair: pair[1][0] & _IN_LOG and span[0] <= pair[0][1] < span[1])
+        report.behind = alone.filter(lambda pair: pair[1][0] & _IN_LOG and pair[0][1] >= span[1]).count()
         for kind, found in ((NO_KEY, wrong), (NO_ENTRY, missing)):
             first = found.takeOrdered(most, key=_order)
             if not first:
@@ -248,8 +253,8 @@ _NOWHERE: Final = (1 << 63, -1)
 
 
 def _pairs_of_log(piece: IndexPiece) -> Iterator[Pair]:
-    for topic, key, place, _ in entries_of(piece):
-        yield (key_hash(topic, key), place), (_IN_LOG, f"{topic}#{key}")
+    for topic, key, place, _, tagged in entries_of(piece):
+        yield (key_hash(topic, key), place), (_TAGS_IN_LOG if tagged else _IN_LOG, f"{topic}#{key}")
 
 
 def _pairs_of_index(task: _IndexTask) -> Iterator[Pair]:
@@ -267,7 +272,7 @@ def _either(a: tuple[int, str], b: tuple[int, str]) -> tuple[int, str]:
 
 
 def _is_alone(pair: Pair) -> bool:
-    return pair[1][0] != _IN_LOG | _IN_INDEX
+    return pair[1][0] == _IN_INDEX or pair[1][0] & (_IN_LOG | _IN_INDEX) == _IN_LOG
 
 
 def _place(pair: Pair) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile
-from mqfast.properties import split_keys
+from mqfast.properties import TAG_KEY, split_keys
 from mqfast.spark import options as table
 from mqfast.spark.access import ReadSettings, open_access
 from mqfast.spark.jobs.tasks import run_tasks
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KEY_COLUMNS", "Entry", "IndexPiece", "build_index", "entries_of"]
 
-KEY_COLUMNS: Final = "topic,physicalOffset,storeTimestamp,sysFlag,uniqKey,keys"
+KEY_COLUMNS: Final = "topic,physicalOffset,storeTimestamp,sysFlag,uniqKey,keys,tags"
 _TRANSACTION: Final = 0xC
 _ROLLED_BACK: Final = 0xC
 
-Entry = tuple[str, str, int, int]
-"""Topic, key, physical offset, store time in ms."""
+Entry = tuple[str, str, int, int, bool]
+"""Topic, key or tags behind ``TAG_KEY``, physical offset, store time in ms, whether they are tags."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _pieces_of(
 
 
 def entries_of(piece: IndexPiece) -> Iterator[Entry]:
-    """The keys of all records but rolled back ones, as a broker indexes them: half messages as well."""
+    """The keys and tags of all records but rolled back ones, as a broker indexes them: half messages as well."""
     access = open_access(piece.options)
     try:
         access.check(piece.store_id)
@@ -118,12 +118,15 @@ def entries_of(piece: IndexPiece) -> Iterator[Entry]:
         for batch in access.scan(piece.scan, piece.columns, settings):
             columns = [batch.column(column.name).to_pylist() for column in piece.columns if column.kind != "timestamp"]
             times = batch.column("storeTimestamp").cast("int64").to_pylist()
-            for time_us, (topic, place, flag, unique, keys) in zip(times, zip(*columns, strict=True), strict=True):
+            for time_us, row in zip(times, zip(*columns, strict=True), strict=True):
+                topic, place, flag, unique, keys, tags = row
                 if flag & _TRANSACTION != _ROLLED_BACK:
                     if unique:
-                        yield topic, unique, place, time_us // 1000
+                        yield topic, unique, place, time_us // 1000, False
                     for key in split_keys(keys):
-                        yield topic, key, place, time_us // 1000
+                        yield topic, key, place, time_us // 1000, False
+                    if tags:
+                        yield topic, TAG_KEY + tags, place, time_us // 1000, True
     finally:
         access.close()
 
@@ -131,7 +134,7 @@ def entries_of(piece: IndexPiece) -> Iterator[Entry]:
 def _count(piece: IndexPiece) -> tuple[int, int]:
     """Keys of a piece, and the store time of the first."""
     number, first_ms = 0, 0
-    for *_, stored_ms in entries_of(piece):
+    for *_, stored_ms, _ in entries_of(piece):
         if number == 0:
             first_ms = stored_ms
         number += 1
@@ -147,7 +150,7 @@ def _write(part: _IndexPart) -> None:
         left, skip = part.entries, part.skip
         file.reserve()
         for piece in part.pieces:
-            for topic, key, place, stored_ms in entries_of(piece):
+            for topic, key, place, stored_ms, _ in entries_of(piece):
                 if skip:
                     skip -= 1
                     continue
