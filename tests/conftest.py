@@ -16,7 +16,7 @@ import shutil
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ for room in (TESTS, TESTS / "model", TESTS / "compat"):
     if str(room) not in sys.path:
         sys.path.insert(0, str(room))
 
-from java_oracle import JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
+from java_oracle import NEWEST, RELEASES, JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
 
 _CALM = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 # The suite draws the same every time, so that what fails in it failed because of the change; new ground is the business
@@ -75,7 +75,7 @@ class Case:
 
 
 def golden_cases(release: str | None = None, names: tuple[str, ...] = ()) -> list[Case]:
-    """Return the golden cases, of one release or of both, of the given names or of all."""
+    """Return the golden cases, of one release or of all, of the given names or of all."""
     return [
         Case(path.name, folder.name.removeprefix("golden-"), path)
         for folder in sorted(GOLDEN.glob(f"golden-{release or '[0-9]*'}"))
@@ -140,21 +140,29 @@ def pytest_report_header() -> str:
     return f"mqfast tests: hypothesis profile {'long' if os.environ.get('MQFAST_LONG') == '1' else 'default'}"
 
 
-def _oracle(release: str) -> Iterator[JavaOracle]:
-    present, reason = JavaOracle.available()
-    if not present:
-        pytest.skip(reason)
-    with JavaOracle(release) as oracle:
-        yield oracle
+@pytest.fixture(scope="session")
+def oracle_of() -> Iterator[Callable[[str], JavaOracle]]:
+    """RocketMQ of a release, in one JVM for the whole run; skips where Java or Maven is missing."""
+    made: dict[str, JavaOracle] = {}
+
+    def oracle(release: str) -> JavaOracle:
+        present, reason = JavaOracle.available()
+        if not present:
+            pytest.skip(reason)
+        return made.setdefault(release, JavaOracle(release))
+
+    yield oracle
+    for one in made.values():
+        one.close()
 
 
 @pytest.fixture(scope="session")
-def java_oracle() -> Iterator[JavaOracle]:
-    """RocketMQ 5.3.3 in one JVM for the whole run; skips where Java or Maven is missing."""
-    yield from _oracle("5.3.3")
+def java_oracle(oracle_of: Callable[[str], JavaOracle]) -> JavaOracle:
+    """The newest release: what mqfast writes follows it."""
+    return oracle_of(NEWEST)
 
 
-@pytest.fixture(scope="session")
-def java_oracle_4() -> Iterator[JavaOracle]:
-    """RocketMQ 4.9.7 in one JVM for the whole run; skips where Java or Maven is missing."""
-    yield from _oracle("4.9.7")
+@pytest.fixture(params=RELEASES)
+def each_oracle(request: pytest.FixtureRequest, oracle_of: Callable[[str], JavaOracle]) -> JavaOracle:
+    """Every release, the newest first: a test that takes it runs once for each."""
+    return oracle_of(request.param)

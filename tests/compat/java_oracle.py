@@ -22,10 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-__all__ = ["JavaOracle", "OracleError", "checkpoint_numbers", "copy_store", "list_files"]
+__all__ = ["NEWEST", "RELEASES", "JavaOracle", "OracleError", "checkpoint_numbers", "copy_store", "list_files"]
 
 HERE = Path(__file__).resolve().parent / "java"
+# The newest first: what mqfast writes follows that one.
 RELEASES = {"5.5.0": "v5", "5.3.3": "v5", "4.9.7": "v4"}
+NEWEST = "5.5.0"
 # RocketMQ unmaps buffers through JDK internals, which later Java versions close by default.
 OPENS = [
     "java.base/java.nio",
@@ -53,6 +55,11 @@ def list_files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
+def of_recovery(names: set[str]) -> set[str]:
+    """Return ``names`` without what every opener makes: the lock, and the RocksDB that 5.5.0 opens and leaves empty."""
+    return {name for name in names if name != "lock" and not name.startswith("rocksdbstore/")}
+
+
 def copy_store(source: Path, target: Path) -> Path:
     """Copy a store keeping holes and times, and return ``target``."""
     done = subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], capture_output=True, check=False)
@@ -63,11 +70,12 @@ def copy_store(source: Path, target: Path) -> Path:
 
 
 def checkpoint_numbers(store: Path) -> dict[str, int]:
-    """Return the five numbers of the ``checkpoint`` file, zeros if there is none."""
-    names = ["physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset"]
+    """Return the numbers of the ``checkpoint`` file, zeros if there is none; before 5.5 the sixth is 0."""
+    names = ["physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp"]
+    names += ["masterFlushedOffset", "confirmPhyOffset", "logicsPhysicalOffset"]
     path = store / "checkpoint"
-    raw = path.read_bytes()[:40] if path.exists() else b""
-    return dict(zip(names, struct.unpack(">5q", raw.ljust(40, b"\0")), strict=True))
+    raw = path.read_bytes()[:48] if path.exists() else b""
+    return dict(zip(names, struct.unpack(">6q", raw.ljust(48, b"\0")), strict=True))
 
 
 def build(release: str) -> Path:
@@ -124,13 +132,13 @@ class JavaOracle:
     """One JVM with RocketMQ's store classes; started on first use, started again after a halt.
 
     Args:
-        release: "5.3.3" or "4.9.7".
+        release: one of ``RELEASES``.
         heap: -Xmx of the JVM.
         for_speed: full optimiser, for figures; else a quick start, for checks.
     Thread: one caller at a time.
     """
 
-    def __init__(self, release: str = "5.3.3", *, heap: str = "512m", for_speed: bool = False) -> None:
+    def __init__(self, release: str = NEWEST, *, heap: str = "512m", for_speed: bool = False) -> None:
         if release not in RELEASES:
             raise ValueError(f"release is one of {', '.join(RELEASES)}, not {release!r}")
         self.release = release
@@ -199,13 +207,12 @@ class JavaOracle:
                 times=None if times is None else {f"{t}|{q}": list(asked) for (t, q), asked in times.items()},
             )
             after = list_files(copy)
-        # lock belongs to the opener, not to recovery
         answer |= {
             "settings": dict(settings or {}),
             "abortFileBefore": had_abort,
             "checkpointFileBefore": checkpoint,
-            "filesDeletedByLoad": sorted(before - after - {"lock"}),
-            "filesCreatedByLoad": sorted(after - before - {"lock"}),
+            "filesDeletedByLoad": sorted(of_recovery(before - after)),
+            "filesCreatedByLoad": sorted(of_recovery(after - before)),
         }
         return answer
 

@@ -6,6 +6,7 @@ Room: tests/compat. Java's clock decides the store times; the model is given the
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ SIZES = {"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "m
 TOPICS = ["TopicA", "TopicB", "%RETRY%" + "r" * 140, SCHEDULE := "SCHEDULE_TOPIC_XXXX"]
 
 
-def random_step(rng: random.Random, number: int) -> dict[str, Any]:
+def random_step(rng: random.Random, number: int, topics: Sequence[str] = TOPICS) -> dict[str, Any]:
     properties: dict[str, str] = {}
     if rng.random() < 0.6:
         properties["KEYS"] = " ".join(f"k{rng.randrange(40)}" for _ in range(rng.randrange(1, 4)))
@@ -27,7 +28,7 @@ def random_step(rng: random.Random, number: int) -> dict[str, Any]:
         properties["TAGS"] = rng.choice(["A", "B", "标签", "\U0001f600", "A || B"])
     if rng.random() < 0.5:
         properties["UNIQ_KEY"] = f"U{number:06}"
-    topic = rng.choice(TOPICS)
+    topic = rng.choice(topics)
     if topic == SCHEDULE:
         properties["DELAY"] = str(rng.choice([0, 1, 5, 18, 99]))
     return {
@@ -68,12 +69,17 @@ def record(step: dict[str, Any], store_timestamp: int, **other: Any) -> Record:
 
 
 @pytest.mark.parametrize("with_crc", [False, True], ids=["plain", "prop-crc"])
-def test_the_same_puts_give_the_same_files(java_oracle: JavaOracle, tmp_path: Path, with_crc: bool) -> None:
+def test_the_same_puts_give_the_same_files(each_oracle: JavaOracle, tmp_path: Path, with_crc: bool) -> None:
+    release = each_oracle.release
+    if with_crc and release < "5":
+        pytest.skip(f"{release} has no CRC of a whole record")
     seed = 20 + with_crc
     rng = random.Random(seed)
     steps: list[dict[str, Any]] = []
+    # 4.x has no version 2 of the record, for long topics, and its store parks a message with DELAY by itself.
+    topics = TOPICS if release > "5" else TOPICS[:2]
     for number in range(400):
-        step = random_step(rng, number)
+        step = random_step(rng, number, topics)
         if number % 40 == 13:
             elements = [{"body": rng.randbytes(200), "flag": i, "tags": f"t{i}"} for i in range(rng.randrange(1, 9))]
             step |= {
@@ -87,21 +93,25 @@ def test_the_same_puts_give_the_same_files(java_oracle: JavaOracle, tmp_path: Pa
         steps.append(step)
         if number % 5 == 0:
             steps.append({"op": "tick"})
-    settings = {**SIZES, "enabledAppendPropCRC": with_crc}
+    settings = SIZES | ({"enabledAppendPropCRC": True} if with_crc else {})
     store = tmp_path / "store"
-    answers = java_oracle.put(store, settings, [*steps, {"op": "dispatched"}, {"op": "flush"}], stop="halt")
+    answers = each_oracle.put(store, settings, [*steps, {"op": "dispatched"}, {"op": "flush"}], stop="halt")
 
-    model = ModelStore(commit_log_bytes=16384, consume_queue_bytes=400, slots=16, entries=40, with_crc=with_crc)
+    def end(properties: bytes) -> bytes:
+        """4.x writes no separator behind the last property of a batch and of its elements."""
+        return properties if release > "5" else properties.removesuffix(b"\x02")
+
+    model = ModelStore(commit_log_bytes=16384, consume_queue_bytes=400, slots=16, entries=40, with_crc=with_crc, release=release)
     puts = [step for step in steps if step.get("op") != "tick"]
     for step, answer in zip(puts, answers, strict=True):
         assert answer["appendStatus"] == "PUT_OK", (seed, step, answer)
         if step.get("op") == "batch":
             batch = [
                 record(step, answer["storeTimestamp"], body=e["body"], flag=e["flag"],
-                       properties=encode_properties({"TAGS": e["tags"]}))
+                       properties=end(encode_properties({"TAGS": e["tags"]})))
                 for e in step["messages"]
             ]  # fmt: skip
-            done = model.put_batch(batch, step["propertiesString"].encode())
+            done = model.put_batch(batch, end(step["propertiesString"].encode()))
         else:
             done = [model.put(record(step, answer["storeTimestamp"]))]
         assert done[0].physical_offset == answer["physicalOffset"], (seed, step)
@@ -110,8 +120,13 @@ def test_the_same_puts_give_the_same_files(java_oracle: JavaOracle, tmp_path: Pa
     assert model.differences(store) == [], f"seed {seed}"
 
 
-@pytest.mark.parametrize("case", golden_cases("5.3.3", ("normal-clean", "ha-slave", "lmq")), ids=str)
-def test_the_same_questions_give_the_same_answers(java_oracle: JavaOracle, case: Case, tmp_path: Path) -> None:
+ASKED = [case for case in golden_cases(names=("normal-clean", "ha-slave", "lmq")) if case.release > "5"]
+
+
+@pytest.mark.parametrize("case", ASKED, ids=str)
+def test_the_same_questions_give_the_same_answers(
+    oracle_of: Callable[[str], JavaOracle], case: Case, tmp_path: Path
+) -> None:
     rng = random.Random(5)
     model = put_again(case)
     records = [record for record, _ in model.records.values()]
@@ -129,7 +144,7 @@ def test_the_same_questions_give_the_same_answers(java_oracle: JavaOracle, case:
         keys = [one.property_map.get("UNIQ_KEY", "?"), *one.property_map.get("KEYS", "?").split(" ")]
         begin, end = sorted(one.store_timestamp + rng.randrange(-3000, 3000) for _ in range(2))
         index.append([one.topic, rng.choice(keys), rng.choice([1, 2, 64, 100]), rng.choice([0, begin]), end])
-    answer = java_oracle.dump(copy_of(case, tmp_path), case.settings, index=index, times=times, gets=gets)
+    answer = oracle_of(case.release).dump(copy_of(case, tmp_path), case.settings, index=index, times=times, gets=gets)
 
     for question, *rest in zip(index, answer["index"], strict=True):
         assert rest[0][5] == model.query_offsets(*question), question

@@ -1,7 +1,7 @@
 """A slow, plain reference of RocketMQ's store format, written only to be compared with.
 
 Room: tests/model. It must never import mqfast and never be quick at the price of being obvious: lists, loops,
-bytearrays. It follows release 5.3.3.
+bytearrays. It follows the newest release, 5.5.0; ``ModelStore(release=...)`` writes as an older one does.
 Formats: ``mqfast/store/FORMAT.md``; it is itself checked against real stores in ``test_reference.py``.
 """
 
@@ -402,7 +402,8 @@ class Got:
 class ModelStore:
     """A whole store in memory: put records, look at the bytes of every file.
 
-    Args: sizes as RocketMQ has them. first_offset: where the log begins (a slave's may begin later).
+    Args: sizes as RocketMQ has them. first_offset: where the log begins (a slave's may begin later). release: whose
+        habits; 5.5 has an index entry for the tags of a record, and adds nothing to the elements of a batch.
     """
 
     def __init__(
@@ -415,7 +416,9 @@ class ModelStore:
         with_crc: bool = False,
         multi_dispatch: bool = False,
         first_offset: int = 0,
+        release: str = "5.5.0",
     ) -> None:
+        self.is_5_5 = release >= "5.5"
         self.commit_log_bytes, self.consume_queue_bytes = commit_log_bytes, consume_queue_bytes
         self.slots, self.entries = slots, entries
         self.with_crc, self.multi_dispatch = with_crc, multi_dispatch
@@ -433,8 +436,9 @@ class ModelStore:
         return self._append([record], queue_offset)[0]
 
     def put_batch(self, records: Sequence[Record], batch_properties: bytes = b"") -> list[Record]:
-        """Append records that stay together in one file; each gets the batch's properties behind its own."""
+        """Append records that stay together in one file; before 5.5 each gets the batch's properties behind its own."""
         joined = []
+        batch_properties = b"" if self.is_5_5 else batch_properties
         for record in records:
             properties = record.properties
             if properties and batch_properties and not properties.endswith(b"\x02"):
@@ -507,7 +511,10 @@ class ModelStore:
         if record.physical_offset < self._index_file().end_physical or kind == ROLLBACK:
             return
         keys = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
-        for key in keys + [key for key in properties.get("KEYS", "").split(" ") if key]:
+        keys += [key for key in properties.get("KEYS", "").split(" ") if key]
+        if self.is_5_5 and "TAGS" in properties:
+            keys.append(f"T#{properties['TAGS']}")
+        for key in keys:
             self._index_file().put(f"{record.topic}#{key}", record.physical_offset, record.store_timestamp)
 
     def _index_file(self) -> ModelIndexFile:

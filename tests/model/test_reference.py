@@ -19,6 +19,7 @@ from reference import (
     CRC_NAME,
     FILLER_SIZE,
     MAGIC_BLANK,
+    ROLLBACK,
     SCHEDULE_TOPIC,
     ModelIndexFile,
     ModelQueue,
@@ -211,6 +212,7 @@ def put_again(case: Case) -> ModelStore:
         with_crc=bool(sizes.get("enabledAppendPropCRC")),
         multi_dispatch=bool(sizes.get("enableMultiDispatch")),
         first_offset=case.expected["minPhyOffset"],
+        release=case.release,
     )
     given = case.name in ("ha-slave", "batch-cq")  # these begin above 0, or count in batches
     for position, _, record in golden_records(case):
@@ -319,7 +321,7 @@ def test_v2_unit() -> None:
 
 
 def test_v3_index_file() -> None:
-    model = ModelStore(slots=10, entries=8)
+    model = ModelStore(slots=10, entries=8, release="5.3.3")
     model.put(V1)
     data = bytes(model.index[0].data)
     assert struct.unpack_from(">qqqqii", data) == (1795190996904, 1795190996904, 0, 0, 3, 4)
@@ -328,8 +330,19 @@ def test_v3_index_file() -> None:
     assert entries == [(0, 0, 0, 0), (85106457, 0, 0, 0), (2746024, 0, 0, 0), (2746025, 0, 0, 0)]
 
 
+def test_an_entry_for_the_tags() -> None:
+    """Since 5.5, behind those of the keys, unless the transaction was rolled back."""
+    model = ModelStore(slots=10, entries=8)
+    properties = encode_properties({"TAGS": "a || b", "KEYS": "k1 k2", "UNIQ_KEY": "u"})
+    model.put(Record("T", properties=properties))
+    model.put(Record("T", properties=properties, sys_flag=ROLLBACK))
+    entries = [struct.unpack_from(">iqii", model.index[0].data, 80 + 20 * n) for n in range(1, 6)]
+    assert [row[0] for row in entries] == [*map(index_hash, ("T#u", "T#k1", "T#k2", "T#T#a || b")), 0]
+    assert model.query_offsets("T", "T#a || b", 9, 0, 1) == [0]
+
+
 def test_v4_blank_tail() -> None:
-    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8)
+    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8, release="5.3.3")
     for _, _, record in records_of(ENGINE / "data_A"):
         if record is not None:
             model.put(record)
@@ -407,7 +420,7 @@ def test_v12_extension() -> None:
 
 def test_v13_first_entry_of_a_follow_up_index_file() -> None:
     """Its time difference is against the end of the file before, although it opens a file of its own."""
-    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=4)
+    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=4, release="5.3.3")
     for _, _, record in records_of(ENGINE / "data3_D"):
         assert record is not None
         model.put(record)
@@ -418,7 +431,7 @@ def test_v13_first_entry_of_a_follow_up_index_file() -> None:
 
 
 def test_v14_light_queues() -> None:
-    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8, multi_dispatch=True)
+    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8, multi_dispatch=True, release="5.3.3")
     for _, _, record in records_of(ENGINE / "data3_J"):
         assert record is not None
         model.put(record)

@@ -171,6 +171,7 @@ public final class Main {
     private static Object dump(JSONObject request) throws Exception {
         DefaultMessageStore store = open(request);
         mustLoad(store);
+        Release.answer(store);
         for (Thread thread : Thread.getAllStackTraces().keySet()) {
             if (thread.getName().contains("FlushIndexFileThread")) {
                 thread.join(10_000); // sets indexMsgTimestamp when it ends
@@ -212,6 +213,7 @@ public final class Main {
         result.put("index", index(store, request.getJSONArray("index")));
         result.put("gets", gets(store, request.getJSONArray("gets")));
         ((java.io.RandomAccessFile) field(store, "lockFile")).close();
+        Release.close(store);
         return result;
     }
 
@@ -382,9 +384,6 @@ public final class Main {
     private static List<Object> gets(DefaultMessageStore store, JSONArray queries) throws Exception {
         List<Object> rows = new ArrayList<>();
         if (queries != null) {
-            Field shutdown = DefaultMessageStore.class.getDeclaredField("shutdown");
-            shutdown.setAccessible(true);
-            shutdown.set(store, false); // getMessage refuses before start(), which would write to the store
             for (Object item : queries) {
                 JSONArray q = (JSONArray) item;
                 String topic = q.getString(0);

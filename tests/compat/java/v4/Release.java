@@ -1,6 +1,7 @@
 // What release 4 alone has: one kind of queue, no boundary kinds, other packages.
 package mqfast.oracle;
 
+import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
@@ -35,6 +36,17 @@ final class Release {
         }
         return new DefaultMessageStore(config, new BrokerStatsManager("oracle", false),
             (topic, queueId, offset, tagsCode, time, bits, properties) -> { }, new BrokerConfig());
+    }
+
+    /** Lets a store that was loaded, not started, answer: start() would write to it. */
+    static void answer(DefaultMessageStore store) throws Exception {
+        Field shutdown = DefaultMessageStore.class.getDeclaredField("shutdown");
+        shutdown.setAccessible(true);
+        shutdown.set(store, false);
+    }
+
+    static void close(DefaultMessageStore store) {
+        // what was opened is closed already
     }
 
     static void extras(DefaultMessageStore store, Map<String, Object> result) {

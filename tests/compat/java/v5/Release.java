@@ -1,6 +1,9 @@
 // What release 5 alone has: queue interfaces, boundary kinds, the package of MessageExtBrokerInner.
+// It is compiled for 5.3 and for 5.5: what only 5.5 has is asked for by name.
 package mqfast.oracle;
 
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -44,6 +47,25 @@ final class Release {
         }
         return new DefaultMessageStore(config, new BrokerStatsManager("oracle", false),
             (topic, queueId, offset, tagsCode, time, bits, properties) -> { }, broker, topics);
+    }
+
+    /** Lets a store that was loaded, not started, answer: start() would write to it. */
+    static void answer(DefaultMessageStore store) throws Exception {
+        Field shutdown = DefaultMessageStore.class.getDeclaredField("shutdown");
+        shutdown.setAccessible(true);
+        shutdown.set(store, false);
+    }
+
+    /** Closes what the constructor opened: 5.5 opens a RocksDB, whose files lie in the store. */
+    static void close(DefaultMessageStore store) throws Exception {
+        Method getter;
+        try {
+            getter = DefaultMessageStore.class.getMethod("getMessageRocksDBStorage");
+        } catch (NoSuchMethodException e) {
+            return;
+        }
+        Object storage = getter.invoke(store);
+        storage.getClass().getMethod("shutdown").invoke(storage);
     }
 
     static void extras(DefaultMessageStore store, Map<String, Object> result) {
