@@ -1,8 +1,9 @@
 """The ``checkpoint`` file: up to which store times the log, the queues and the index are known to be on disk.
 
-4096 bytes: six big-endian i64 and zeros; releases before 5.5 leave the sixth 0. It is written in place, never renamed, because a Java broker keeps the
-file mapped; the six numbers lie in one sector, so a crash leaves the old ones or the new ones. It must never claim
-more than was flushed: the callers set a value only after their flush. Format: ``mqfast/store/FORMAT.md``.
+4096 bytes: six big-endian i64 and zeros; releases before 5.5 leave the sixth 0. It is written in place, never renamed,
+because a Java broker keeps the file mapped; the six numbers lie in one sector, so a crash leaves the old ones or the
+new ones. It must never claim more than was flushed: the callers set a value only after their flush. Format:
+``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class FlushService:
             raise
 
     def _dispatched(self) -> _Covered:
-        # First: the time may be that of a later record, of which there is a unit as well. What is not flushed may be gone
-        # after a power cut, and a recovery of RocketMQ's begins at this offset.
+        # First: the time may be that of a later record, of which there is a unit as well. What is not flushed may be
+        # gone after a power cut, and a recovery of RocketMQ's begins at this offset.
         offset = min(self._log.dispatched, self._log.flushed)
         return _Covered(self._log.dispatched_timestamp, offset)
 

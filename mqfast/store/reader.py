@@ -585,7 +585,7 @@ class StoreReader(BulkReader):
         *,
         tag: str | None = None,
     ) -> list[StoredMessage]:
-        """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), or this tag, newest first.
+        """The newest ``max_count`` messages of a topic with this key (KEYS or unique key), or this tag, newest first.
 
         The same messages in the same order as MessageStore.query, as far as the index was written. Every hit of the
         index is compared with the message; hits whose record was removed are left out.

@@ -562,8 +562,9 @@ class _Verifier:
                     listed += 1
                     if listed <= _LISTED:
                         at = 40 + 4 * sizes[0] + 20 * number
-                        self.add("index.entry", path, at, f"a record at {physical} with a key or tags of hash {key_hash}",
-                                 "none", self.unless_dirty() if name == names[-1] else Severity.DAMAGE)  # fmt: skip
+                        self.add("index.entry", path, at,
+                                 f"a record at {physical} with a key or tags of hash {key_hash}", "none",
+                                 self.unless_dirty() if name == names[-1] else Severity.DAMAGE)  # fmt: skip
                     else:
                         self.report.counts["index.entry"] += 1
             finally:

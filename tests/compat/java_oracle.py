@@ -178,6 +178,10 @@ class JavaOracle:
             self._log.close()
             self._log = None
 
+    def fetch(self) -> None:
+        """Fetch and compile now, so that later calls need no network. Raises: OracleError."""
+        build(self.release)
+
     def dump(
         self,
         store_dir: str | os.PathLike[str],

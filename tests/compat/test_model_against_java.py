@@ -101,7 +101,9 @@ def test_the_same_puts_give_the_same_files(each_oracle: JavaOracle, tmp_path: Pa
         """4.x writes no separator behind the last property of a batch and of its elements."""
         return properties if release > "5" else properties.removesuffix(b"\x02")
 
-    model = ModelStore(commit_log_bytes=16384, consume_queue_bytes=400, slots=16, entries=40, with_crc=with_crc, release=release)
+    model = ModelStore(
+        commit_log_bytes=16384, consume_queue_bytes=400, slots=16, entries=40, with_crc=with_crc, release=release
+    )
     puts = [step for step in steps if step.get("op") != "tick"]
     for step, answer in zip(puts, answers, strict=True):
         assert answer["appendStatus"] == "PUT_OK", (seed, step, answer)

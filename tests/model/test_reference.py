@@ -431,7 +431,9 @@ def test_v13_first_entry_of_a_follow_up_index_file() -> None:
 
 
 def test_v14_light_queues() -> None:
-    model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8, multi_dispatch=True, release="5.3.3")
+    model = ModelStore(
+        commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8, multi_dispatch=True, release="5.3.3"
+    )
     for _, _, record in records_of(ENGINE / "data3_J"):
         assert record is not None
         model.put(record)

@@ -111,6 +111,25 @@ def assert_equal(ours: Path, theirs: Path, rooms: tuple[str, ...] = ROOMS) -> No
         assert at is None, f"{name} at {at}: expected {data[at:][:20].hex()}, found {found[name][at:][:20].hex()}"
 
 
+def assert_index(ours: Path, records: list[Record], settings: dict[str, Any], first_offset: int = 0) -> None:
+    """The index is what the reference makes of ``records``: with tags, which releases before 5.5 leave out."""
+    model = ModelStore(
+        commit_log_bytes=settings["mappedFileSizeCommitLog"],
+        consume_queue_bytes=settings["mappedFileSizeConsumeQueue"],
+        slots=settings["maxHashSlotNum"],
+        entries=settings["maxIndexNum"],
+        with_crc=bool(settings.get("enabledAppendPropCRC")),
+        first_offset=first_offset,
+    )
+    for group in in_batches([dataclasses.replace(record, with_crc=False) for record in records]):
+        model.put_batch(group) if len(group) > 1 else model.put(group[0])
+    assert list(model.records) == [record.physical_offset for record in records]
+    lines = model.differences(ours, rooms=("index",))
+    if model.index[-1].count == 1:  # RocketMQ makes an index file before it looks for keys
+        lines = [line for line in lines if line != f"index/{len(model.index) - 1:017} is missing"]
+    assert lines == []
+
+
 def fresh_store(case: Case, path: Path) -> dict[tuple[str, int], int]:
     """Prepare what a put cannot do; return the first queue offsets."""
     (path / "config").mkdir(parents=True)
@@ -133,23 +152,15 @@ def test_every_golden_store(golden_case: Case, tmp_path: Path) -> None:
         mqfast.open(theirs, **settings).close()
     records = records_of(theirs, bool(settings.get("forceVerifyPropCRC")))
     put_again(records, ours, fresh_store(golden_case, ours), **settings)
-    if golden_case.name in CRASHED:
-        # Recovery, Java's too, may list the record at the end of a full index file twice; a put does not.
-        assert_equal(ours, theirs, rooms=("commitlog", "consumequeue"))
-        model = ModelStore(
-            commit_log_bytes=settings["mappedFileSizeCommitLog"],
-            consume_queue_bytes=settings["mappedFileSizeConsumeQueue"],
-            slots=settings["maxHashSlotNum"],
-            entries=settings["maxIndexNum"],
-        )
-        for record in records:
-            model.put(record)
-        assert model.differences(ours) == []
-    elif golden_case.name == "cq-ext":
-        assert_equal(ours, theirs, rooms=("commitlog", "index"))
+    # Recovery, Java's too, may list the record at the end of a full index file twice; a put does not.
+    same_index = golden_case.release >= "5.5" and golden_case.name not in CRASHED
+    rooms = ROOMS if same_index else tuple(room for room in ROOMS if room != "index")
+    if golden_case.name == "cq-ext":
+        assert_equal(ours, theirs, tuple(room for room in rooms if room != "consumequeue"))
         assert_units_equal_but_for_extension_addresses(ours, theirs)
     else:
-        assert_equal(ours, theirs)
+        assert_equal(ours, theirs, rooms)
+    assert_index(ours, records, settings, golden_case.expected["minPhyOffset"])
 
 
 def assert_units_equal_but_for_extension_addresses(ours: Path, theirs: Path) -> None:
@@ -193,16 +204,17 @@ def test_every_engine_store(name: str, tmp_path: Path) -> None:
             store.topic_table.ensure("BTopic", 1, attributes={"queue.type": "BatchCQ"})
     sizes = put_again(records, ours, first, **TINY | SPECIAL.get(name, {}))
     assert max(sizes) == (3 if name == "data3_C" else 1)
+    assert_index(ours, records, TINY | SPECIAL.get(name, {}))
     if name == "data3_G":
-        assert_equal(ours, theirs, rooms=("commitlog", "index"))
+        assert_equal(ours, theirs, rooms=("commitlog",))
         assert_units_equal_but_for_extension_addresses(ours, theirs)
     elif name in ("data3_C", "data3_J"):
         # A text that the store itself rebuilds (INNER_BASE, INNER_MULTI_QUEUE_OFFSET) has the order of the message's
         # own map: 16 buckets in these stores' writer, 128 in every broker, and so in the golden stores and here.
-        assert_equal(ours, theirs, rooms=("consumequeue", "batchconsumequeue", "index"))
+        assert_equal(ours, theirs, rooms=("consumequeue", "batchconsumequeue"))
         assert [in_any_order(record) for record in records_of(ours)] == [in_any_order(record) for record in records]
     else:
-        assert_equal(ours, theirs)
+        assert_equal(ours, theirs, rooms=("commitlog", "consumequeue"))
 
 
 def in_any_order(record: Record) -> tuple[Record, list[bytes]]:

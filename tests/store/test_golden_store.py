@@ -133,11 +133,11 @@ def test_query_returns_the_hits_whose_key_is_really_there(golden_case: Case, tmp
     with mqfast.open(copy_of(golden_case, tmp_path), **golden_case.settings) as store:
         for topic, key, limit, begin, end, offsets in expected["index"]:
             found = [message.physical_offset for message in store.query(topic, key, limit, begin, end)]
-            true = sorted(offset for offset in keys.get((topic, key), set()) if begin <= times[offset] <= end)
+            true = sorted((o for o in keys.get((topic, key), set()) if begin <= times[o] <= end), reverse=True)
             # Times are kept rounded down: for the first second see tests/issues/test_query_first_second.py.
             sure = [offset for offset in true if times[offset] >= begin + 1000 or begin == 0]
-            assert found == [offset for offset in true if offset in found][-limit:], (topic, key, limit, begin, end)
-            assert set(sure[-limit:]) <= set(found), (topic, key, limit, begin, end)
+            assert found == [offset for offset in true if offset in found][:limit], (topic, key, limit, begin, end)
+            assert set(sure[:limit]) <= set(found), (topic, key, limit, begin, end)
             twins += bool(set(offsets) - set(true))
     assert twins or golden_case.name != "normal-clean"
 

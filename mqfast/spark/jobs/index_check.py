@@ -154,9 +154,10 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
         report.damaged |= bool(found.counts) and not (killed and number == len(of_files) - 1)
     summed = sum(found.counted for found in of_files), sum(found.digest for found in of_files) & _SUM
     wanted = report.keys, sum(found.key_sum for found in of_logs) & _SUM
-    tagged = report.keys + sum(found.tags for found in of_logs), (
-        wanted[1] + sum(found.tag_sum for found in of_logs)
-    ) & _SUM
+    tagged = (
+        report.keys + sum(found.tags for found in of_logs),
+        (wanted[1] + sum(found.tag_sum for found in of_logs)) & _SUM,
+    )
     if summed not in (wanted, tagged) and BROKEN not in report.counts:
         pieces = [IndexPiece(parsed, chosen_columns(parsed), snapshot.store_id, scan) for scan in scans]
         bad = sorted(span for found in of_logs for span in found.bad)
