@@ -53,6 +53,8 @@ class StoreSettings(TypedDict, total=False):
     fast_fail_if_no_buffer_in_store_pool: bool
     warm_mapped_file_enable: bool
     message_index_enable: bool
+    index_file_write_enable: bool
+    index_file_read_enable: bool
     message_index_safe: bool
     check_crc_on_recover: bool
     read_uncommitted: bool
@@ -115,6 +117,8 @@ class StoreSettings(TypedDict, total=False):
     fastFailIfNoBufferInStorePool: bool
     warmMapedFileEnable: bool
     messageIndexEnable: bool
+    indexFileWriteEnable: bool
+    indexFileReadEnable: bool
     messageIndexSafe: bool
     checkCRCOnRecover: bool
     readUnCommitted: bool

@@ -259,7 +259,9 @@ class TimerFiles:
                 continue
             fields = message.properties
             if not unit.magic & _DELETE:
-                parked.add(f"{fields.get(_properties.REAL_TOPIC)}+{fields.get(_properties.UNIQ_KEY)}")
+                # 5.5 names a message by its key alone, unless appendTopicForTimerDeleteKey is on.
+                key = fields.get(_properties.UNIQ_KEY, "")
+                parked |= {key, f"{fields.get(_properties.REAL_TOPIC)}+{key}"}
             elif not unit.magic & _ROLL:
                 deletes.append((unit, fields.get(_properties.TIMER_DEL_UNIQKEY, "")))
         for unit, target in deletes:

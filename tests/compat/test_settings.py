@@ -93,17 +93,10 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "mqfast.config")
 
 
-@pytest.fixture(scope="module", params=["5.5.0", "5.3.3", "4.9.7"])
-def oracle(request: pytest.FixtureRequest) -> Any:
-    ok, why = JavaOracle.available()
-    if not ok:
-        pytest.skip(why)
-    try:
-        made = JavaOracle(request.param)
-    except ValueError:
-        pytest.skip(f"this suite has no oracle of {request.param}")
-    with made as oracle:
-        yield oracle
+@pytest.fixture
+def oracle(each_oracle: JavaOracle) -> JavaOracle:
+    """Every release, in the JVM that the whole run shares."""
+    return each_oracle
 
 
 def java_values(oracle: JavaOracle, properties: list[str]) -> dict[tuple[str, str], Any]:
