@@ -208,11 +208,13 @@ def check_query(dump: dict[str, Any], store: Path, settings: dict[str, Any]) -> 
     several = 0
     with mqfast.StoreReader(store, **sizes) as reader:
         for topic, key, limit, begin, end, found in dump["index"]:
-            ours = [message.physical_offset for message in reader.query(topic, key, limit, begin, end)]
+            asked: dict[str, Any] = {"tag": key[2:]} if key.startswith("T#") else {"key": key}
+            hits = reader.query(topic, max_count=limit, begin_ms=begin, end_ms=end, **asked)
+            ours = [message.physical_offset for message in hits]
             assert ours == [place for place in dict.fromkeys(found) if place in set(ours)], (topic, key)
             for place in set(found) - set(ours):
                 twin = reader.look(place)
-                assert key not in (twin.keys or "").split()
+                assert key not in [*twin.keys, f"T#{twin.tags}"]
                 assert twin.properties.get("UNIQ_KEY") != key
             several += len(ours) > 1
     assert several > 5
