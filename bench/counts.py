@@ -3,8 +3,9 @@
 Time says little on a shared machine; the number of instructions of one put does not depend on who else runs. Each case
 runs in a process of its own under ``valgrind --tool=callgrind`` (Debian package ``valgrind``), does its work N times
 and then 2N times, and the difference over N is the count of one piece of work: start-up, imports and loop set-up
-cancel out. Two numbers a case: instructions inside mqfast's own extension modules, and all instructions with the
-interpreter and the C library. No service thread runs, the clock stands still, hashes are not random.
+cancel out (``mqfast.bench.counts``). Two numbers a case: instructions inside mqfast's own extension modules, and all
+instructions with the interpreter and the C library. No service thread runs, the clock stands still, hashes are not
+random.
 
 What it cannot see: cache misses, page faults, waiting, and the AVX-512 code, which valgrind does not know (the CRC then
 takes its best other variant, named in the key of the baseline). It must never compare counts of different Python minor
@@ -29,27 +30,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import CDLL
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mqfast.bench import counts as _counts  # noqa: E402  (of this tree, not an installed package)
+from mqfast.bench.counts import Count  # noqa: E402
+from mqfast.errors import UsageError  # noqa: E402
+
 BASELINE = ROOT / "bench" / "baseline.json"
 LIMIT = 0.03
-INSTALL = "valgrind with its headers and a C compiler are needed: apt-get install valgrind gcc libc6-dev"
 FIXED_MS = 1_750_000_000_000
 LOG_BYTES = 32 << 20
 KEY_SETTINGS = {"maxHashSlotNum": 20_000, "maxIndexNum": 100_000}
-# The same copying code on every machine: by loops, whatever this one's microcode would like better.
-TUNABLES = "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824"
-
-
-class Count(NamedTuple):
-    """Instructions of one piece of work."""
-
-    ours: float
-    whole: float
 
 
 # --- the cases, run under valgrind: each gets a directory and a mark, and calls mark(work, n) once ---
@@ -255,7 +251,7 @@ CASES: dict[str, Callable[[Path, Mark], None]] = {
 }
 
 
-def measure(name: str, place: Path, marks: CDLL, plant: float) -> None:
+def measure(name: str, place: Path, plant: float) -> None:
     """Run one case in this process; ``plant`` does so much of its work a second time (0.05: one in twenty)."""
 
     def mark(work: Callable[[int], object], n: int) -> None:
@@ -268,10 +264,10 @@ def measure(name: str, place: Path, marks: CDLL, plant: float) -> None:
         gc.disable()
         if name not in ("recovery", "dispatch", "dispatch_keys"):
             work(n)  # first calls fill caches and free lists
-        for label, size in ((b"once", n), (b"twice", 2 * n)):
-            marks.counts_begin()
+        for label, size in (("once", n), ("twice", 2 * n)):
+            _counts.begin_count()
             planted(size)
-            marks.counts_end(label)
+            _counts.end_count(label)
         print(json.dumps({"n": n}), flush=True)
 
     CASES[name](place, mark)
@@ -290,75 +286,24 @@ def compiler() -> str:
     return f"{kind}-{found[1] if found else '?'}"
 
 
-def build_marks(directory: Path) -> Path:
-    """Compile counts.c."""
-    out = directory / "counts.so"
-    command = [os.environ.get("CC", "cc"), "-O1", "-shared", "-fPIC", str(ROOT / "bench" / "counts.c"), "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{INSTALL}\n{done.stderr}")
-    return out
-
-
 def parse(text: str) -> Count:
-    """Sum one callgrind file written without compression: self cost by object."""
-    package = f"ob={ROOT / 'mqfast'}{os.sep}"
-    ours = whole = 0
-    inside = skip = False
-    for line in text.splitlines():
-        first = line[:1]
-        if first.isdigit():
-            if skip:
-                skip = False  # the cost of a call is counted where it arises
-                continue
-            cost = int(line.split()[1])
-            whole += cost
-            if inside:
-                ours += cost
-        elif line.startswith("ob="):
-            inside = line.startswith(package) and line.endswith(".so")
-        elif line.startswith("calls="):
-            skip = True
-    return Count(ours, whole)
+    """Sum one callgrind file: self cost, and that of this tree's extensions."""
+    return _counts.parse(text, str(ROOT / "mqfast"))
 
 
-def count(name: str, marks: Path, plant: float = 0.0) -> Count:
+def count(name: str, plant: float = 0.0) -> Count:
     """Instructions of one piece of work of a case."""
     with tempfile.TemporaryDirectory(prefix="mqfast-counts-", dir=os.environ.get("MQFAST_BENCH_DIR")) as work:
         place = Path(work)
-        command = [
-            "valgrind",
-            "--tool=callgrind",
-            "--instr-atstart=no",
-            "--compress-strings=no",
-            "--compress-pos=no",
-            f"--callgrind-out-file={place / 'out'}",
-            sys.executable,
-            "-s",
-            str(Path(__file__).resolve()),
-            f"--case={name}",
-            f"--place={place / 'store'}",
-            f"--marks={marks}",
-            f"--plant={plant}",
-        ]
-        environment = {
-            **os.environ,
-            "PYTHONHASHSEED": "0",
-            "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "GLIBC_TUNABLES": TUNABLES,
-        }
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{name}: valgrind ended with {done.returncode}\n{done.stdout}{done.stderr}")
-        n = json.loads(done.stdout)["n"]
-        once, twice = (parse((place / f"out.{part}").read_text()) for part in (1, 2))
-        if once.whole == 0 or twice.whole <= once.whole:
-            raise SystemExit(f"{name}: nothing was counted\n{done.stderr}")
-        return Count((twice.ours - once.ours) / n, (twice.whole - once.whole) / n)
+        command = [sys.executable, "-s", str(Path(__file__).resolve()), f"--case={name}", f"--place={place / 'store'}"]
+        command.append(f"--plant={plant}")
+        try:
+            return _counts.count(command, None, str(ROOT / "mqfast"), place, {"PYTHONPATH": str(ROOT)})
+        except UsageError as error:
+            raise SystemExit(f"{name}: {error}") from None
 
 
-def key(marks: Path) -> tuple[str, str]:
+def key() -> tuple[str, str]:
     """What counts depend on (the key of a baseline), and the very build of Python."""
     program = (
         "import mqfast, sys, json; from mqfast.store._os import crc32_variant; "
@@ -423,24 +368,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--baseline", type=Path, default=BASELINE)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--plant", type=float, default=0.0, help="do so much of the work twice, to see the guard fail")
-    for hidden in ("--case", "--place", "--marks"):
+    for hidden in ("--case", "--place"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.case:
-        measure(arguments.case, Path(arguments.place), CDLL(arguments.marks), arguments.plant)
+        measure(arguments.case, Path(arguments.place), arguments.plant)
     unknown = [name for name in arguments.names if name not in CASES]
     if unknown:
         parser.error(f"no such case: {', '.join(unknown)}")
-    if shutil.which("valgrind") is None:
-        print(INSTALL, file=sys.stderr)
+    if not _counts.is_there():
+        print(_counts.INSTALL, file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="mqfast-marks-") as work:
-        marks = build_marks(Path(work))
-        name, python = key(marks)
-        names = arguments.names or list(CASES)
-        with ThreadPoolExecutor(arguments.jobs) as pool:
-            counts = pool.map(lambda case: count(case, marks, arguments.plant), names)
-            now = dict(zip(names, counts, strict=True))
+    name, python = key()
+    names = arguments.names or list(CASES)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        counts = pool.map(lambda case: count(case, arguments.plant), names)
+        now = dict(zip(names, counts, strict=True))
     everything = json.loads(arguments.baseline.read_text()) if arguments.baseline.exists() else {}
     entry = everything.get(name, {})
     base = {case: Count(*numbers) for case, numbers in entry.get("cases", {}).items()}

@@ -30,6 +30,7 @@ _ROUNDS: Final = 5
 _MOST_ROUNDS: Final = 40
 _FILE_BYTES: Final = 128 << 20
 _HEADER_BYTES: Final = 96
+_APART: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -272,9 +273,15 @@ def measure(place: str, seconds: float, names: list[str] | None = None) -> Itera
 
 
 def slower(now: list[Row], before: list[dict[str, Any]], limit_percent: float) -> list[str]:
-    """What is slower than before, by the ratio to the floor of its own run; one line each."""
+    """What is slower than in an earlier run, by the ratio to the floor of its own run; one line each.
+
+    Two runs of one build at different times differ by up to a factor of two: only what is slower than that by more than
+    the limit is told. compare.py tells more, from runs of both in turn.
+    Raises: UsageError when no row is in both runs.
+    """
     known = {str(row.get("name")): row for row in before}
     lines = []
+    compared = 0
     for row in now:
         old = known.get(row.name)
         if old is None:
@@ -283,8 +290,14 @@ def slower(now: list[Row], before: list[dict[str, Any]], limit_percent: float) -
             ours, theirs = getattr(row, column), old.get(column)
             if ours is None or not theirs:
                 continue
+            compared += 1
             ratio, was = ours / row.floor_ns, float(theirs) / float(old["floor_ns"])
-            if ratio > was * (1 + limit_percent / 100):
+            if ratio > _APART * was * (1 + limit_percent / 100):
                 kind = column.removesuffix("_ns").replace("_", " ")
                 lines.append(f"{row.name}, {kind}: {ratio:.2f} times its floor, before {was:.2f}")
+    if not compared:
+        raise UsageError(
+            f"--compare: expected a row that is in both runs, found {', '.join(known) or 'none'} in the earlier one "
+            f"and {', '.join(row.name for row in now) or 'none'} now"
+        )
     return lines

@@ -17,7 +17,7 @@ import pytest
 from mqfast.bench.__main__ import main as bench_main
 from mqfast.bench.load import Load, run
 from mqfast.bench.suite import ROWS, Row, slower
-from mqfast.cli.main import ExitCode
+from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.main import main as cli_main
 from mqfast.errors import StoreFailed, UsageError
 
@@ -166,6 +166,7 @@ def test_rows_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert all(value is None or value > 0 for value in columns), row
         assert row["floor_ns"] > 0
         assert row["floor"]
+        assert row["machine"].keys() >= {"processor", "cores", "load", "system", "python", "mqfast"}
         if all(columns):
             assert row["durable_ns"] >= row["page_cache_ns"], row
     assert list(tmp_path.iterdir()) == []
@@ -204,12 +205,23 @@ def test_slower_compares_ratios_to_the_floor() -> None:
     """A slower machine is no slower store; each column counts for itself; new rows have nothing to be compared with."""
     before = [_row().to_json()]
     assert slower([_row(page_cache_ns=600.0, durable_ns=1800.0, floor_ns=300.0)], before, 1) == []
-    assert slower([_row(page_cache_ns=360.0)], before, 25) == []
-    (line,) = slower([_row(page_cache_ns=390.0)], before, 25)
-    assert line == "put, page cache: 2.60 times its floor, before 2.00"
-    (line,) = slower([_row(durable_ns=1200.0)], before, 25)
+    assert slower([_row(page_cache_ns=740.0)], before, 25) == []  # two runs of one build differ by a factor of two
+    (line,) = slower([_row(page_cache_ns=780.0)], before, 25)
+    assert line == "put, page cache: 5.20 times its floor, before 2.00"
+    (line,) = slower([_row(durable_ns=2400.0)], before, 25)
     assert line.startswith("put, durable: ")
-    assert slower([_row(name="other", page_cache_ns=1e9)], before, 25) == []
+    assert slower([_row(), _row(name="other", page_cache_ns=1e9)], before, 25) == []
+
+
+def test_rows_that_are_not_in_both_runs_are_no_comparison() -> None:
+    """Nothing compared is no success: a file of other rows, or rows without a common column."""
+    before = [_row().to_json()]
+    with pytest.raises(UsageError, match="expected a row that is in both runs, found put in the earlier one and other"):
+        slower([_row(name="other")], before, 25)
+    with pytest.raises(UsageError, match="expected a row that is in both runs"):
+        slower([], before, 25)
+    with pytest.raises(UsageError, match="expected a row that is in both runs"):
+        slower([_row(durable_ns=None)], [{**before[0], "page_cache_ns": None}], 25)
 
 
 def test_compare_with_an_earlier_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,3 +238,7 @@ def test_compare_with_an_earlier_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert bench_main([*only, "--compare", str(wrong)]) == 2
     assert "expected what --json printed" in capsys.readouterr().err
     assert bench_main(["--path", str(tmp_path / "none")]) == 2
+    other = tmp_path / "other"
+    other.write_text(json.dumps(_row(name="query by key").to_json()) + "\n")
+    assert bench_main([*only, "--compare", str(other)]) == 2
+    assert "expected a row that is in both runs" in capsys.readouterr().err
