@@ -78,8 +78,12 @@ class Parser(argparse.ArgumentParser):
             return False
         if all(action.nargs is None for action in others):
             return True
-        first = places[0]  # a topic has no slash
-        return "/" in first or first.startswith(".") or os.path.isdir(first)
+        first = places[0]
+        if len(places) > len(others) and not any(action.nargs in ("*", "+") for action in others):
+            return True
+        if any(action.metavar == "FILE" for action in others):
+            return os.path.isdir(first) or (len(places) > 1 and not os.path.exists(first))
+        return "/" in first or first.startswith(".") or os.path.isdir(first)  # a topic has no slash
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:

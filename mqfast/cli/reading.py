@@ -82,14 +82,19 @@ def add_commands(commands: Commands) -> None:
 
     search = commands.add(
         query,
-        "find messages by key",
+        "find messages by key, or by tag",
         commands.body,
         commands.times,
         commands.grep,
         more="Finds keys and unique keys; the newest message comes first.",
     )
     search.add_argument("topic", metavar="TOPIC")
-    search.add_argument("key", metavar="KEY")
+    search.add_argument("key", metavar="KEY", nargs="?")
+    search.add_argument(
+        "--tag",
+        metavar="TAG",
+        help="in place of KEY: messages with this tag (RocketMQ before 5.5 did not index tags; cat --tags finds all)",
+    )
     search.add_argument("--max", type=whole, default=32, metavar="N", help="most messages (default: 32)")
 
     every = commands.add(
@@ -379,8 +384,11 @@ def query(arguments: argparse.Namespace) -> ExitCode:
     printer = _printer(arguments, out)
     begin = 0 if arguments.begin is None else arguments.begin
     end = 2**63 - 1 if arguments.end is None else arguments.end
+    if (arguments.key is None) == (arguments.tag is None):
+        raise UsageError(f"query: expected KEY or --tag TAG, found {'both' if arguments.key else 'neither'}")
     with reader_of(arguments) as reader:
-        printer.show(columns_of(reader.query(arguments.topic, arguments.key, arguments.max, begin, end)))
+        found = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
+        printer.show(columns_of(found))
         missing = None if printer.count else missing_topic(reader, arguments.topic)
     if missing:
         raise OffsetError(missing)

@@ -60,12 +60,21 @@ def add_commands(commands: Commands) -> None:
         more="Queue after queue, each in its order; light queues (%LMQ%) only when named, as other queues have their "
         "messages.",
     )
-    give.add_argument("topics", metavar="TOPIC", nargs="*", help="only these (default: every topic)")
+    give.add_argument(
+        "to",
+        metavar="FILE",
+        nargs="?",
+        help="new file to write, which is there when all of it is (default, and -: standard output)",
+    )
+    give.add_argument(
+        "--topic",
+        dest="topics",
+        metavar="TOPIC",
+        action="append",
+        help="only this topic; may be given several times (default: every topic)",
+    )
     give.add_argument("--queue", type=whole, metavar="N", help="only this queue of the topics")
     give.add_argument("--tags", type=tag_expression, metavar="EXPRESSION", help="only these tags: 'A || B'")
-    give.add_argument(
-        "--to", metavar="FILE", help="new file to write (default: standard output); it is there when all of it is"
-    )
     give.add_argument(
         "--format",
         choices=("jsonl", "csv", "parquet"),
@@ -169,7 +178,7 @@ class _Writer:
         self._file: IO[Any] = sys.stdout
         if self._to is not None:
             if os.path.exists(self._to):
-                raise UsageError(f"--to: expected the name of a new file, found one that is there: {self._to}")
+                raise UsageError(f"FILE: expected the name of a new file, found one that is there: {self._to}")
             self._part = f"{self._to}.part"
             text: dict[str, Any] = {} if self.binary else {"encoding": "utf-8", "newline": ""}
             self._file = open(self._part, "wb" if self.binary else "w", **text)  # noqa: SIM115  (closed by __exit__)
@@ -304,13 +313,14 @@ def _writer_of(arguments: argparse.Namespace) -> tuple[str, type[_Writer]]:
     end = os.path.splitext(arguments.to or "")[1].lower().lstrip(".")
     kind = arguments.format or (end if end in _WRITERS else "jsonl")
     if kind == "parquet" and arguments.to is None:
-        raise UsageError("--format parquet: expected --to FILE, found none: such a file is not written to a pipe")
+        raise UsageError("--format parquet: expected FILE, found none: such a file is not written to a pipe")
     return kind, _WRITERS[kind]
 
 
 def export(arguments: argparse.Namespace) -> ExitCode:
     """Write messages to a file or to stdout."""
     out = Output(arguments.json)
+    arguments.to = None if arguments.to == "-" else arguments.to
     kind, make = _writer_of(arguments)
     count = 0
     with reader_of(arguments) as reader:

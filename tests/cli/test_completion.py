@@ -34,8 +34,8 @@ def test_bash_completes_commands_options_values_and_files(tmp_path: object) -> N
     assert set(bash("mqfast ")) >= {"bench", "completion", "doctor", "store"}
     assert set(bash("mqfast store ")) >= set(store)
     assert bash("mqfast store ex") == ["export"]
-    assert bash("mqfast store export PATH T --form") == ["--format"]
-    assert bash("mqfast store export PATH T --format p") == ["parquet"]
+    assert bash("mqfast store export PATH --form") == ["--format"]
+    assert bash("mqfast store export PATH --format p") == ["parquet"]
     assert bash("mqfast store cat PATH --body r") == ["raw"]
     assert bash("mqfast store cat PATH --queue ") == []
     assert bash("mqfast completion f") == ["fish"]

@@ -109,6 +109,10 @@ def test_query_and_dump_take_times_as_well(store: Path, capsysbinary: pytest.Cap
     code, text, _ = run(capsysbinary, "query", store, "B", "k31", "--begin", stored[31], "--end", stored[31], "--json")
     assert (code, numbers(text)) == (ExitCode.OK, [31])
     assert run(capsysbinary, "query", store, "B", "k31", "--end", stored[29])[0] == ExitCode.NOTHING_FOUND
+    code, text, _ = run(capsysbinary, "query", store, "B", "--tag", "y", "--max", 3, "--json")
+    assert (code, numbers(text)) == (ExitCode.OK, [59, 57, 55])  # the newest first
+    assert run(capsysbinary, "query", store, "B", "k31", "--tag", "y")[0] == ExitCode.USAGE
+    assert run(capsysbinary, "query", store, "B")[0] == ExitCode.USAGE
 
 
 def test_tail_takes_several_topics(store: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -193,7 +197,7 @@ def test_cat_gives_the_messages_that_a_get_gives(case: Case, capsysbinary: pytes
         (["dump", "B"], ["dump", "STORE", "B"]),
         (["dump"], ["dump", "STORE"]),
         (["groups"], ["groups", "STORE"]),
-        (["export", "A", "--queue", "1"], ["export", "STORE", "A", "--queue", "1"]),
+        (["export", "--topic", "A", "--queue", "1"], ["export", "STORE", "--topic", "A", "--queue", "1"]),
         (["verify", "--json"], ["verify", "STORE", "--json"]),
     ],
 )
@@ -221,6 +225,13 @@ def test_put_into_the_store_of_the_environment(
     assert run(capsysbinary, "put", "Orders", "a body", "--create")[0] == ExitCode.OK
     assert run(capsysbinary, "put", "--queue", 1, "Orders", "another body")[0] == ExitCode.OK
     assert run(capsysbinary, "get", "Orders/1/0", "--body", "raw")[1] == b"another body"
+    file = tmp_path / "out.jsonl"
+    assert run(capsysbinary, "export", file)[0] == ExitCode.OK
+    assert len(rows(file.read_bytes())) == 2
+    assert run(capsysbinary, "import", file)[0] == ExitCode.OK
+    assert run(capsysbinary, "import", tmp_path / "other", file, "--create")[0] == ExitCode.OK
+    assert run(capsysbinary, "export", tmp_path / "other", "-")[1].count(b"\n") == 2
+    assert run(capsysbinary, "export")[1].count(b"\n") == 4
     monkeypatch.setenv("MQFAST_STORE", "")
     assert run(capsysbinary, "ls")[0] == ExitCode.USAGE
 

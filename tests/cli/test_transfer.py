@@ -71,7 +71,7 @@ def store(tmp_path: Path) -> Path:
 
 def test_a_round_trip_keeps_what_consumers_see(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, other = tmp_path / "all.jsonl", tmp_path / "other"
-    code, text, _ = run(capsys, "export", store, "--to", lines)
+    code, text, _ = run(capsys, "export", store, lines)
     assert (code, text) == (ExitCode.OK, f"120 messages exported to {lines}\n")
     code, text, _ = run(capsys, "import", other, lines, "--create")
     assert (code, text) == (ExitCode.OK, f"120 messages imported into {other}\n")
@@ -96,7 +96,7 @@ def test_messages_of_a_deleted_topic_are_not_exported(tmp_path: Path, capsys: py
         writer.put_many("T", [b"old"] * 5)
         writer.delete_topic("T")
         writer.put_many("T", [b"new"] * 3)
-    code, text, _ = run(capsys, "export", tmp_path / "store", "T")
+    code, text, _ = run(capsys, "export", tmp_path / "store", "--topic", "T")
     assert code == ExitCode.OK
     assert [json.loads(line)["body"] for line in text.splitlines()] == ["new"] * 3
 
@@ -107,8 +107,8 @@ def test_an_export_is_what_was_asked_for(store: Path, tmp_path: Path, capsys: py
         assert code == (ExitCode.OK if text else ExitCode.NOTHING_FOUND)
         return sorted(json.loads(line)["flag"] + 60 for line in text.splitlines())
 
-    assert flags("T1", "T2") == [n for n in range(120) if n % 3]
-    assert flags("T1", "--queue", 2) == [n for n in range(120) if n % 3 == 1 and n % 4 == 2]
+    assert flags("--topic", "T1", "--topic", "T2") == [n for n in range(120) if n % 3]
+    assert flags("-", "--topic", "T1", "--queue", 2) == [n for n in range(120) if n % 3 == 1 and n % 4 == 2]
     assert flags("--tags", "b") == [n for n in range(120) if n % 3 == 2]
     assert flags("--grep", "^pl.in") == [n for n in range(120) if n % 6 == 1]
     assert flags("--grep-text", "^pl.in") == []
@@ -120,7 +120,7 @@ def test_an_export_is_what_was_asked_for(store: Path, tmp_path: Path, capsys: py
 
 
 def test_csv_holds_text_and_binary_bodies(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(capsys, "export", store, "T0", "--queue", 0, "--format", "csv")
+    code, text, _ = run(capsys, "export", store, "--topic", "T0", "--queue", 0, "--format", "csv")
     assert code == ExitCode.OK
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
     with mqfast.StoreReader(store) as reader:
@@ -132,7 +132,7 @@ def test_csv_holds_text_and_binary_bodies(store: Path, capsys: pytest.CaptureFix
 
 def test_parquet_holds_every_column(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    code, text, _ = run(capsys, "export", store, "--to", tmp_path / "all.parquet", "--json")
+    code, text, _ = run(capsys, "export", store, tmp_path / "all.parquet", "--json")
     assert code == ExitCode.OK
     assert json.loads(text) == {"exported": 120, "format": "parquet", "file": str(tmp_path / "all.parquet")}
     table = parquet.read_table(tmp_path / "all.parquet")
@@ -147,7 +147,7 @@ def test_parquet_without_pyarrow_says_what_is_missing(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    code, _, said = run(capsys, "export", store, "--to", tmp_path / "all.parquet")
+    code, _, said = run(capsys, "export", store, tmp_path / "all.parquet")
     assert code == ExitCode.USAGE
     assert "expected pyarrow, found none" in said
     assert "pip install pyarrow" in said
@@ -160,7 +160,7 @@ def test_an_export_never_replaces_a_file_and_leaves_no_half_one(
 ) -> None:
     there = tmp_path / "there.jsonl"
     there.write_text("mine")
-    code, _, said = run(capsys, "export", store, "--to", there)
+    code, _, said = run(capsys, "export", store, there)
     assert (code, there.read_text()) == (ExitCode.USAGE, "mine")
     assert str(there) in said
     log = store / "commitlog" / f"{0:020}"
@@ -168,7 +168,7 @@ def test_an_export_never_replaces_a_file_and_leaves_no_half_one(
     with log.open("r+b") as file:
         file.seek(data.index(b"plain"))
         file.write(b"Plain")
-    assert run(capsys, "export", store, "--to", tmp_path / "new.jsonl")[0] == ExitCode.DAMAGE
+    assert run(capsys, "export", store, tmp_path / "new.jsonl")[0] == ExitCode.DAMAGE
     assert not list(tmp_path.glob("new*"))
 
 
