@@ -138,7 +138,7 @@ class Access(Protocol):
     def log_path(self, physical_offset: int) -> str:
         """The file of the log that holds a physical offset; the name that it would have where there is none."""
 
-    def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
+    def lease(self, min_physical_offset: int, ttl_ms: int) -> str | None:
         """Ask the store to keep everything from a physical offset on for a while, if it can be asked."""
 
     def rest(self) -> None:
@@ -365,13 +365,14 @@ class LocalAccess:
             return before[-1]
         return os.path.join(self.reader.paths.commit_logs[0], offset_name(physical_offset))
 
-    def lease(self, min_physical_offset: int, ttl_ms: int) -> None:
-        """Write a lease; a store that may not be written, or has no mqfast to honour it, is read without."""
+    def lease(self, min_physical_offset: int, ttl_ms: int) -> str | None:
+        """Write a lease, see ``leases.py``; None where the store may not be written: it is read without."""
         if ttl_ms > 0:
             try:
-                write_lease(REAL, self.root, min_physical_offset, ttl_ms)
+                return write_lease(REAL, self.root, min_physical_offset, ttl_ms)
             except StorageError as error:
                 _log.info("no lease: %s", error)
+        return None
 
     # --- views -------------------------------------------------------------------------------------------------------
 

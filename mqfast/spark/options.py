@@ -344,7 +344,8 @@ class Options:
     )
     lease_ttl: int = _option(
         duration_ms, 3_600_000, READ,
-        "For so long mqfast's retention keeps what was planned to be read; 0s: no lease is written.", shown="1h",
+        "For so long mqfast's retention keeps what was planned while no task reads it yet; it lets go when the query "
+        "ends; 0s: no lease is written.", shown="1h",
     )  # fmt: skip
 
     # streams

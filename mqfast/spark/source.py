@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, open_access
+from mqfast.spark.leases import TaskLease, hold
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
 from mqfast.spark.pushdown import Narrowed, narrow
@@ -83,6 +84,7 @@ class Part(InputPartition):
     store_id: str
     piece: Piece
     settings: ReadSettings
+    lease: TaskLease | None = None
 
 
 # More are not worth comparing with while reading.
@@ -132,15 +134,20 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
     """
     access = opened(part.options, part.store_id)
     try:
-        if part.options.view != "messages":
-            yield from access.view_rows(part.piece, part.columns, part.options)
-            return
-        if part.piece.scan is not None:
-            yield from access.scan(part.piece.scan, part.columns, part.settings)
-        for piece in part.piece.queues:
-            yield from access.gather(piece, part.columns, part.settings)
+        with hold(part.lease):
+            yield from _batches_of(part, access)
     finally:
         access.rest()
+
+
+def _batches_of(part: Part, access: Access) -> Iterator[pa.RecordBatch]:
+    if part.options.view != "messages":
+        yield from access.view_rows(part.piece, part.columns, part.options)
+        return
+    if part.piece.scan is not None:
+        yield from access.scan(part.piece.scan, part.columns, part.settings)
+    for piece in part.piece.queues:
+        yield from access.gather(piece, part.columns, part.settings)
 
 
 def read_settings(options: Options, selection: Selection) -> ReadSettings:
@@ -160,7 +167,7 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
 
 def parts_of(
     options: Options, columns: tuple[Column, ...], snapshot: Snapshot, pieces: Sequence[Piece], settings: ReadSettings
-) -> list[InputPartition]:
+) -> list[Part]:
     """Partitions of planned pieces; the same for batches and streams."""
     along_queues = dataclasses.replace(settings, queues=None)
     return [
@@ -205,7 +212,7 @@ class BatchReader(DataSourceReader):
             if self.options.view == "messages":
                 return self._messages(access, snapshot)
             pieces = access.view_pieces(snapshot, self.options)
-            return parts_of(self.options, self.columns, snapshot, pieces, ReadSettings())
+            return list(parts_of(self.options, self.columns, snapshot, pieces, ReadSettings()))
         finally:
             access.close()
 
@@ -216,9 +223,14 @@ class BatchReader(DataSourceReader):
             snapshot, selection, access, order=o.order, partition_bytes=o.partition_bytes,
             min_partitions=o.min_partitions, max_partitions=o.max_partitions, within=narrowed.physical_offsets,
         )  # fmt: skip
-        if pieces:
-            access.lease(least_physical_offset(pieces, access), o.lease_ttl)
-        return parts_of(o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed))
+        parts = parts_of(o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed))
+        if parts:
+            first = least_physical_offset(pieces, access)
+            path = access.lease(first, o.lease_ttl)
+            if path is not None:
+                for number, part in enumerate(parts):
+                    part.lease = TaskLease(path, first, o.lease_ttl, number, len(parts))
+        return list(parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Arrow batches."""

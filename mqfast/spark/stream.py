@@ -42,6 +42,7 @@ from mqfast.spark.identity import (
     resume_queues,
     still_there,
 )
+from mqfast.spark.leases import HeldLease, TaskLease
 from mqfast.spark.offsets import (
     Anchor,
     Lost,
@@ -116,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = False  # every queue was compared with the offsets of an earlier run
         self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
         self._last_batch = time.monotonic()
-        self._leased: float | None = None
+        self._held: HeldLease | None = None
         self._group: GroupProgress | None = None
 
     # --- the store ---
@@ -136,7 +137,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._snapshot or self._look()
 
     def stop(self) -> None:
-        """Let go of the store."""
+        """Let go of the store, and of what it keeps for this stream."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         if self._access is not None:
             self._access.close()
             self._access = self._follower = self._snapshot = None
@@ -399,17 +403,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = self._log_pieces(since, until) if self.along_log else self._queue_pieces(since, until)
         if not pieces:
             return []
-        self._lease(pieces)
+        lease = self._lease(pieces)
         settings = self._wanted(since, until) if self.along_log else read_settings(self.options, Selection(()))
-        return parts_of(self.options, self.columns, snapshot, pieces, settings)
+        parts = parts_of(self.options, self.columns, snapshot, pieces, settings)
+        for part in parts:
+            part.lease = lease
+        return list(parts)
 
-    def _lease(self, pieces: list[Piece]) -> None:
-        """One lease for many batches: places only grow, so that an older one keeps more."""
-        now, ttl_ms = time.monotonic(), self.options.lease_ttl
-        if ttl_ms and (self._leased is None or (now - self._leased) * 4000 > ttl_ms):
-            access = self._open()
-            access.lease(least_physical_offset(pieces, access), ttl_ms)
-            self._leased = now
+    def _lease(self, pieces: list[Piece]) -> TaskLease | None:
+        """One lease for the stream, which moves with its batches."""
+        access = self._open()
+        if self._held is None:
+            self._held = HeldLease(access.root, self.options.lease_ttl)
+        return self._held.move(least_physical_offset(pieces, access))
 
     def _log_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
         access, snapshot, o = self._open(), self._seen(), self.options

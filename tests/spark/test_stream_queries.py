@@ -145,10 +145,15 @@ def test_commit_group_notes_all_but_the_last_batch(spark: SparkSession, place: P
     assert 4 <= sum(noted.values()) <= 10
 
 
-def test_one_lease_serves_many_batches(spark: SparkSession, place: Path) -> None:
+def test_one_lease_moves_with_the_batches_and_ends(spark: SparkSession, place: Path) -> None:
     fill(place / "store", 0, 20)
     run(stream(spark, place / "store", startingOffsets="earliest", maxOffsetsPerTrigger="3"), place / "c")
-    assert len(list((place / "store" / "spark-leases").iterdir())) == 1
+    for lease in (place / "store" / "spark-leases").iterdir():  # Spark kills the process that planned, perhaps first
+        found = json.loads(lease.read_bytes())
+        assert found["expiresMs"] < time.time() * 1000 + 60_000
+        with mqfast.StoreReader(place / "store") as store:
+            assert found["minPhysicalOffset"] > store.scan().__next__().physical_offset
+    assert len(list((place / "store" / "spark-leases").iterdir())) <= 1
 
 
 @pytest.mark.parametrize(

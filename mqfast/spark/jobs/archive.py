@@ -22,6 +22,7 @@ from mqfast.spark.jobs.manifest import ArchivedFile, DamagedFile, Manifest, mani
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks
+from mqfast.spark.leases import HeldLease
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select
@@ -88,13 +89,14 @@ def run(spark: SparkSession, settings: Settings) -> Report:
                 snapshot, selection, access, order="commitlog", partition_bytes=settings.partition_bytes,
                 within=(start, snapshot.log_end),
             )  # fmt: skip
-            if pieces:
-                access.lease(start, options.lease_ttl)
         finally:
             access.close()
         parts = parts_of(options, chosen_columns(options), snapshot, pieces, read_settings(options, selection))
-        work = [_Work(part, archive, settings) for part in parts if isinstance(part, Part)]
-        done_parts = run_tasks(spark, work, _archive_part, "archive")
+        with HeldLease(snapshot.root, options.lease_ttl) as held:
+            if pieces:
+                held.move(start)
+            work = [_Work(part, archive, settings) for part in parts]
+            done_parts = run_tasks(spark, work, _archive_part, "archive")
         files = [file for found in done_parts for file in found.files]
         manifest = Manifest(
             number=len(done) + 1, store_id=snapshot.store_id, start=start, end=snapshot.log_end,

@@ -38,6 +38,7 @@ from mqfast.spark.jobs.letters import (
 )
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.leases import HeldLease
 from mqfast.spark.options import Options, nearest_name
 from mqfast.spark.plan import QueueRange, Snapshot
 from mqfast.spark.rows import RowWriter
@@ -133,13 +134,14 @@ def _send(spark: SparkSession, settings: Settings, access: Access, transaction: 
     now, before = found.new(known)
     pieces = _pieces(now)
     if pieces and not settings.dry_run:
-        access.lease(access.physical_span([piece for piece, _ in pieces])[0], _options(settings).lease_ttl)
         known.save(transaction, snapshot.store_id, now)
         work = [
             _Work(settings, _options(settings), snapshot.store_id, piece, runs, transaction, known.batch, partition)
             for partition, (piece, runs) in enumerate(pieces)
         ]
-        staged = [file for file in run_tasks(spark, work, _stage, "dlq") if file is not None]
+        with HeldLease(snapshot.root, _options(settings).lease_ttl) as held:
+            held.move(access.physical_span([piece for piece, _ in pieces])[0])
+            staged = [file for file in run_tasks(spark, work, _stage, "dlq") if file is not None]
         report.facts["sent"] = transaction.commit(known.batch, staged).appended
         known.forget_older(transaction)
     else:

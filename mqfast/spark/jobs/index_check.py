@@ -233,8 +233,8 @@ def _compare(
             return i >= 0 and pair[0][1] < bad[i][1]
 
         wrong = alone.filter(lambda pair: pair[1][0] == _IN_INDEX and not in_damage(pair))
-        missing = alone.filter(lambda pair: pair[1][0] & _IN_LOG and span[0] <= pair[0][1] < span[1])
-        report.behind = alone.filter(lambda pair: pair[1][0] & _IN_LOG and pair[0][1] >= span[1]).count()
+        missing = alone.filter(lambda pair: bool(pair[1][0] & _IN_LOG) and span[0] <= pair[0][1] < span[1])
+        report.behind = alone.filter(lambda pair: bool(pair[1][0] & _IN_LOG) and pair[0][1] >= span[1]).count()
         for kind, found in ((NO_KEY, wrong), (NO_ENTRY, missing)):
             first = found.takeOrdered(most, key=_order)
             if not first:
