@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from mqfast.store._tail import LogTail
     from mqfast.store.reader import LogScan, ReadResult, StoreReader
     from mqfast.store.reader_bounds import QueueRange
-    from mqfast.store.verify import Damage, RepairReport, Report, Severity, repair, verify
+    from mqfast.store.repair import RepairReport, repair
+    from mqfast.store.verify import Damage, Report, Severity, verify
 
 __all__ = [
     "BatchResult",
@@ -96,11 +97,11 @@ _LATER = {
     "QueueRange": "mqfast.store.reader_bounds",
     "ReadResult": "mqfast.store.reader",
     "RecordColumns": "mqfast.store._gather",
-    "RepairReport": "mqfast.store.verify",
+    "RepairReport": "mqfast.store.repair",
     "Report": "mqfast.store.verify",
     "Severity": "mqfast.store.verify",
     "StoreReader": "mqfast.store.reader",
-    "repair": "mqfast.store.verify",
+    "repair": "mqfast.store.repair",
     "verify": "mqfast.store.verify",
 }
 

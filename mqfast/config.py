@@ -357,6 +357,13 @@ class StoreConfig:
         least=1,
         most=_I64_MAX,
     )
+    on_damage: str = _own(
+        "keep",
+        "name",
+        "Where recovery finds whole records behind a damaged one: cut the log there as RocketMQ does, and keep what is"
+        " cut in a folder, or stop, and change nothing.",
+        choices=("keep", "stop"),
+    )
     retention_when_full: str = _own(
         "drop_oldest",
         "name",

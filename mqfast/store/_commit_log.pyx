@@ -211,9 +211,10 @@ cdef class CommitLog:
         self.state.written = self.state.committed = self.state.flushed = self.state.dispatched = self.state.walked = end
         self.state.prefaulted = end
 
-    def truncate(self, int64_t end, int64_t store_timestamp, int64_t sync_from=-1) -> list:
+    def truncate(self, int64_t end, int64_t store_timestamp, int64_t sync_from=-1, take=None) -> list:
         """End the log at physical offset ``end``: files above are removed, the rest of its file is cleared; returns the removed names.
 
+        Args: take: called with the path of each file before it is removed; it may move the file away.
         Only at open. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut; with ``sync_from``,
         everything from there on, since a killed writer may have left it in the page cache only.
         """
@@ -229,6 +230,8 @@ cdef class CommitLog:
         ):
             file = self.files.pop()
             removed.append(_paths.offset_name(file.start_offset))
+            if take is not None:
+                take(file.path)
             file.destroy()
             self.door.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
         self._set_positions(end)

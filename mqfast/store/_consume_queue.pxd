@@ -98,6 +98,7 @@ cdef class ConsumeQueue:
     cdef int64_t asked_at
     cdef bint closed
     cdef bint cut_units
+    cdef int64_t floor_end          # records that end here or before are none of this queue's: their topic was deleted; -1: none
     cdef int64_t flushed
     cdef bint cut                   # bytes were cleared or files removed since the last flush
     cdef bint fresh                 # the names of the queue and its first file are not synced yet
@@ -108,6 +109,7 @@ cdef class ConsumeQueue:
     cdef _take_tail(self, MappedFile file)
     cdef void _give_up_tail(self) noexcept
     cdef bint _fills_fast(self) noexcept
+    cdef void _reach(self, int64_t max_physical) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
     cdef bint is_dirty(self) noexcept
     cdef int64_t behind_units(self, int64_t end) noexcept

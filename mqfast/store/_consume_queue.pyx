@@ -223,6 +223,7 @@ cdef class ConsumeQueue:
         self.state.topic_bytes = <int32_t> PyBytes_GET_SIZE(self.topic_text)
         self.state.queue_id = queue_id
         self.state.hash = topic_hash(self.state.topic, self.state.topic_bytes, queue_id)
+        self.floor_end = -1
         self.state.max_physical = -1
         self.seen_first = self.seen_last = self.looked_at = -1
 
@@ -269,7 +270,26 @@ cdef class ConsumeQueue:
     @property
     def max_physical(self) -> int:
         """End of the last record that has a unit, -1 when there is none."""
-        return mq_load64(&self.state.max_physical)
+        cdef int64_t end = mq_load64(&self.state.max_physical)
+        return -1 if end <= self.floor_end else end
+
+    @property
+    def floor(self) -> int:
+        """Records that end here or before get no unit: the topic was deleted behind them. -1: none. Set at open only, of a queue
+        that has no unit of theirs.
+        """
+        return self.floor_end
+
+    @floor.setter
+    def floor(self, int64_t value):
+        if self.state.max_physical <= self.floor_end:
+            self.state.max_physical = -1        # it said the floor
+        self.floor_end = value
+        self._reach(self.state.max_physical)
+
+    cdef void _reach(self, int64_t max_physical) noexcept:
+        """The last unit's record ends there; -1: no unit."""
+        mq_store64(&self.state.max_physical, max(max_physical, self.floor_end))
 
     @property
     def was_cut(self) -> bool:
@@ -400,7 +420,7 @@ cdef class ConsumeQueue:
         cdef Scan *scan = &self.scan
         cdef int64_t first
         cdef Py_ssize_t index
-        q.max_physical = -1
+        self._reach(-1)
         if not self.files:
             return
         first = max(0, len(self.files) - 3)
@@ -418,9 +438,7 @@ cdef class ConsumeQueue:
             if q.end < file.start_offset + self.file_bytes:
                 break
         self.scanned = None
-        q.max_physical = scan.max_physical
-        if q.max_physical < 0 and first > 0:
-            q.max_physical = self._last_physical_before(q.end)
+        self._reach(scan.max_physical if scan.max_physical >= 0 or first == 0 else self._last_physical_before(q.end))
         self._cut(scan.dirty)
         # what recovery looks at next: without it, each of thousands of queues would be mapped for one unit
         if scan.last_physical >= 0:
@@ -472,23 +490,26 @@ cdef class ConsumeQueue:
             file.allocated = (q.end - file.start_offset) & ~<int64_t> 4095
         q.room_end = file.start_offset + file.allocated - file.allocated % UNIT_BYTES
 
-    def truncate(self, int64_t physical_offset) -> None:
-        """Drop every unit whose record starts at or behind ``physical_offset`` (RocketMQ: truncateDirtyLogicFiles)."""
+    def truncate(self, int64_t physical_offset, dropped=None) -> None:
+        """Drop every unit whose record starts at or behind ``physical_offset`` (RocketMQ: truncateDirtyLogicFiles).
+
+        Args: dropped: a list that gets the bytes of the units that go.
+        """
         cdef MappedFile file
         cdef QueueState *q = &self.state
         cdef uint8_t *base
-        cdef int64_t at, physical, end
+        cdef int64_t at, physical, end, to, old_end = mq_load64(&self.state.end), most = -1
         cdef int32_t size
         cdef bint filler
         cdef Py_ssize_t index = len(self.files) - 1
         if not self.files:
-            q.max_physical = -1
+            self._reach(-1)
             return
         end = (<MappedFile> self.files[0]).start_offset
-        q.max_physical = -1
         while index >= 0:
             file = self.files[index]
             base = file.hold()
+            most = -1
             try:
                 at = 0
                 while at < self.file_bytes:
@@ -499,8 +520,11 @@ cdef class ConsumeQueue:
                     if physical < 0 or size <= 0 or (physical > physical_offset - size and not filler):
                         break
                     if not filler:
-                        q.max_physical = physical + size
+                        most = physical + size
                     at += UNIT_BYTES
+                to = min(old_end - file.start_offset, self.file_bytes)
+                if dropped is not None and at < to:
+                    dropped.append((<const char *> base + at)[:to - at])
                 file.check_damage()
             finally:
                 file.release()
@@ -508,9 +532,10 @@ cdef class ConsumeQueue:
                 end = file.start_offset + at
                 break
             index -= 1
-        if q.max_physical < 0 and index > 0:
+        if most < 0 and index > 0:
             # only fillers were left in that file: the last real unit, if any, stands in an earlier one
-            q.max_physical = self._last_physical_before(end)
+            most = self._last_physical_before(end)
+        self._reach(most)
         mq_store64(&q.end, end)
         self._cut()
 
@@ -525,7 +550,7 @@ cdef class ConsumeQueue:
 
     def cut_to(self, int64_t queue_offset) -> None:
         """Drop the units from this queue offset on; recovery puts them again from the log."""
-        self.state.max_physical = self._last_physical_before(queue_offset * UNIT_BYTES)
+        self._reach(self._last_physical_before(queue_offset * UNIT_BYTES))
         mq_store64(&self.state.end, queue_offset * UNIT_BYTES)
         self._cut()
         self.state.misplaced = 0

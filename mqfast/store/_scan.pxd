@@ -63,9 +63,32 @@ cdef struct Counted:        # what the log says about one queue
     int64_t min_offset
     int64_t max_offset      # next one
     int64_t bytes
+    int64_t floor           # records that end here or before ask for nothing: the topic was deleted behind them
+
+
+cdef struct Floor:          # of every queue of a topic
+    const uint8_t *topic
+    int64_t topic_bytes
+    int64_t end
+
+
+cdef struct Place:          # where a queue unit says that a record stands
+    int64_t physical
+    int64_t size
+
+
+cdef class Places:
+    cdef Place *table
+    cdef int64_t room
+    cdef int64_t used
+    cdef bint sorted
+    cdef int64_t find(self, int64_t physical_offset) noexcept nogil
 
 
 cdef class LogTally:
+    cdef Floor *floors
+    cdef int64_t floor_count
+    cdef list floor_topics      # the bytes that the floors point to
     cdef Counted *table
     cdef int64_t slots
     cdef int64_t used

@@ -11,7 +11,7 @@ import os as _os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from mqfast.store._index_file cimport key_slot_hash
 from mqfast.store._os cimport MQ_OPEN_READ, OsDoor, check, mq_get16, mq_get32, mq_get64, mq_os, mq_stat, os_error, read_all
@@ -222,6 +222,29 @@ cdef class PreadFile:
         if total != w.filled:
             data = data[:total]
         return make_message(data, <const uint8_t *> PyBytes_AS_STRING(data), queue_offset)
+
+    def record_bytes(self, int64_t physical_offset) -> int:
+        """Length of the record whose parts are in order there, whatever its content and the place that it names; 0: there is none.
+
+        Raises: CorruptFile when the file has shrunk, StorageError.
+        """
+        cdef int64_t position = physical_offset - self.start, left = self.bytes - position
+        cdef bytes data
+        cdef Window w
+        cdef int outcome
+        if position < 0 or left < LEAST_RECORD:
+            return 0
+        memset(&w, 0, sizeof(w))
+        w.start = w.at = physical_offset
+        w.file_end = self.start + self.bytes
+        w.need = min(left, 4096)
+        outcome = STEP_MORE
+        while outcome == STEP_MORE:
+            data = self.read(position, w.need)
+            w.base = <const uint8_t *> PyBytes_AS_STRING(data)
+            w.filled = w.need
+            outcome = step(&w)
+        return w.record.total if outcome == STEP_RECORD else 0
 
     def valid_units(self, int64_t position, int32_t unit_bytes) -> int:
         """Position behind the last valid unit from ``position`` on: place and size count up from 0 and 1.
@@ -588,18 +611,32 @@ cdef inline bint is_schedule(const uint8_t *topic, int64_t n) noexcept nogil:
 cdef class LogTally:
     """What the records of a log ask of queues and index, as counts and sums that do not depend on any order.
 
+    Args: floors: topic -> end of the last record that was deleted with the topic: those records ask for no unit.
     Thread: one at a time.
     """
 
-    def __cinit__(self):
+    def __cinit__(self, dict floors=None):
+        cdef int64_t i = 0
+        cdef bytes topic
         self.slots = 64
         self.table = <Counted *> calloc(self.slots, sizeof(Counted))
-        if self.table == NULL:
+        self.floor_topics = []
+        self.floors = <Floor *> calloc(max(1, len(floors or ())), sizeof(Floor))
+        if self.table == NULL or self.floors == NULL:
             raise MemoryError()
+        for name, end in (floors or {}).items():
+            topic = name.encode()
+            self.floor_topics.append(topic)
+            self.floors[i].topic = <const uint8_t *> PyBytes_AS_STRING(topic)
+            self.floors[i].topic_bytes = len(topic)
+            self.floors[i].end = end
+            i += 1
+        self.floor_count = i
         self.first_timestamp = self.last_timestamp = self.first_backward = -1
 
     def __dealloc__(self):
         cdef int64_t i
+        free(self.floors)
         if self.table != NULL:
             for i in range(self.slots):
                 free(self.table[i].topic)
@@ -637,7 +674,10 @@ cdef class LogTally:
         c.topic_bytes = n
         c.queue_id = queue_id
         c.hash = hash_
-        c.first_physical = c.min_offset = -1
+        c.first_physical = c.min_offset = c.floor = -1
+        for i in range(self.floor_count):
+            if self.floors[i].topic_bytes == n and memcmp(self.floors[i].topic, topic, n) == 0:
+                c.floor = self.floors[i].end
         self.used += 1
         return c
 
@@ -747,7 +787,7 @@ cdef class LogTally:
         cdef dict found = {}
         for i in range(self.slots):
             c = &self.table[i]
-            if c.topic != NULL:
+            if c.topic != NULL and c.count:
                 topic = (<const char *> c.topic)[:c.topic_bytes].decode("utf-8", "replace")
                 found[topic, c.queue_id] = (c.count, c.digest, c.batch_digest, c.first_physical, c.end_physical, c.min_offset,
                                             c.max_offset, c.bytes)
@@ -759,6 +799,8 @@ cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_i
     cdef Counted *c = t.find(topic, n, queue_id)
     if c == NULL:
         return NO_MEMORY
+    if r.physical_offset + r.total <= c.floor:
+        return 0
     c.count += 1
     c.bytes += r.total
     c.digest += mix(r.physical_offset, r.total, tags, queue_offset)
@@ -771,6 +813,79 @@ cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_i
     if base + number > c.max_offset:
         c.max_offset = base + number
     return 0
+
+
+# --- where queue units say that records stand -------------------------------------------------------------------------------
+
+cdef int _compare_places(const void *a, const void *b) noexcept nogil:
+    cdef int64_t x = (<const Place *> a).physical, y = (<const Place *> b).physical
+    return (x > y) - (x < y)
+
+
+@cython.no_gc_clear
+@cython.final
+cdef class Places:
+    """Places of records as queue units tell them: boundaries that no body of a message can forge.
+
+    Thread: one at a time.
+    """
+
+    def __dealloc__(self):
+        free(self.table)
+
+    def __len__(self):
+        return self.used
+
+    def add(self, bytes units not None, int32_t unit_bytes=UNIT_BYTES, int64_t low=0) -> None:
+        """Take the places of these units, of records that start at ``low`` or behind; what is no unit is passed over."""
+        cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(units)
+        cdef int64_t i = 0, n = len(units) - len(units) % unit_bytes, wanted = self.used + n // unit_bytes
+        cdef Place *grown
+        if wanted > self.room:
+            wanted = max(wanted, 2 * self.room)
+            grown = <Place *> realloc(self.table, wanted * sizeof(Place))
+            if grown == NULL:
+                raise MemoryError()
+            self.table = grown
+            self.room = wanted
+        with nogil:
+            while i < n:
+                if is_unit(p + i, unit_bytes) and mq_get64(p + i) >= low and mq_get32(p + i + 8) != FILLER_SIZE:
+                    self.table[self.used].physical = mq_get64(p + i)
+                    self.table[self.used].size = mq_get32(p + i + 8)
+                    self.used += 1
+                i += unit_bytes
+        self.sorted = False
+
+    cdef int64_t find(self, int64_t physical_offset) noexcept nogil:
+        """Number of the first place at or behind an offset."""
+        cdef int64_t low = 0, high = self.used, middle
+        if not self.sorted:
+            if self.used:
+                qsort(self.table, self.used, sizeof(Place), _compare_places)
+            self.sorted = True
+        while low < high:
+            middle = (low + high) // 2
+            if self.table[middle].physical < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def size_at(self, int64_t physical_offset) -> int:
+        """Bytes of the record that a unit says to stand there, 0: no unit does, or two disagree."""
+        cdef int64_t i = self.find(physical_offset), size = 0
+        while i < self.used and self.table[i].physical == physical_offset:
+            if size and self.table[i].size != size:
+                return 0
+            size = self.table[i].size
+            i += 1
+        return size
+
+    def next(self, int64_t physical_offset) -> int:
+        """The first place at or behind an offset, -1: none."""
+        cdef int64_t i = self.find(physical_offset)
+        return self.table[i].physical if i < self.used else -1
 
 
 # --- sums over queue files and index files ----------------------------------------------------------------------------------

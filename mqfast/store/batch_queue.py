@@ -15,6 +15,7 @@ from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 from mqfast.store._mapped_file import MappedFile
 from mqfast.store._os import Mutex
+from mqfast.store._scan import PreadFile
 from mqfast.store._unit_bytes import BATCH_UNIT_BYTES, read_batch_unit, sync, valid_batch_units, write_batch_unit
 from mqfast.store.results import BoundaryType
 
@@ -218,13 +219,14 @@ class BatchConsumeQueue:
                 break
         self._cut(end, end + 1)
 
-    def truncate(self, physical_offset: int) -> None:
+    def truncate(self, physical_offset: int, dropped: list[bytes] | None = None) -> None:
         """Drop every unit whose record starts at or behind ``physical_offset``, and whatever follows it.
 
+        Args: dropped: gets the bytes of the units that go.
         Source: BatchConsumeQueue.truncateDirtyLogicFiles.
         """
         self.max_physical = -1
-        end = self._first
+        end, old_end, files = self._first, self._end, self._files
         for file in reversed(self._files):
             end = self._number(file)
             count, last = valid_batch_units(file, self._per_file, physical_offset)
@@ -232,6 +234,13 @@ class BatchConsumeQueue:
                 end += count
                 self.max_physical = last
                 break
+        for file in files if dropped is not None and end < old_end else ():
+            first, last_number = max(end, self._number(file)), min(old_end, self._number(file) + self._per_file)
+            if dropped is not None and first < last_number:
+                position = (first - self._number(file)) * BATCH_UNIT_BYTES
+                opened = PreadFile(self.door, file.path)
+                dropped.append(opened.read(position, (last_number - first) * BATCH_UNIT_BYTES))
+                opened.close()
         # RocketMQ removes a file that it empties so, the only one as well, but keeps an empty one that recovery finds.
         self._cut(end, end)
 

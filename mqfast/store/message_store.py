@@ -49,10 +49,11 @@ from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.flush import CommitService, FlushService
 from mqfast.store.index_service import IndexService, infer_index_sizes
 from mqfast.store.metadata import TopicTable
+from mqfast.store.notes import Deletion, StoreNotes, log_file_bytes
 from mqfast.store.offsets import ConsumerOffsets
 from mqfast.store.queue_store import AnyQueue, QueueStore
 from mqfast.store.record_starts import check_start
-from mqfast.store.recovery import RecoveryReport, recover, sync_names
+from mqfast.store.recovery import Memory, RecoveryReport, recover, refuse_damage, sync_names
 from mqfast.store.reput import PrefaultService, ReputMessageService
 from mqfast.store.results import BoundaryType, StoreState
 from mqfast.store.retention import RetentionService
@@ -114,6 +115,7 @@ class MessageStore(PutPath):
         self._warned: list[str] = []
         self._space = Space()
         self._unready: list[Callable[[], None]] = []
+        self._queues_noted = -1  # how many queues there were when the notes were written last
         self._opened_in = os.getpid()
         self._started = time.perf_counter()
         self.door.makedirs(path)
@@ -150,6 +152,12 @@ class MessageStore(PutPath):
         config = self.config
         config.check_budget()
         clean = not _lock.abort_exists(door, self.paths.abort)
+        checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
+        if config.on_damage == "stop":
+            refuse_damage(door, self.paths, config, checkpoint, clean)
+        self._notes = StoreNotes.load(door, self.paths)
+        for text in self._notes.warnings:
+            self._warn(text)
         if not clean:
             sync_names(door, self.paths)
         self.topic_table = TopicTable.load(door, self.paths.topics)
@@ -174,7 +182,6 @@ class MessageStore(PutPath):
         log.load()
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._queues.load()
-        checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
         index = self._index = (
             IndexService(door, self.paths.index, config, checkpoint)
             if config.message_index_enable and config.index_file_write_enable
@@ -187,8 +194,18 @@ class MessageStore(PutPath):
         if not clean or log.files:
             self._now_or_later(self._say_at_work)
         self.recovery: RecoveryReport = recover(
-            log, self._queues, index, dispatcher, checkpoint, config, clean=clean, progress=progress
+            log,
+            self._queues,
+            index,
+            dispatcher,
+            checkpoint,
+            config,
+            Memory(self._notes, self.topic_table, self.paths, self._warn),
+            clean=clean,
+            progress=progress,
         )
+        if not log.files and self._notes.is_there:
+            self._persist_notes()  # what they say of the files of an earlier log
         if clean and not log.files:
             self._now_or_later(self._say_at_work)
         if dispatcher.hold_back(log.written):
@@ -218,7 +235,7 @@ class MessageStore(PutPath):
         self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
         _log.info("%s: retention: %s", path, self._retention.policy())
 
-    # --- what an open does before anything can be put: on a full disk the next put or the dispatch thread tries again ---
+    # --- what an open does before anything can be put: on a full disk a put or the dispatch thread tries again ---
 
     def _now_or_later(self, step: Callable[[], None]) -> None:
         try:
@@ -326,6 +343,19 @@ class MessageStore(PutPath):
                     self.topic_table.ensure(topic, max(count, self.config.default_topic_queue_nums))
         let_puts()
         self.topic_table.persist()
+        let_puts()
+        is_due = self._is_closed or self._queues_noted != self._queues.count
+        # A store that was only looked at stays as it was.
+        if is_due and (self._notes.is_there or self.log.written > self.recovery.end):
+            self._persist_notes()
+
+    def _persist_notes(self) -> None:
+        count = self._queues.count
+        with contextlib.suppress(DiskFull):  # the next turn, or the close, tries again
+            self._notes.persist(
+                self._queues.present(), self.topic_table.version_ms, self.config.mapped_file_bytes_commit_log
+            )
+            self._queues_noted = count
 
     # --- read ---
 
@@ -501,9 +531,9 @@ class MessageStore(PutPath):
         """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them.
         Returns queues dropped.
 
-        A crash before those records are gone may bring the queues back, as in RocketMQ.
-
-        Raises: UsageError for what is no topic name.
+        Raises: UsageError for what is no topic name; FlushError, StorageError when the deletion cannot be made durable.
+        Durability: the deletion is on disk before a queue is dropped and before the topic can have a new message. No
+        recovery, and no repair, brings back what was deleted; a RocketMQ that makes queues anew from the log does.
         """
         self._check_open()
         check_topic_name(topic)
@@ -519,6 +549,7 @@ class MessageStore(PutPath):
                     if self._pool is not None:
                         self.log.commit()
                     self._dispatcher.step(self.log.committed)
+                    self._notes.note_deletion(topic, self._last_of(topic))
                 except BaseException:
                     self.mark_deleted(leaving, False)
                     raise
@@ -528,6 +559,14 @@ class MessageStore(PutPath):
             self.consumer_offsets.remove_topic(topic)
             self.persist_offsets()
             return dropped
+
+    def _last_of(self, topic: str) -> Deletion | None:
+        """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""
+        last = self._queues.last_record_of(topic)
+        if last is None or last[0] < self.log.min_offset:
+            return None
+        self.log.flush()
+        return Deletion(*last, self.log.store_timestamp(*last))
 
     # --- state ---
 
@@ -755,6 +794,39 @@ def _directories(door: OsDoor, base: str) -> Iterator[str]:
         yield os.path.join(base, name)
 
 
+def size_of_log_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> tuple[int, str]:
+    """The size of the log files, and a file that has it; 0 where there is none.
+
+    Raises: CorruptFile for one that was cut short, ConfigError where its odd size is all that is known.
+    """
+    files = [file for directory in paths.commit_logs for file in _paths.list_offset_files(door, directory)[0]]
+    sizes = [door.file_size(file.path) for file in files]
+    if not any(sizes):
+        return 0, ""
+    name = "mapped_file_bytes_commit_log"
+    size = log_file_bytes(
+        [(file.start_offset, size) for file, size in zip(files, sizes, strict=True)],
+        StoreNotes.load(door, paths).log_file_bytes,
+    )
+    if name in config.explicit and (size == 0 or config.mapped_file_bytes_commit_log in sizes):
+        size = config.mapped_file_bytes_commit_log
+    if size == 0:
+        raise ConfigError(
+            f"{files[0].path}: expected a log file of whole KiB, found {sizes[0]} bytes; it may have been cut short:"
+            f" name the size that it should have as {name}, and let 'mqfast store repair' bring it back to it"
+        )
+    for file, found in zip(files, sizes, strict=True):
+        if found < size and (found > 0 or file is not files[-1]):
+            raise CorruptFile(
+                f"a log file was cut short; 'mqfast store repair' brings it back to its size, and cuts the log where it"
+                f" ends (another size can be named as {name})",
+                path=file.path,
+                expected=f"{size} bytes",
+                found=f"{found} bytes",
+            )
+    return size, files[sizes.index(max(sizes))].path
+
+
 def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:
     """The config with the file sizes that the store's own files have.
 
@@ -771,9 +843,8 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
             )
         found[name] = size
 
-    for directory in paths.commit_logs:
-        for file in _paths.list_offset_files(door, directory)[0][:1]:
-            note("mapped_file_bytes_commit_log", door.file_size(file.path), file.path)
+    size, path = size_of_log_files(door, paths, config)
+    note("mapped_file_bytes_commit_log", size, path)
     kinds = (
         (paths.consume_queue, "mapped_file_bytes_consume_queue"),
         (paths.batch_consume_queue, "mapped_file_bytes_batch_consume_queue"),

@@ -228,6 +228,11 @@ class _Table:
         _want_objects(root, self._TABLE)
 
     @property
+    def version_ms(self) -> int:
+        """When the table was last changed, by the clock of whoever did; 0: unknown."""
+        return int(self._root.get("dataVersion", {}).get("timestamp", 0))
+
+    @property
     def _entries(self) -> _Json:
         # The order of the fields in a file is alphabetical, so the version comes first.
         if self._VERSIONED and not self._root:

@@ -11,6 +11,7 @@ import copy
 import logging
 import os
 import threading
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from mqfast.store._record import StoredMessage
     from mqfast.store.metadata import TopicTable
 
-__all__ = ["AnyQueue", "QueueStore"]
+__all__ = ["AnyQueue", "DroppedUnits", "QueueStore"]
 
 _log = logging.getLogger("mqfast.store")
 
@@ -60,6 +61,14 @@ def _look_ahead(queues: list[ConsumeQueue]) -> None:
         look_ahead(queues[:half])
     finally:
         helper.join()
+
+
+@dataclass
+class DroppedUnits:
+    """Bytes of units that were taken out of queues: of 20-byte ones, and of batch queues."""
+
+    plain: list[bytes] = field(default_factory=list)
+    batch: list[bytes] = field(default_factory=list)
 
 
 class QueueStore:
@@ -102,8 +111,8 @@ class QueueStore:
         """What a queue last waited for."""
         self.held_back = 0
         """Units that were not put by hand because their queue waits."""
-        # While a store that was closed in order is walked again: records of a deleted topic do not bring it back.
-        self.only_known_topics = False
+        # Topic -> end of its last deleted record: those get no unit, whoever makes the queues anew.
+        self.floors: dict[str, int] = {}
         self.warnings: list[str] = []
 
     # --- making and finding ---
@@ -140,7 +149,7 @@ class QueueStore:
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         if self._gone:
             self._destroy_gone(topic)  # else its files would be taken for those of the new queue
-        return ConsumeQueue(
+        queue = ConsumeQueue(
             self._door,
             self._paths.consume_queue,
             topic,
@@ -149,6 +158,9 @@ class QueueStore:
             self._latch,
             self._tails,
         )
+        if self.floors:
+            queue.floor = self.floors.get(topic, -1)
+        return queue
 
     def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:
         head = self._batch_heads.get((topic, queue_id))
@@ -214,7 +226,7 @@ class QueueStore:
             if self.skipped == 1:
                 self._warn(f"record at physical offset {message.physical_offset} gets no queue: {error}")
             return True
-        if self.only_known_topics and self._is_deleted(topic):
+        if self._is_deleted(topic, message):
             return True
         with self._lock:
             if not self.is_batch(topic):
@@ -267,9 +279,9 @@ class QueueStore:
                 self.wait(queue, place, error)
         self.held_back += 1
 
-    def _is_deleted(self, topic: str) -> bool:
-        """Does topics.json know other topics and not this one? Light queues and system topics are never listed."""
-        return len(self._topics) > 0 and topic not in self._topics and not topic.startswith((LMQ_PREFIX, "rmq_sys_"))
+    def _is_deleted(self, topic: str, message: StoredMessage) -> bool:
+        """Did the record go with its topic?"""
+        return message.physical_offset + message.size <= self.floors.get(topic, -1)
 
     def put_multi(self, message: StoredMessage, tags_code: int) -> None:
         """Units of the record's own queue and of every queue that INNER_MULTI_DISPATCH names."""
@@ -286,6 +298,8 @@ class QueueStore:
                 check_topic(name)
             except MqfastError:
                 continue
+            if self._is_deleted(name, message):
+                continue
             queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
             queue = self.head(name, queue_id)
             known = text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= _MAX_QUEUE_OFFSET
@@ -294,7 +308,7 @@ class QueueStore:
     def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
         """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
         before = self.skipped
-        if not self.put_special(message, tags_code):
+        if not self.put_special(message, tags_code) and not self._is_deleted(message.topic, message):
             queue = self.head(message.topic, message.queue_id)
             self._put_unit(queue, message, tags_code, message.record_queue_offset)
         return self.skipped == before
@@ -342,9 +356,11 @@ class QueueStore:
             largest = max(largest, end)
         return largest
 
-    def check_ends(self, log: CommitLog) -> None:
+    def check_ends(self, log: CommitLog, *, expected: bool = False) -> None:
         """Drop units at the end of a queue that do not point at a record of that queue: they are damaged, and a wrong
         end would keep out, or put in the wrong place, everything that comes after.
+
+        Args: expected: a crash may have left such units, and they are put again from the log: no warning.
         """
         least = log.min_offset
         for queue in self._one_by_one():
@@ -360,7 +376,8 @@ class QueueStore:
                         break
                     at -= 1
                 if at < end:
-                    self._warn(f"queue {queue.topic}/{queue.queue_id}: {end - at} damaged units from {at} on")
+                    if not expected:
+                        self._warn(f"queue {queue.topic}/{queue.queue_id}: {end - at} damaged units from {at} on")
                     queue.cut_to(at)
                 continue
             while (unit := queue.last_unit()) is not None and unit.physical_offset >= least:
@@ -368,7 +385,8 @@ class QueueStore:
                     check_unit(unit, log.message(unit.physical_offset), queue.topic, queue.queue_id)
                     break
                 except (CorruptFile, OffsetError) as error:
-                    self._warn(str(error))
+                    if not expected:
+                        self._warn(str(error))
                     queue.drop_last()
 
     def cut_gaps(self) -> None:
@@ -384,14 +402,96 @@ class QueueStore:
             queue.was_cut = False
         return min((max(0, queue.max_physical) for queue in cut), default=None)
 
-    def truncate(self, physical_offset: int, *, doubtful: bool = False) -> None:
+    def truncate(self, physical_offset: int, *, doubtful: bool = False, dropped: DroppedUnits | None = None) -> None:
         """Drop units of records at or behind this offset, in every queue that reaches it.
 
-        Args: doubtful: pages of any file may be missing, so that no queue's own idea of its end counts.
+        Args: doubtful: pages of any file may be missing, so that no queue's own idea of its end counts; dropped: gets
+        the bytes of the units that go.
         """
         for queue in self._one_by_one():
-            if doubtful or queue.max_physical > physical_offset or isinstance(queue, BatchConsumeQueue):
-                queue.truncate(physical_offset)
+            if isinstance(queue, BatchConsumeQueue):
+                queue.truncate(physical_offset, None if dropped is None else dropped.batch)
+            elif doubtful or queue.max_physical > physical_offset:
+                queue.truncate(physical_offset, None if dropped is None else dropped.plain)
+
+    @property
+    def count(self) -> int:
+        """How many queues there are."""
+        return len(self.table) + len(self.batch)
+
+    # --- deleted topics: before and behind the walk of a recovery ---
+
+    def present(self) -> dict[str, list[int]]:
+        """Topic -> ids of its queues that have or had messages, light queues left out."""
+        found: dict[str, list[int]] = {}
+        for queue in self.all():
+            if queue.max_offset > 0 and not queue.topic.startswith(LMQ_PREFIX):
+                found.setdefault(queue.topic, []).append(queue.queue_id)
+        return {topic: sorted(found[topic]) for topic in sorted(found)}
+
+    def last_record_of(self, topic: str) -> tuple[int, int] | None:
+        """Physical offset and size of the newest record that has a unit in a queue of the topic; None: none has."""
+        last: tuple[int, int] | None = None
+        for queue in self.all():
+            if queue.topic != topic:
+                continue
+            if isinstance(queue, BatchConsumeQueue):
+                unit = queue.last_unit()
+                found = None if unit is None else (unit.physical_offset, unit.size)
+            elif queue.max_offset <= queue.min_offset:
+                found = None
+            else:
+                physical, size, _ = queue.unit(queue.max_offset - 1)
+                found = None if physical == 0 and size == _FILLER_SIZE else (physical, size)
+            if found is not None and (last is None or found > last):
+                last = found
+        return last
+
+    def leave_out(self, floors: dict[str, int]) -> None:
+        """Records up to these ends were deleted with their topics. Queues that have nothing else are removed: the
+        deletion had not come to them, or RocketMQ has brought them back.
+        """
+        self.floors = dict(floors)
+        for topic, end in floors.items():
+            for queue in [queue for queue in self.all() if queue.topic == topic]:
+                self._leave_out(queue, end)
+            self._drop_topic_dirs(topic)
+
+    def _leave_out(self, queue: AnyQueue, end: int) -> None:
+        if isinstance(queue, BatchConsumeQueue):
+            unit = queue.last_unit()
+            if unit is None or unit.physical_offset + unit.size > end:
+                return
+            del self.batch[queue.topic, queue.queue_id]
+        else:
+            if queue.max_physical > end or queue.max_physical < 0:
+                queue.floor = end
+                return
+            self.table.remove(queue.topic, queue.queue_id)
+        queue.destroy()
+
+    def infer_floors(self, log: CommitLog, start: int) -> None:
+        """A queue that begins with its first message behind ``start`` was made there: what the log has of it before was
+        deleted with an earlier one, by RocketMQ or by a release that left no note. Before the queues are emptied.
+        """
+        for queue in self.table.all():
+            if queue.min_offset or queue.max_offset < 1:
+                continue
+            physical, size, _ = queue.unit(0)
+            if physical <= start or (physical == 0 and size == _FILLER_SIZE):
+                continue
+            if _is_sound(log, start, os.fsencode(queue.topic), queue.queue_id, 0, queue.unit(0), exact=True):
+                queue.floor = max(queue.floor, physical)
+
+    def cut_floors(self, end: int) -> list[str]:
+        """The log was cut at ``end``: what is put there from now on was not deleted. Returns the topics concerned."""
+        cut = sorted(topic for topic, floor in self.floors.items() if floor > end)
+        for topic in cut:
+            self.floors[topic] = end
+        for queue in self.table.all():
+            if queue.floor > end:
+                queue.floor = end
+        return cut
 
     def settle(self, min_physical: int) -> None:
         """After recovery: next offsets continue the queues, lower bounds follow the log."""

@@ -1,9 +1,9 @@
 """Recovery: from the files of a store that was closed, or was not, to a state that can go on (RocketMQ:
 CommitLog.recoverNormally, recoverAbnormally, ConsumeQueueStore.recover).
 
-It must never cut the log before a record that is whole, never trust a derived file over the log, and must be able to
-start again when it is interrupted: the ``abort`` file stands until the store is closed in order, and every step may be
-repeated.
+It must never cut the log before a record that is whole, never cut whole records behind a damaged one before they are
+kept elsewhere (``kept.py``), never trust a derived file over the log, and must be able to start again when it is
+interrupted: the ``abort`` file stands until the store is closed in order, and every step may be repeated.
 
 Order: queues find their own end; the start file is chosen; the log is walked from there with CRC checks, dispatching
 what queues and index do not have; everything behind the last good record is cut from log, queues and index; next
@@ -11,7 +11,8 @@ offsets continue the queues.
 
 Where RocketMQ loses something on the way, this does not: a queue that is one unit short after a clean stop gets it;
 keys of an index file that had to be dropped after a crash are put again from the log even when they lie before the
-start file; what lies behind the cut is cleared, so that it cannot come back at the next recovery.
+start file; what lies behind the cut is cleared, so that it cannot come back at the next recovery; records of a topic
+that was deleted and made again stay out of its queues (``notes.py``), and a queue whose files are gone is made anew.
 """
 
 from __future__ import annotations
@@ -22,21 +23,30 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mqfast.store.paths import list_queues, queue_dir
+from mqfast.errors import CorruptFile, DiskFull, OffsetError
+from mqfast.store._scan import Places, PreadFile
+from mqfast.store.boundaries import Behind, gather_places, look_behind
+from mqfast.store.kept import Keeper, new_folder, no_room
+from mqfast.store.notes import Deletion
+from mqfast.store.paths import OffsetFile, list_offset_files, list_queues, queue_dir
+from mqfast.store.queue_store import DroppedUnits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mqfast.config import StoreConfig
     from mqfast.store._commit_log import CommitLog
     from mqfast.store._dispatch import Dispatcher
     from mqfast.store._os import OsDoor
+    from mqfast.store._record import StoredMessage
     from mqfast.store.checkpoint import StoreCheckpoint
     from mqfast.store.index_service import IndexService
+    from mqfast.store.metadata import TopicTable
+    from mqfast.store.notes import StoreNotes
     from mqfast.store.paths import StorePaths
     from mqfast.store.queue_store import QueueStore
 
-__all__ = ["RecoveryReport", "recover", "sync_names"]
+__all__ = ["Memory", "RecoveryReport", "recover", "refuse_damage", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
 
@@ -45,9 +55,13 @@ _log = logging.getLogger("mqfast.store")
 class RecoveryReport:
     """What a recovery found and did.
 
-    ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over; ``reason``
-    says why the walk ended. ``seconds`` is the whole time, ``sync_seconds`` the part that waited for the disk: what no
-    flush is known to have covered is made durable before the store goes on.
+    ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over, each counted
+    once; ``reason`` says why the walk ended. ``seconds`` is the whole time, ``sync_seconds`` the part that waited for
+    the disk: what no flush is known to have covered is made durable before the store goes on.
+
+    Where whole records stood behind damage: ``kept_in`` is the folder that has them now, ``kept_records`` how many,
+    ``kept_by_scan`` those of them that no boundary led to but a search, ``kept_ranges`` where they stood (physical
+    offsets, records, found by scan), ``damaged_ranges`` what lay between them.
     """
 
     clean: bool
@@ -61,6 +75,21 @@ class RecoveryReport:
     reason: str = "no log"
     removed_log_files: list[str] = field(default_factory=list)
     removed_index_files: list[str] = field(default_factory=list)
+    kept_in: str = ""
+    kept_records: int = 0
+    kept_by_scan: int = 0
+    kept_ranges: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class Memory:
+    """What a store remembers besides its files, and how it tells its user: what recovery needs of both."""
+
+    notes: StoreNotes
+    topics: TopicTable
+    paths: StorePaths
+    warn: Callable[[str], None]
 
 
 def recover(
@@ -70,6 +99,7 @@ def recover(
     dispatcher: Dispatcher,
     checkpoint: StoreCheckpoint,
     config: StoreConfig,
+    memory: Memory,
     *,
     clean: bool,
     progress: Callable[[int, int], None] | None = None,
@@ -77,112 +107,338 @@ def recover(
     """Bring log, queues and index into agreement; they were loaded before.
 
     Args: clean: the last writer closed the store; progress: called with (bytes done, bytes to do).
-    Raises: CorruptFile, StorageError; nothing that was stored is lost, and the next open starts over.
+    Raises: CorruptFile, also where ``on_damage`` is ``stop`` and whole records stand behind damage; DiskFull when they
+    cannot be kept; StorageError. Nothing that was stored is lost, and the next open starts over.
     """
-    began = time.perf_counter()
-    report = RecoveryReport(clean=clean)
-    if index is not None:
-        report.removed_index_files = index.load(last_exit_ok=clean).destroyed
-    queues.recover()
-    if not log.files:
-        queues.destroy_all()
+    return _Recovery(log, queues, index, dispatcher, checkpoint, config, memory, clean, progress).run()
+
+
+class _Recovery:
+    """One run of recover."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueStore,
+        index: IndexService | None,
+        dispatcher: Dispatcher,
+        checkpoint: StoreCheckpoint,
+        config: StoreConfig,
+        memory: Memory,
+        clean: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.log = log
+        self.queues = queues
+        self.index = index
+        self.dispatcher = dispatcher
+        self.checkpoint = checkpoint
+        self.config = config
+        self.memory = memory
+        self.clean = clean
+        self.progress = progress
+        self.report = RecoveryReport(clean=clean)
+        self.counted_from = 0  # records and bytes from here on are counted by the walk to the end
+        self.end_of_files = 0
+        self.dropped = DroppedUnits()
+
+    def run(self) -> RecoveryReport:
+        began = time.perf_counter()
+        log, queues, index, report = self.log, self.queues, self.index, self.report
         if index is not None:
-            index.destroy_all()  # else its end offset would keep new records out
-        log.truncate(0, 0)
-        queues.settle(0)
-        checkpoint.logics_physical_offset = 0
+            report.removed_index_files = index.load(last_exit_ok=self.clean).destroyed
+        queues.recover()
+        if not log.files:
+            self._start_anew()
+            report.seconds = time.perf_counter() - began
+            return report
+        self._leave_out_deleted()
+        queues.check_ends(log, expected=not self.clean)
+        largest = self._prepare()
+        end, last_timestamp, unflushed_from, torn = self._walk(largest)
+        keeper = self._keep_what_is_cut(report.end)
+        report.end = end
+        self._cut(end, last_timestamp, unflushed_from, keeper)
+        if report.last_start >= 0 and not torn:
+            self.checkpoint.confirm_phy_offset = report.last_start
+        # Units that were put again are not on the disk yet.
+        vouched = end if self.clean else report.start
+        self.checkpoint.logics_physical_offset = min(self.checkpoint.logics_physical_offset, vouched)
         report.seconds = time.perf_counter() - began
+        if not self.clean:
+            _log.info(
+                "recovered to physical offset %d (%s): %d records, %d bytes in %.3f s",
+                end,
+                report.reason,
+                report.records,
+                report.bytes,
+                report.seconds,
+            )
         return report
-    queues.check_ends(log)
-    missing = queues.missing_from()
-    largest = queues.largest_end()
-    end_of_files = log.written
-    start = _start_file(log, checkpoint, config, clean=clean, largest=largest)
-    keys_from = _keys_from(log, index, clean=clean)
-    if not clean and largest < start:
-        # No queue reaches the start file: queues were lost whole.
-        missing = max(0, largest) if missing is None else min(missing, max(0, largest))
-    if not clean:
-        # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
-        queues.truncate(start, doubtful=True)
-        queues.missing_from()
-        queues.check_ends(log)  # the last unit before them may be a damaged one
-        lower = queues.missing_from()
-        if lower is not None:
-            missing = lower if missing is None else min(missing, lower)
-    if missing is not None:
-        report.records += _put_units_again(log, dispatcher, missing, largest if clean else start)
 
-    def report_progress(at: int) -> None:
-        if progress is not None:
-            progress(max(0, at - start), end_of_files - start)
+    def _start_anew(self) -> None:
+        """There is no log: nothing that is derived from one may stay."""
+        self.queues.destroy_all()
+        if self.index is not None:
+            self.index.destroy_all()  # else its end offset would keep new records out
+        self.log.truncate(0, 0)
+        self.queues.settle(0)
+        self.checkpoint.logics_physical_offset = 0
+        self.memory.notes.keep_deletions(())
 
-    if keys_from is not None and keys_from < start:
-        # Only keys are missing there: the walk skips records that queues have, and reads no bodies.
-        walked = log.file_start_of(keys_from)
-        end, _, _, records, _, _ = dispatcher.recover(
-            walked, start, checked=False, property_crc=False, dispatch_from=keys_from, progress=report_progress
-        )
-        report.records += records
-        report.bytes += end - walked
-    dispatch_from = max(0, largest) if clean else 0
-    index_from = 0
-    if clean and index is not None and index.files and index.files[-1].end_timestamp > 0:
-        # The index takes a record at its end offset once more, for keys it may lack; after a clean stop it has them.
-        index_from = min(index.end_offset, end_of_files) + 1  # a damaged one may be the largest number there is
-    queues.only_known_topics = clean
-    try:
-        end, last_start, last_timestamp, records, reason, unflushed_from = dispatcher.recover(
-            start,
-            end_of_files,
+    # --- before the walk ---
+
+    def _leave_out_deleted(self) -> None:
+        """Deletions of topics hold, as far as the log is the one that they were made in."""
+        notes, log = self.memory.notes, self.log
+        deletions = notes.deletions
+        if not deletions:
+            return
+        floors = notes.floors(lambda offset: _record_at(log, offset), log.min_offset)
+        self.queues.leave_out(floors)
+        for topic in notes.keep_deletions(floors):
+            if deletions[topic].end > log.min_offset:
+                self.memory.warn(
+                    f"topic {topic} was deleted up to physical offset {deletions[topic].end}, but the log does not have"
+                    " there what was deleted: records of the topic that are still in the log count as not deleted"
+                )
+
+    def _prepare(self) -> int:
+        """Choose the start, empty the queues from there on, and put units and keys again that lie before; returns the
+        end of what the queues have.
+        """
+        log, queues, config, clean = self.log, self.queues, self.config, self.clean
+        missing = queues.missing_from()
+        topics = self.memory.topics
+        missed = self.memory.notes.missed(queues.present(), topics.version_ms, topics.__contains__)
+        largest = queues.largest_end()
+        self.end_of_files = log.written
+        start = _start_file(log, self.checkpoint, config, clean=clean, largest=largest)
+        keys_from = _keys_from(log, self.index, clean=clean)
+        if missed and largest >= 0:
+            missing = 0
+            more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+            self.memory.warn(
+                f"queues without files that had messages when the store was last open, {', '.join(missed[:3])}{more}:"
+                " made anew from the log; to be rid of a topic, delete it with delete_topic"
+            )
+        if not clean and largest < start:
+            # No queue reaches the start file: queues were lost whole.
+            missing = max(0, largest) if missing is None else min(missing, max(0, largest))
+        if not clean:
+            queues.infer_floors(log, start)
+            # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
+            queues.truncate(start, doubtful=True, dropped=self.dropped)
+            queues.missing_from()
+            queues.check_ends(log)  # the last unit before them may be a damaged one
+            lower = queues.missing_from()
+            if lower is not None:
+                missing = lower if missing is None else min(missing, lower)
+        self.report.start = self.counted_from = start
+        if missing is not None:
+            self._put_units_again(missing, largest if clean else start)
+        if keys_from is not None and keys_from < start:
+            # Only keys are missing there: the walk skips records that queues have, and reads no bodies.
+            self._walk_before(keys_from, start, progress=self._report_progress)
+        return largest
+
+    def _report_progress(self, at: int) -> None:
+        if self.progress is not None:
+            self.progress(max(0, at - self.report.start), self.end_of_files - self.report.start)
+
+    # --- walks ---
+
+    def _walk_before(
+        self, first: int, end: int, *, keys: bool = True, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """Dispatch records from ``first`` on once more, up to ``end``; reads no bodies. What no walk has counted yet is
+        counted.
+        """
+        if first >= end:
+            return
+        walked = self.log.file_start_of(max(first, self.log.min_offset))
+        counted = min(max(self.counted_from, walked), end)
+        for low, high in ((walked, counted), (counted, end)):
+            if low >= high:
+                continue
+            stopped, _, _, records, _, _ = self.dispatcher.recover(
+                low, high, checked=False, property_crc=False, dispatch_from=first, keys=keys, progress=progress
+            )
+            if high == counted:
+                self.report.records += records
+                self.report.bytes += stopped - low
+        self.counted_from = min(self.counted_from, walked)
+
+    def _put_units_again(self, missing: int, end: int) -> None:
+        """Units that damaged queues lost. Leaves the index alone: it would take its last record twice."""
+        self._walk_before(missing, end, keys=False)
+
+    def _walk(self, largest: int) -> tuple[int, int, int, bool]:
+        """To the end, with CRCs. Returns: (end of the last good record, its store time, the first record that is not
+        known durable, was a torn record left out); ``report.end`` is where the walk stopped.
+        """
+        log, index, config, report = self.log, self.index, self.config, self.report
+        index_from = 0
+        if self.clean and index is not None and index.files and index.files[-1].end_timestamp > 0:
+            # The index takes a record at its end offset once more, for keys it may lack; after a clean stop it has
+            # them.
+            index_from = (
+                min(index.end_offset, self.end_of_files) + 1
+            )  # a damaged one may be the largest number there is
+        end, last_start, last_timestamp, records, reason, unflushed_from = self.dispatcher.recover(
+            report.start,
+            self.end_of_files,
             checked=config.check_crc_on_recover,
             property_crc=config.force_verify_prop_crc,
-            dispatch_from=dispatch_from,
+            dispatch_from=max(0, largest) if self.clean else 0,
             index_from=index_from,
-            flushed_time=max(checkpoint.physic_msg_timestamp, 0),
-            progress=report_progress,
+            flushed_time=max(self.checkpoint.physic_msg_timestamp, 0),
+            progress=self._report_progress,
         )
+        report.end, report.last_start, report.reason = end, last_start, reason
         # Replication ends anywhere in a record, so a slave's last one may be torn after a clean stop as well.
-        doubtful = not clean or config.broker_role == "SLAVE"
+        doubtful = not self.clean or config.broker_role == "SLAVE"
         torn = doubtful and last_start >= 0 and _is_torn(log, last_start)
         if torn:
-            end, reason = last_start, "torn topic or properties"
-    finally:
-        queues.only_known_topics = False
-    report.start, report.end, report.last_start, report.reason = start, end, last_start, reason
-    report.records += records
-    report.bytes += end - start
-    if last_start < 0 or torn:
-        last_timestamp = max(checkpoint.physic_msg_timestamp, 0)
-    queues.truncate(end)
-    queues.cut_gaps()
-    missing = queues.missing_from()
-    if missing is not None:
-        report.records += _put_units_again(log, dispatcher, missing, end)
-    waited = time.perf_counter()
-    report.removed_log_files = log.truncate(end, last_timestamp, -1 if clean else unflushed_from)
-    report.sync_seconds = time.perf_counter() - waited
-    if index is not None and index.files and index.end_offset >= end:
-        again = index.truncate(end)
-        if again < end:
-            walked = log.file_start_of(max(again, log.min_offset))
-            dispatcher.recover(walked, end, checked=False, property_crc=False, dispatch_from=again, progress=None)
-    queues.settle(log.min_offset)
-    if last_start >= 0 and not torn:
-        checkpoint.confirm_phy_offset = last_start
-    # Units that were put again are not on the disk yet.
-    checkpoint.logics_physical_offset = min(checkpoint.logics_physical_offset, end if clean else start)
-    report.seconds = time.perf_counter() - began
-    if not clean:
-        _log.info(
-            "recovered to physical offset %d (%s): %d records, %d bytes in %.3f s",
-            end,
-            reason,
-            report.records,
-            report.bytes,
-            report.seconds,
+            end, report.reason = last_start, "torn topic or properties"
+        report.records += records
+        report.bytes += end - report.start
+        if last_start < 0 or torn:
+            last_timestamp = max(self.checkpoint.physic_msg_timestamp, 0)
+        return end, last_timestamp, unflushed_from, torn
+
+    # --- the cut ---
+
+    def _keep_what_is_cut(self, stopped: int) -> Keeper | None:
+        """Copy what holds whole records behind the place where the walk stopped; None when nothing does."""
+        log, report, memory = self.log, self.report, self.memory
+        if report.reason in ("end of the log", "end of the last file") or stopped >= self.end_of_files:
+            return None
+        door, paths = log.door, memory.paths
+        places: list[Places] = []
+
+        def known() -> Places:
+            if not places:
+                places.append(gather_places(door, paths, stopped))
+                for units in self.dropped.plain:
+                    places[0].add(units, 20, stopped)
+                for units in self.dropped.batch:
+                    places[0].add(units, 46, stopped)
+            return places[0]
+
+        files = [OffsetFile(file.start_offset, file.path) for file in log.files]
+        behind = look_behind(door, files, stopped, known)
+        if not behind.stretches and not behind.doubtful:
+            return None
+        if self.config.on_damage == "stop":
+            raise refusal(files, behind)
+        keeper = Keeper(door, new_folder(door, paths.root))
+        try:
+            for start, path in files:
+                # A file that begins at the cut goes whole, but for the first one of the log.
+                if start < stopped < start + log.file_bytes or start == stopped == files[0].start_offset:
+                    keeper.copy_rest(path, stopped - start)
+            keeper.write_list(behind, cut_at=stopped, reason=report.reason, floors=self.queues.floors)
+        except DiskFull as error:
+            keeper.give_up()
+            raise no_room(error, keeper.folder, log.file_bytes) from None
+        report.kept_in = keeper.folder
+        report.kept_records, report.kept_by_scan = behind.records, behind.by_scan
+        report.kept_ranges = [(s.start, s.end, s.records, s.by_scan) for s in behind.stretches]
+        report.damaged_ranges = [(damaged.start, damaged.end) for damaged in behind.damaged]
+        scanned = f" ({behind.by_scan} of them found by a scan)" if behind.by_scan else ""
+        memory.warn(
+            f"the log is damaged at physical offset {stopped} ({report.reason}) and was cut there; {behind.records}"
+            f" whole records{scanned} stood behind and are kept in {keeper.folder}; "
+            f"'mqfast store repair --salvage {paths.root}' puts them back as new messages"
         )
-    return report
+        return keeper
+
+    def _cut(self, end: int, last_timestamp: int, unflushed_from: int, keeper: Keeper | None) -> None:
+        """Everything behind the last good record goes from log, queues and index."""
+        log, queues, index = self.log, self.queues, self.index
+        self._cut_floors(end)
+        queues.truncate(end)
+        queues.cut_gaps()
+        missing = queues.missing_from()
+        if missing is not None:
+            self._put_units_again(missing, end)
+        waited = time.perf_counter()
+        self.report.removed_log_files = log.truncate(
+            end, last_timestamp, -1 if self.clean else unflushed_from, None if keeper is None else keeper.take
+        )
+        self.report.sync_seconds = time.perf_counter() - waited
+        if index is not None and index.files and index.end_offset >= end:
+            again = index.truncate(end)
+            if again < end:
+                self._walk_before(again, end)
+        queues.settle(log.min_offset)
+        queues.delete_expired(log.min_offset)
+
+    def _cut_floors(self, end: int) -> None:
+        """What is put behind the cut was not deleted, whatever was noted of the log as it was."""
+        last = self.report.last_start
+        for topic in self.queues.cut_floors(end):
+            if 0 <= last < end:
+                message = self.log.message(last)
+                deletion = Deletion(last, message.size, message.store_timestamp)
+                self.memory.notes.note_deletion(topic, deletion)
+
+
+def refusal(files: Sequence[OffsetFile], behind: Behind) -> CorruptFile:
+    """The error of an open that was told to stop at damage."""
+    start, _, reason = behind.damaged[0]
+    path = next((path for first, path in reversed(files) if first <= start), "")
+    return CorruptFile(
+        f"the log is damaged and {behind.records} whole records stand behind the damage; nothing was changed"
+        " (on_damage is 'stop'). Look at it with 'mqfast store verify'; with on_damage='keep' the open cuts the log"
+        " there, and keeps them in a folder that 'mqfast store repair --salvage' puts back",
+        path=path,
+        offset=start,
+        expected="a whole record",
+        found=reason,
+    )
+
+
+def refuse_damage(
+    door: OsDoor, paths: StorePaths, config: StoreConfig, checkpoint: StoreCheckpoint, clean: bool
+) -> None:
+    """Look, without a change, whether recovery would cut whole records. Raises: CorruptFile when it would."""
+    files = list_offset_files(door, paths.commit_logs[0])[0]
+    stamps = []
+    for start, path in files:
+        file = PreadFile(door, path, start)
+        first = file.record(start, check_body=False) if file.bytes else ""
+        file.close()
+        stamps.append(0 if isinstance(first, str) else first.store_timestamp)
+    used = [number for number, stamp in enumerate(stamps) if stamp > 0]
+    if not used:
+        return
+    first_file = max(0, used[-1] - 1)
+    if not clean:
+        limit = _vouched_for(checkpoint, config)
+        first_file = next((number for number in reversed(used) if stamps[number] <= limit), 0)
+    if not any(list_queues(door, base) for base in (paths.consume_queue, paths.batch_consume_queue)):
+        first_file = 0  # the whole log is walked for the queues
+    start = files[first_file].start_offset
+    places: list[Places] = []
+
+    def known() -> Places:
+        if not places:
+            places.append(gather_places(door, paths, start))
+        return places[0]
+
+    behind = look_behind(door, files[first_file:], start, known, check_crc=config.check_crc_on_recover)
+    if behind.damaged and (behind.doubtful or any(s.start > behind.damaged[0].start for s in behind.stretches)):
+        behind.stretches = [s for s in behind.stretches if s.start > behind.damaged[0].start]
+        raise refusal(files, behind)
+
+
+def _record_at(log: CommitLog, physical_offset: int) -> StoredMessage | None:
+    try:
+        return log.message(physical_offset)
+    except (CorruptFile, OffsetError):
+        return None
 
 
 def sync_names(door: OsDoor, paths: StorePaths) -> None:
@@ -198,19 +454,6 @@ def sync_names(door: OsDoor, paths: StorePaths) -> None:
                 door.fsync_dir(queue_dir(base, topic, queue_id))
 
 
-def _put_units_again(log: CommitLog, dispatcher: Dispatcher, missing: int, end: int) -> int:
-    """Walk over records from ``missing`` to ``end`` for the units that damaged queues lost; returns the records. Reads
-    no bodies, and leaves the index alone: it would take its last record twice.
-    """
-    if missing >= end:
-        return 0
-    walked = log.file_start_of(max(missing, log.min_offset))
-    _, _, _, records, _, _ = dispatcher.recover(
-        walked, end, checked=False, property_crc=False, dispatch_from=missing, keys=False, progress=None
-    )
-    return records
-
-
 def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:
     """Start offset of the file to walk from.
 
@@ -223,14 +466,19 @@ def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig
             if file.start_offset <= largest:
                 return int(file.start_offset)
         return int(files[0].start_offset)
-    limit = checkpoint.get_min_timestamp()
-    if config.message_index_enable and config.message_index_safe:
-        limit = checkpoint.get_min_timestamp_index()
+    limit = _vouched_for(checkpoint, config)
     for file in reversed(files):
         timestamp = log.first_store_timestamp(file.start_offset)
         if 0 < timestamp <= limit:
             return int(file.start_offset)
     return int(files[0].start_offset)
+
+
+def _vouched_for(checkpoint: StoreCheckpoint, config: StoreConfig) -> int:
+    """Store time up to which the checkpoint vouches for everything."""
+    if config.message_index_enable and config.message_index_safe:
+        return checkpoint.get_min_timestamp_index()
+    return checkpoint.get_min_timestamp()
 
 
 def _is_torn(log: CommitLog, last_start: int) -> bool:

@@ -1,10 +1,8 @@
-"""verify and repair: is a store whole, what is wrong and where, and the few things that may be done about it.
+"""verify: is a store whole, and what is wrong and where. What may be done about it: ``repair.py``.
 
-verify only reads, by pread, without lock; it may run beside a writer. It adds up what the records of the log ask of
-queues and index, and what queues and index hold, both in C; only where the sums differ are records and units compared
-one by one. repair needs the store's lock; it does nothing but cut the log at its first damage and put derived files
-out of the way, so that the next open makes them anew from the log. It never changes a byte that it has not copied,
-synced, into its own directory first. Formats: ``mqfast/store/FORMAT.md``.
+It only reads, by pread, without lock, and may run beside a writer. It adds up what the records of the log ask of queues
+and index, and what queues and index hold, both in C; only where the sums differ are records and units compared one by
+one. Behind damage in the log it goes on where ``boundaries.py`` says. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,15 +26,16 @@ from mqfast.properties import index_entries, index_hash, index_key, index_keys, 
 from mqfast.store._index_file import IndexFile
 from mqfast.store._os import REAL, OsDoor
 from mqfast.store._record import StoredMessage
-from mqfast.store._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
+from mqfast.store._scan import ExtFiles, LogTally, LogWalk, Places, PreadFile, tally_index, tally_units
+from mqfast.store.boundaries import REASONS, Damaged, Stretch, gather_places, resume
 from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.index_service import infer_index_sizes
-from mqfast.store.lock import StoreLock, create_abort
+from mqfast.store.kept import kept_folders
 from mqfast.store.metadata import ConfigFile, DelayOffsetTable, TopicTable
+from mqfast.store.notes import StoreNotes, log_file_bytes
 from mqfast.store.paths import (
     OffsetFile,
     StorePaths,
-    absolute,
     list_index_files,
     list_offset_files,
     list_queues,
@@ -45,14 +45,13 @@ from mqfast.store.paths import (
 from mqfast.store.reader_bounds import check_is_store
 from mqfast.store.timer_files import Finding, TimerFiles
 
-__all__ = ["Damage", "RepairReport", "Report", "Severity", "repair", "verify"]
+__all__ = ["Damage", "LogFile", "Progress", "Report", "Severity", "Verifier", "run_verify", "store_paths", "verify"]
 
 _UNIT_BYTES: Final = 20
 _BATCH_UNIT_BYTES: Final = 46
 _FILLER_SIZE: Final = 0x7FFFFFFF
 # Of one kind in one queue or index; the rest is counted.
 _LISTED: Final = 20
-_CHUNK_BYTES: Final = 8 << 20
 _SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 _MAP_WIDTH: Final = 64
 
@@ -142,21 +141,24 @@ class Report:
 
 
 @dataclass
-class _LogFile:
+class LogFile:
     """What one log file holds."""
 
     file: OffsetFile
     end: int
-    tally: LogTally = field(default_factory=LogTally)
-    bad: list[tuple[int, int, str]] = field(default_factory=list)
+    tally: LogTally
+    stretches: list[Stretch] = field(default_factory=list)
+    bad: list[Damaged] = field(default_factory=list)
     data_end: int = 0
     """Behind the last whole record, or the end of the file behind a blank."""
     closed: bool = False
     """Does a blank or a record close it?"""
     notes: list[Damage] = field(default_factory=list)
+    doubtful: bool = False
+    """Is there something behind damage that looks like a record, and nothing that proves it?"""
 
 
-class _Verifier:
+class Verifier:
     """One run of verify."""
 
     def __init__(self, door: OsDoor, paths: StorePaths, config: StoreConfig | None, check_crc: bool) -> None:
@@ -166,12 +168,17 @@ class _Verifier:
         self.check_crc = check_crc
         self.property_crc = config is not None and config.force_verify_prop_crc
         self.report = Report(paths.root)
-        self.logs: list[_LogFile] = []
+        self.logs: list[LogFile] = []
         self.log_min = self.log_end = 0
         self.asked: dict[_Key, list[int]] = {}
         self.keys = self.key_sum = self.tags = self.tag_sum = 0
         self.max_timestamp = -1
         self.recent: PreadFile | None = None
+        self.log_file_bytes = 0
+        """Size that the log files should have, 0: unknown."""
+        self.floors: dict[str, int] = {}
+        self._places: Places | None = None
+        self._places_lock = threading.Lock()
 
     # --- findings ----------------------------------------------------------------------------------------------------
 
@@ -184,6 +191,36 @@ class _Verifier:
     def unless_dirty(self) -> Severity:
         """Of what a killed writer leaves, and an orderly one does not."""
         return Severity.RECOVERABLE if self.report.dirty else Severity.DAMAGE
+
+    def deletions(self) -> None:
+        """Records of deleted topics ask for no units, as far as the log is the one that they were deleted from."""
+        notes = StoreNotes.load(self.door, self.paths)
+        if not notes.deletions:
+            return
+        files: list[OffsetFile] = []
+        for directory in (*self.paths.commit_logs, *self.paths.read_only_commit_logs):
+            files += list_offset_files(self.door, directory)[0]
+
+        def record(offset: int) -> StoredMessage | None:
+            file = max((file for file in files if file.start_offset <= offset), default=None)
+            if file is None:
+                return None
+            found = PreadFile(self.door, file.path, file.start_offset).record(offset, check_body=False)
+            return None if isinstance(found, str) else found
+
+        if files:
+            self.floors = notes.floors(record, min(files).start_offset)
+
+    def kept(self) -> None:
+        """Folders with what recovery or repair took out of the log."""
+        try:
+            folders = kept_folders(self.door, self.paths.root)
+        except (CorruptFile, StorageError) as error:
+            self.add("kept", self.paths.root, None, "folders that can be read", error, Severity.NOTE)
+            return
+        for folder in folders:
+            self.report.counts["kept records"] += folder.behind.records
+            self.add("kept", folder.path, None, "nothing that was taken out of the log", folder, Severity.NOTE)
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
@@ -198,7 +235,7 @@ class _Verifier:
         total = sum(self.door.file_size(file.path) for file in files)
         done = 0
         with contextlib.ExitStack() as stack:
-            checked: Iterable[_LogFile] = map(self._one_log, files)
+            checked: Iterable[LogFile] = map(self._one_log, files)
             if min(threads, len(files)) > 1:
                 checked = stack.enter_context(ThreadPoolExecutor(threads, "mqfast-verify")).map(self._one_log, files)
             for result in checked:
@@ -210,15 +247,19 @@ class _Verifier:
         self.report.counts["log files"] = len(files)
         self._join_logs()
 
-    def _one_log(self, file: OffsetFile) -> _LogFile:
+    def _one_log(self, file: OffsetFile) -> LogFile:
         opened = PreadFile(self.door, file.path, file.start_offset)
-        result = _LogFile(file, opened.end, data_end=file.start_offset)
+        result = LogFile(file, opened.end, LogTally(self.floors), data_end=file.start_offset)
         at = file.start_offset
+        by_scan = False
         while True:
             walk = LogWalk(opened, at, self.check_crc, self.property_crc)
+            before = result.tally.records
             stop = walk.tally(result.tally)
+            if walk.at > at:
+                result.stretches.append(Stretch(at, walk.at, result.tally.records - before, by_scan))
+                result.data_end = walk.at
             at = walk.at
-            result.data_end = max(result.data_end, at)
             if stop in ("blank", "end"):
                 if stop == "end" or walk.size != opened.end - at:
                     found = "none" if stop == "end" else f"{walk.size}"
@@ -227,19 +268,19 @@ class _Verifier:
                         Damage("log.blank", file.path, at, f"a blank of {left} bytes", found, Severity.NOTE)
                     )
                 result.closed = True
-                result.data_end = opened.end
+                if not result.bad or result.data_end > result.bad[-1].start:
+                    result.data_end = opened.end
                 return result
             if stop == "zero" and opened.first_set_byte(at - file.start_offset) < 0:
                 return result
-            following = opened.find_record(at + 1)
-            reason = {
-                "zero": "zeros",
-                "no record": f"size {walk.size}, magic {walk.magic:#x}",
-                "length": f"size {walk.size}, other parts",
-                "place": "the record of another place",
-                "crc": "other bytes",
-            }[stop]
-            result.bad.append((at, following if following >= 0 else opened.end, reason))
+            with self._places_lock:  # a log is whole as a rule: nobody asks for the units then
+                if self._places is None:
+                    self._places = gather_places(self.door, self.paths, 0)
+                following, scanned, doubtful = resume(opened, at, stop, self._places)
+                by_scan = scanned or (by_scan and self._places.size_at(following) == 0)
+            result.doubtful |= doubtful
+            reason = REASONS.get(stop, f"size {walk.size}, magic {walk.magic:#x}")
+            result.bad.append(Damaged(at, following if following >= 0 else opened.end, reason))
             if following < 0:
                 return result
             at = following
@@ -251,16 +292,20 @@ class _Verifier:
         self.log_min = logs[0].file.start_offset if logs else 0
         self.log_end = last.data_end if last is not None else self.log_min
         report.log_range = (self.log_min, self.log_end)
-        sizes = Counter(log.end - log.file.start_offset for log in logs)
-        usual = sizes.most_common(1)[0][0] if sizes else 0
-        previous: _LogFile | None = None
+        usual = self.log_file_bytes = self._log_file_bytes()
+        previous: LogFile | None = None
         newest = -1
         for log in logs:
             start, path = log.file.start_offset, log.file.path
             report.damages += log.notes
             report.counts.update(damage.kind for damage in log.notes)
-            if log.end - start != usual:
-                self.add("log.size", path, None, f"{usual} bytes", log.end - start, self.unless_dirty())
+            if usual == 0:
+                self.add("log.size", path, None, "a size that settings, other files or the notes of the store name",
+                         f"{log.end - start} bytes, which are no whole KiB", Severity.DAMAGE)  # fmt: skip
+            elif log.end - start != usual:
+                # A killed writer leaves one that was made and has no length yet.
+                severity = self.unless_dirty() if log.end == start and log is logs[-1] else Severity.DAMAGE
+                self.add("log.size", path, None, f"{usual} bytes", log.end - start, severity)
             if previous is not None and previous.end != start:
                 self.add("log.gap", path, previous.end, f"a file that starts at {previous.end}", start, Severity.DAMAGE)
             if previous is not None and not previous.closed and log.tally.records and not previous.bad:
@@ -274,7 +319,7 @@ class _Verifier:
                 kind = "log.tail" if tail else "log.record"
                 severity = self.unless_dirty() if tail else Severity.DAMAGE
                 expected = "a whole record" if not tail else "a whole record or zeros"
-                more = "" if tail else f"; whole records go on at {following}"
+                more = "" if tail else f"; {_what_follows(log, following)}"
                 self.add(kind, path, at, expected, reason + more, severity)
             ranges = [(low, high) for low, high, _ in log.bad]
             report.log_files.append((path, start, log.end, ranges, log.data_end))
@@ -285,6 +330,13 @@ class _Verifier:
             newest = max(newest, log.tally.last_timestamp)
             previous = log
         self.max_timestamp = newest
+
+    def _log_file_bytes(self) -> int:
+        config = self.config
+        if config is not None and "mapped_file_bytes_commit_log" in config.explicit:
+            return config.mapped_file_bytes_commit_log
+        noted = StoreNotes.load(self.door, self.paths).log_file_bytes
+        return log_file_bytes([(log.file.start_offset, log.end - log.file.start_offset) for log in self.logs], noted)
 
     def _add_tally(self, tally: LogTally) -> None:
         self.report.counts["records"] += tally.records
@@ -310,16 +362,19 @@ class _Verifier:
         """Does a physical offset lie in damage that was reported already?"""
         return any(low <= physical < high for log in self.logs for low, high, _ in log.bad)
 
+    def is_deleted(self, topic: str, end: int) -> bool:
+        """Did a record that ends there go when its topic was deleted?"""
+        return end <= self.floors.get(topic, -1)
+
     def records(self) -> Iterator[StoredMessage]:
         """Every whole record, also behind damage."""
         for log in self.logs:
             opened = PreadFile(self.door, log.file.path, log.file.start_offset)
-            starts = [log.file.start_offset, *(high for _, high, _ in log.bad if high < log.end)]
-            for start in starts:
-                walk = LogWalk(opened, start, self.check_crc, self.property_crc)
+            for stretch in log.stretches:
+                walk = LogWalk(opened, stretch.start, self.check_crc, self.property_crc)
                 stop: str | None = None
                 while stop is None:
-                    messages, stop = walk.batch()
+                    messages, stop = walk.batch(stretch.end)
                     yield from messages
 
     # --- queues ------------------------------------------------------------------------------------------------------
@@ -414,7 +469,7 @@ class _Verifier:
         rows: dict[_Key, dict[int, tuple[int, int, int, int]]] = {key: {} for key in suspects}
         for message in self.records():
             for key, row in _units_of(message):
-                if key in rows:
+                if key in rows and not self.is_deleted(key[0], message.physical_offset + message.size):
                     rows[key][message.physical_offset] = row
         for (topic, queue_id), batch in suspects.items():
             self._compare_queue(topic, queue_id, batch, rows[topic, queue_id])
@@ -449,7 +504,10 @@ class _Verifier:
                     last = max(last, physical)
                     row = rows.pop(physical, None)
                     if row is None:
-                        if physical + length <= self.log_end and not self.in_bad(physical):
+                        if self.is_deleted(topic, physical + length):  # RocketMQ brought it back
+                            tell("queue.deleted", file.path, at, f"no message up to {self.floors[topic]}: the topic was"
+                                 " deleted there", f"one at {physical}", Severity.NOTE)  # fmt: skip
+                        elif physical + length <= self.log_end and not self.in_bad(physical):
                             tell("queue.unit", file.path, at, f"a record of {topic}/{queue_id} at {physical}",
                                  "none, or one that an earlier unit has", Severity.DAMAGE)  # fmt: skip
                         continue
@@ -646,6 +704,14 @@ class _Verifier:
                 self.add("config.delay", path, None, f"at most {end} of level {level}", offset, Severity.NOTE)
 
 
+def _what_follows(log: LogFile, following: int) -> str:
+    """What stands behind damage, in words."""
+    stretch = next((stretch for stretch in log.stretches if stretch.start >= following), None)
+    if stretch is None:
+        return "whole records go on in a later file"
+    return f"whole records go on at {stretch.start}" + (", found by a scan" if stretch.by_scan else "")
+
+
 def _number(data: bytes, at: int, size: int = 8) -> int:
     return int.from_bytes(data[at : at + size], "big", signed=True)
 
@@ -680,29 +746,31 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
             yield (name, queue_id), (message.size, code, place, 1)
 
 
-def _paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
+def store_paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
     dirs = config.commit_log_dirs if config is not None else ()
     paths = StorePaths(root_of(path, door), dirs, config.read_only_commit_log_dirs if config is not None else ())
     check_is_store(door, paths)
     return paths
 
 
-def _verify(
+def run_verify(
     door: OsDoor,
     paths: StorePaths,
     config: StoreConfig | None,
     check_crc: bool,
     progress: Progress | None,
     threads: int,
-) -> _Verifier:
+) -> Verifier:
     begun = time.perf_counter()
-    run = _Verifier(door, paths, config, check_crc)
+    run = Verifier(door, paths, config, check_crc)
     run.report.dirty = door.exists(paths.abort)
+    run.deletions()
     run.log(threads, progress)
     run.queues()
     run.index()
     run.timer()
     run.small_files()
+    run.kept()
     order = list(Severity)
     run.report.damages.sort(key=lambda damage: -order.index(damage.severity))
     run.report.seconds = time.perf_counter() - begun
@@ -729,197 +797,4 @@ def verify(
     Thread: starts ``threads`` of its own and ends them. GIL: released while the log is read.
     """
     used = door if door is not None else REAL
-    return _verify(used, _paths(used, path, config), config, check_crc, progress, threads).report
-
-
-# --- repair -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class RepairReport:
-    """What repair did (or would do): the state before, where the log was cut, what that cost, what was moved where.
-
-    ``lost_offsets``: ``"topic/queue id"`` -> queue offsets of whole messages that lay behind the cut. Damaged records
-    cannot be counted by queue; ``damaged_ranges`` says where they were.
-    """
-
-    before: Report
-    dry_run: bool
-    kept_in: str = ""
-    cut_at: int | None = None
-    bytes_lost: int = 0
-    messages_lost: int = 0
-    lost_offsets: dict[str, list[int]] = field(default_factory=dict)
-    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)
-    actions: list[str] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        """Everything as one JSON object."""
-        value = asdict(self)
-        value["before"] = json.loads(self.before.to_json())
-        return json.dumps(value, ensure_ascii=False)
-
-    def __str__(self) -> str:
-        lines = [f"{self.before.path}: {self.before.state}"]
-        if self.cut_at is not None:
-            lines.append(f"lost behind {self.cut_at}: {self.messages_lost} messages, {self.bytes_lost} bytes")
-        lines += [f"{'would ' if self.dry_run else ''}{action}" for action in self.actions]
-        return "\n".join(lines)
-
-
-class _Repair:
-    """One run of repair, under the lock."""
-
-    def __init__(self, door: OsDoor, paths: StorePaths, run: _Verifier, keep: str, dry_run: bool) -> None:
-        self.door = door
-        self.paths = paths
-        self.run = run
-        self.report = RepairReport(run.report, dry_run, keep)
-
-    def carry_out(self) -> None:
-        serious = [d for d in self.run.report.damages if d.severity is not Severity.NOTE]
-        cut = self._cut_at()
-        queues = self._damaged_queues(serious)
-        index = any(d.kind.startswith("index.") and d.severity is Severity.DAMAGE for d in serious)
-        behind = {"checkpoint", "queue.none", "queue.behind", "queue.hole", "index.none", "index.missing"}
-        if cut is None and not queues and not index and not any(d.kind in behind for d in serious):
-            return
-        # First what makes the next open read the whole log, so that an interrupted repair hides nothing.
-        self._act(f"create {self.paths.abort}")
-        if not self.report.dry_run and not self.door.exists(self.paths.abort):
-            create_abort(self.door, self.paths.abort, os.getpid())
-        self._move(self.paths.checkpoint)
-        for directory in queues:
-            self._move(directory)
-        if index:
-            self._move(self.paths.index)
-        if cut is not None:
-            self.report.cut_at = cut
-            self._count_losses(cut)
-            self._cut_log(cut)
-
-    def _act(self, text: str) -> None:
-        self.report.actions.append(text)
-
-    def _cut_at(self) -> int | None:
-        kinds = ("log.record", "log.tail", "log.hole", "log.gap")
-        offsets = [d.offset for d in self.run.report.damages if d.kind in kinds and d.offset is not None]
-        return min(offsets) if offsets else None
-
-    def _count_losses(self, cut: int) -> None:
-        report = self.report
-        for log in self.run.logs:
-            report.damaged_ranges += [(low, high) for low, high, _ in log.bad]
-            if log.data_end > cut:
-                report.bytes_lost += log.data_end - max(cut, log.file.start_offset)
-        for message in self.run.records():
-            if message.physical_offset >= cut:
-                report.messages_lost += 1
-                name = f"{message.topic}/{message.queue_id}"
-                report.lost_offsets.setdefault(name, []).append(message.record_queue_offset)
-
-    def _damaged_queues(self, serious: Iterable[Damage]) -> list[str]:
-        """Directories of queues that the log must make anew. What a kill leaves, and what the cut of the log leaves, is
-        put in order by recovery."""
-        found = set()
-        for damage in serious:
-            if (
-                damage.kind.startswith("queue.")
-                and damage.severity is Severity.DAMAGE
-                and damage.kind != "queue.beyond"
-            ):
-                directory = damage.path if self.door.is_dir(damage.path) else os.path.dirname(damage.path)
-                if self.door.is_dir(directory):
-                    found.add(directory)
-                ext = directory.replace(self.paths.consume_queue + os.sep, self.paths.consume_queue_ext + os.sep)
-                if ext != directory and self.door.is_dir(ext):
-                    found.add(ext)
-        return sorted(found)
-
-    def _move(self, path: str) -> None:
-        """Put a file or directory into the repair directory, under its path in the store."""
-        if not self.door.exists(path):
-            return
-        target = os.path.join(self.report.kept_in, os.path.relpath(path, self.paths.root))
-        self._act(f"move {path} to {target}")
-        if not self.report.dry_run:
-            self.door.makedirs(os.path.dirname(target))
-            self.door.rename(path, target)
-            self.door.fsync_dir(os.path.dirname(target))
-            self.door.fsync_dir(os.path.dirname(path))
-
-    def _cut_log(self, cut: int) -> None:
-        for log in reversed(self.run.logs):
-            start, path = log.file.start_offset, log.file.path
-            if log.end <= cut:
-                continue
-            if start >= cut:
-                # The empty one that was made ahead as well: it would leave a gap, and RocketMQ removes it too.
-                self._move_log(log)
-                continue
-            self._zero_tail(path, cut - start)
-
-    def _move_log(self, log: _LogFile) -> None:
-        target = os.path.join(self.report.kept_in, "commitlog", os.path.basename(log.file.path))
-        self._act(f"move {log.file.path} to {target}")
-        if not self.report.dry_run:
-            self.door.makedirs(os.path.dirname(target))
-            self.door.rename(log.file.path, target)
-            self.door.fsync_dir(os.path.dirname(target))
-            self.door.fsync_dir(os.path.dirname(log.file.path))
-
-    def _zero_tail(self, path: str, position: int) -> None:
-        """Copy the rest of a log file, then make it zeros, as a fresh file has them. Safe to repeat after a crash."""
-        target = os.path.join(self.report.kept_in, "commitlog", f"{os.path.basename(path)}.from-{position}")
-        self._act(f"copy {path} from byte {position} on to {target}")
-        self._act(f"clear {path} from byte {position} on")
-        if self.report.dry_run:
-            return
-        file = PreadFile(self.door, path)
-        chunks = range(position, file.bytes, _CHUNK_BYTES)
-        self.door.makedirs(os.path.dirname(target))
-        temporary = target + ".tmp"
-        self.door.write_file(temporary, b"")
-        filled = []
-        for at in chunks:
-            data = file.read(at, min(_CHUNK_BYTES, file.bytes - at))
-            if data.strip(b"\0"):
-                self.door.overwrite(temporary, data.rstrip(b"\0"), at - position)
-                filled.append((at, len(data)))
-        self.door.rename(temporary, target)
-        self.door.fsync_dir(os.path.dirname(target))
-        # From the end, so that the damage at the cut still marks the place when this is interrupted.
-        for at, size in reversed(filled):
-            self.door.overwrite(path, bytes(size), at)
-
-
-def repair(
-    path: str | os.PathLike[str],
-    *,
-    keep: str | os.PathLike[str] | None = None,
-    dry_run: bool = False,
-    config: StoreConfig | None = None,
-    door: OsDoor | None = None,
-) -> RepairReport:
-    """Cut the log at its first damage, and put damaged queues, index and checkpoint out of the way.
-
-    What is cut or moved goes to ``keep`` (default: ``repair-<time>`` in the store; the same filesystem). The next open
-    by mqfast or RocketMQ, with its usual settings, then recovers: it reads the whole log and makes queues and index
-    anew. That also brings back queues of deleted topics whose records are still in the log.
-
-    Args: ``dry_run`` only says what would be done (it takes the lock all the same).
-    Raises: StoreNotFound, StoreLocked, StorageError; DiskFull before the log was changed when the copy does not fit.
-    Durability: each step is synced before the next; an interrupted repair can be run again.
-    """
-    used = door if door is not None else REAL
-    paths = _paths(used, path, config)
-    name = time.strftime("repair-%Y%m%d-%H%M%S", time.gmtime(used.now_ms() // 1000))
-    target = absolute(keep, "keep") if keep is not None else os.path.join(paths.root, name)
-    while keep is None and used.exists(target):
-        target += "+"
-    with StoreLock.acquire(used, paths.lock) as lock:
-        lock.cover(used, paths.commit_logs)
-        run = _verify(used, paths, config, True, None, 2)
-        work = _Repair(used, paths, run, target, dry_run)
-        work.carry_out()
-    return work.report
+    return run_verify(used, store_paths(used, path, config), config, check_crc, progress, threads).report

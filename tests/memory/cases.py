@@ -19,7 +19,8 @@ from mqfast.message import Message
 from mqfast.store.column_scan import COLUMNS
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.reader import StoreReader
-from mqfast.store.verify import repair, verify
+from mqfast.store.repair import repair
+from mqfast.store.verify import verify
 
 __all__ = ["CASES", "Case", "Stage"]
 

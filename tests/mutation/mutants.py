@@ -1283,7 +1283,7 @@ MUTANTS: Final = (
     Mutant(
         "doubtful-units-kept",
         _RECOVERY,
-        "        queues.truncate(start, doubtful=True)\n",
+        "            queues.truncate(start, doubtful=True, dropped=self.dropped)\n",
         "",
         "pages of units may be lost where the power went",
         ("test_after_a_kill_a_unit_with_a_torn_end_is_put_again",),
@@ -1291,8 +1291,8 @@ MUTANTS: Final = (
     Mutant(
         "queues-not-cut-at-the-end",
         _RECOVERY,
-        "    queues.truncate(end)\n    queues.cut_gaps()\n",
-        "    queues.cut_gaps()\n",
+        "        queues.truncate(end)\n        queues.cut_gaps()\n",
+        "        queues.cut_gaps()\n",
         "a unit behind the end of the log points at whatever comes there",
         ("test_units_of_a_cut_log_go_with_it",),
     ),

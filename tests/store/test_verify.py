@@ -22,7 +22,8 @@ from mqfast.errors import StorageError, StoreLocked, StoreNotFound
 from mqfast.store._os import OsDoor
 from mqfast.store.lock import StoreLock
 from mqfast.store.reader import StoreReader
-from mqfast.store.verify import Damage, Severity, repair, verify
+from mqfast.store.repair import repair
+from mqfast.store.verify import Damage, Severity, verify
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from conftest import GOLDEN, Case, golden_cases
