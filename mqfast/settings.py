@@ -73,6 +73,7 @@ class StoreSettings(TypedDict, total=False):
     disk_space_clean_forcibly_percent: int
     disk_space_warning_level_percent: int
     retention_bytes: int | None
+    on_damage: Literal["keep", "stop"]
     retention_when_full: Literal["drop_oldest", "refuse"]
     default_topic_queue_nums: int
     flush_consumer_offset_interval_ms: int
