@@ -22,6 +22,7 @@ __all__ = [
     "MessageId",
     "Properties",
     "PutOptions",
+    "SYSTEM_TOPICS",
     "SysFlag",
     "broker_accepts_topic",
     "check_topic",
@@ -40,6 +41,11 @@ MAX_RETRY_TOPIC_BYTES: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPICS: Final = (
+    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC", "RMQ_SYS_*", "rmq_sys_*",
+)  # fmt: skip
+"""Topics of a broker itself; ``x*`` stands for all that begin with x. Source: TopicValidator.isSystemTopic."""
 # A topic becomes a directory name, and '@' separates topic and group in consumerOffset.json.
 _BROKER_CHARACTERS: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mqfast.errors import ConfigError, DataLoss, OffsetError, StorageError, StoreNotFound
 from mqfast.spark import views
+from mqfast.spark.bodies import NEEDED, decompressed
 from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Snapshot
 from mqfast.spark.schema import Column
 from mqfast.store._gather import Gather
@@ -45,7 +46,7 @@ class ReadSettings:
     all of a topic); ``hidden``: where ``queues`` names none, all topics but these, ``x*`` for those that begin with x;
     ``tags``:
     only messages with one of these; ``stored_from``, ``stored_before``: store times, ms; ``queued_only``: only what
-    consumers can see, no half and no rolled back messages of transactions.
+    consumers can see, no half and no rolled back messages of transactions; ``decompress``: see ``bodies.py``.
     """
 
     batch_bytes: int = 1 << 20
@@ -57,6 +58,7 @@ class ReadSettings:
     stored_from: int | None = None
     stored_before: int | None = None
     queued_only: bool = True
+    decompress: bool = False
 
 
 @dataclass
@@ -401,7 +403,12 @@ class LocalAccess:
             self.reader, _gather(columns, settings), piece.start, piece.end,
             skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
         )  # fmt: skip
-        return _batches(run, columns, f"log {piece.start} to {piece.end}", left_out)
+        return self._plain(_batches(run, f"log {piece.start} to {piece.end}", left_out), columns, settings)
+
+    def _plain(
+        self, batches: Iterator[pa.RecordBatch], columns: Sequence[Column], settings: ReadSettings
+    ) -> Iterator[pa.RecordBatch]:
+        return decompressed(batches, columns, settings.verify_crc, self.root) if _opens(columns, settings) else batches
 
     def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""
@@ -418,13 +425,18 @@ class LocalAccess:
                 )  # fmt: skip
             except OffsetError:  # retention was here between two looks
                 continue
-            yield from _batches(run, columns, f"queue {piece.topic}/{piece.queue_id} {start} to {end}")
+            batches = _batches(run, f"queue {piece.topic}/{piece.queue_id} {start} to {end}")
+            yield from self._plain(batches, columns, settings)
             return
         raise DataLoss(f"queue {piece.topic}/{piece.queue_id}: retention removes it faster than it can be read")
 
 
+def _opens(columns: Sequence[Column], settings: ReadSettings) -> bool:
+    return settings.decompress and any(column.name == "body" for column in columns)
+
+
 def _gather(columns: Sequence[Column], settings: ReadSettings) -> Gather:
-    names = []
+    names = [(name, name, False) for name in NEEDED] if _opens(columns, settings) else []
     for column in columns:
         name = _SCANNER[column.name]
         names.append(
@@ -452,9 +464,7 @@ def _lose(what: str, settings: ReadSettings) -> None:
     _log.warning("%s since the read was planned", what)
 
 
-def _batches(
-    run: LogColumns | QueueColumns, columns: Sequence[Column], what: str, left_out: LeftOut | None = None
-) -> Iterator[pa.RecordBatch]:
+def _batches(run: LogColumns | QueueColumns, what: str, left_out: LeftOut | None = None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in run:

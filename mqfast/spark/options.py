@@ -279,6 +279,9 @@ class Options:
         "Columns to read, in this order; fewer columns are much faster. `.schema(...)` does the same.",
     )
     include_body: bool = _option(_flag, True, READ, "Whether `body` is among the columns when none are named.")
+    decompress: bool = _option(
+        _flag, True, READ, "Decompress bodies that a client compressed (zlib, lz4, zstd); false: as they are stored."
+    )
     properties: str = _option(
         _choice("map", "raw", "none"), "map", READ,
         "Properties as a map, as the string that is stored, or not at all.",
@@ -293,11 +296,16 @@ class Options:
     subscribe_pattern: re.Pattern[str] | None = _option(
         _pattern, None, READ, "Topics to read whose whole name matches."
     )
+    include_system_topics: bool = _option(
+        _flag, False, READ, "Read the topics of the broker itself (half messages, delayed ones, its state) and "
+        "`%RETRY%` topics as well; else they are read only when subscribe or assign names them.",
+    )  # fmt: skip
     starting_offsets: Bound | None = _option(
         _bound, None, READ,
         "First message of each queue: `earliest`, `latest`, `group` (see group), `-1000` (messages before the end), "
         '`-10m` (before now), or JSON such as `{"T/0": 17, "T/1": "latest", "*": "earliest"}`; -2 and -1 are earliest '
-        "and latest, `*` is for queues that are not named.", shown="batch earliest, stream latest",
+        "and latest, `*` is for queues that are not named, else earliest (endingOffsets: latest).",
+        shown="batch earliest, stream latest",
     )  # fmt: skip
     ending_offsets: Bound | None = _option(
         _bound, None, (BATCH,), "End of each queue, not included; the same forms.", shown="latest"

@@ -42,7 +42,10 @@ COLUMNS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "delayTimeMs": (_WHOLE, "Delay in milliseconds, at most three days; the same."),
     "flag": (_WHOLE, "The application's own number."),
     "sysFlag": (_WHOLE, "Bits of the record; those of transactions and hosts are set anew."),
-    "bornTimestamp": (("timestamp", "timestamp_ntz"), "Kept with preserveTimestamps; else the time of the write."),
+    "bornTimestamp": (
+        ("timestamp", "timestamp_ntz"),
+        "Kept with preserveTimestamps (timestamp only); else the time of the write.",
+    ),
     "bornHost": (_TEXT, "`address:port` of the producer."),
     "reconsumeTimes": (_WHOLE, "How often the message was sent back."),
     "uniqKey": (_TEXT, "Kept with preserveIds, as is UNIQ_KEY among the properties."),
@@ -76,6 +79,11 @@ def check_columns(schema: StructType, options: Options) -> None:
             kinds = COLUMNS[field.name][0]
             if found not in kinds:
                 raise ConfigError(f"column {field.name}: expected {' or '.join(kinds)}, found {found}")
+            if found == "timestamp_ntz" and options.preserve_timestamps:
+                raise ConfigError(
+                    f"column {field.name}: expected timestamp, found timestamp_ntz, which names no instant: "
+                    f"CAST({field.name} AS timestamp) takes it in the session's time zone"
+                )
         elif field.name not in PLACES and not options.ignore_extra_columns:
             near = nearest_name(field.name, list(COLUMNS))
             raise ConfigError(f"column {field.name}: the sink knows none of this name{near}; or set ignoreExtraColumns")

@@ -44,7 +44,7 @@ MESSAGES: Final = (
     Column("bornHost", "string", "Host and port of the producer."),
     Column("storeHost", "string", "Host and port of the broker."),
     Column("flag", "int", "The application's own number."),
-    Column("sysFlag", "int", "Bits: compressed body, transaction, IPv6 hosts, batch."),
+    Column("sysFlag", "int", "Bits: compressed body (as `body` is here), transaction, IPv6 hosts, batch."),
     Column("reconsumeTimes", "int", "How often the message was sent back."),
     Column("preparedTransactionOffset", "bigint", "Place of the half message of a transaction."),
     Column("bodyCrc", "int", "Checksum of the body as the record has it, 31 bits."),
@@ -53,7 +53,7 @@ MESSAGES: Final = (
     Column("uniqKey", "string", "Property UNIQ_KEY, made by the producer.", nullable=True),
     Column("msgId", "string", "Message id from store host and place in the log."),
     Column("properties", _MAP, "All properties; `properties=raw`: the string as stored."),
-    Column("body", "binary", "The body as stored, perhaps compressed (see sysFlag)."),
+    Column("body", "binary", "The body as the producer gave it; `decompress=false`: as stored."),
     Column("crcOk", "boolean", "Does the checksum agree? Only with `verifyCrc=mark`."),
 )
 

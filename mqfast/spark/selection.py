@@ -8,22 +8,29 @@ never leave out in silence what was named: an unknown topic or queue is an error
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConfigError, DataLoss
+from mqfast.message import RETRY_PREFIX, SYSTEM_TOPICS
 from mqfast.spark.options import Bound, Options, nearest_name
 from mqfast.spark.plan import Queue, QueueRange, Selection, Snapshot
 
 if TYPE_CHECKING:
     from mqfast.spark.access import Access
 
-__all__ = ["ending_offsets", "select", "selected_queues", "starting_offsets"]
+__all__ = [
+    "HIDDEN_TOPICS", "check_pattern", "ending_offsets", "is_hidden", "select", "selected_queues", "starting_offsets",
+]  # fmt: skip
 
 Key = tuple[str, int]
+# What a broker writes for itself: half messages, delayed ones on their way, its own state; and messages that wait to be
+# consumed again, which are in another topic already.
+HIDDEN_TOPICS: Final = (*SYSTEM_TOPICS, f"{RETRY_PREFIX}*")
 
 
 def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
-    """The queues that subscribe, assign or subscribePattern name; all but light queues without any of them.
+    """The queues that subscribe, assign or subscribePattern name; all but light queues without any of them. System
+    topics are among them when they are named, and with includeSystemTopics.
 
     Raises: ConfigError for a topic or queue that is not there.
     """
@@ -42,9 +49,31 @@ def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
                 name = f"{topic}/{queue_id}"
                 raise ConfigError(f"option assign: the store has no queue {name}{nearest_name(name, names)}")
         return [known[key] for key in options.assign]
+    hides = not options.include_system_topics
     if options.subscribe_pattern is not None:
-        return [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
-    return [q for q in queues if not q.is_light]
+        found = [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
+        return [q for q in found if not (hides and is_hidden(q.topic))]
+    return [q for q in queues if not q.is_light and not (hides and is_hidden(q.topic))]
+
+
+def check_pattern(snapshot: Snapshot, options: Options) -> None:
+    """Refuse a pattern that only system topics fit, which would read nothing.
+
+    Raises: ConfigError.
+    """
+    pattern = options.subscribe_pattern
+    if pattern is not None and not options.include_system_topics:
+        topics = {q.topic for q in snapshot.queues if pattern.fullmatch(q.topic)}
+        if topics and all(is_hidden(topic) for topic in topics):
+            raise ConfigError(
+                f"option subscribePattern: only system topics fit ({sorted(topics)[0]}): name them in subscribe, or "
+                "set includeSystemTopics=true"
+            )
+
+
+def is_hidden(topic: str) -> bool:
+    """Is a topic one of those that are left out unless they are asked for?"""
+    return any(topic == name or (name[-1] == "*" and topic.startswith(name[:-1])) for name in HIDDEN_TOPICS)
 
 
 def starting_offsets(
@@ -92,7 +121,9 @@ def _resolve(
     timestamps: Mapping[Key, int] | None,
 ) -> dict[Key, int]:
     queues = list(queues)
-    bound = bound or Bound(word=default)
+    # Of queues that JSON does not name, and of those that a group has no offset of, nothing is known to be done.
+    rest = "earliest" if way == "starting" else "latest"
+    bound = bound or Bound(word=default if timestamps is None else rest)
     named = {*(bound.by_queue or {}), *(timestamps or {})}
     _check_named(named, queues, f"{way}Offsets" if bound.by_queue else f"{way}OffsetsByTimestamp")
     groups: dict[Key, int] = {}
@@ -111,9 +142,9 @@ def _resolve(
         else:
             wanted: int | str | None = bound.word
             if bound.by_queue is not None:
-                wanted = bound.by_queue.get(key, bound.others if bound.others is not None else default)
+                wanted = bound.by_queue.get(key, bound.others if bound.others is not None else rest)
             if wanted == "group":
-                wanted = groups.get(key, default)
+                wanted = groups.get(key, "earliest")
             offset = q.min_offset if wanted == "earliest" else q.max_offset if wanted == "latest" else int(wanted or 0)
             if isinstance(wanted, int):
                 _check_offset(q, offset, way, options.fail_on_data_loss)
@@ -143,6 +174,7 @@ def select(snapshot: Snapshot, options: Options, access: Access) -> Selection:
 
     Raises: ConfigError, DataLoss.
     """
+    check_pattern(snapshot, options)
     queues = selected_queues(snapshot, options)
     given = (
         options.subscribe, options.assign, options.subscribe_pattern,

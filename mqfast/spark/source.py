@@ -23,7 +23,7 @@ from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
 from mqfast.spark.pushdown import Narrowed, narrow
 from mqfast.spark.schema import Column, chosen_columns, columns_of_type, struct_type
-from mqfast.spark.selection import select
+from mqfast.spark.selection import HIDDEN_TOPICS, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +161,9 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
         verify_crc=options.verify_crc,
         fail_on_data_loss=options.fail_on_data_loss,
         queues=bounds,
+        hidden=() if options.include_system_topics else HIDDEN_TOPICS,
         tags=tags,
+        decompress=options.decompress,
     )
 
 

@@ -60,7 +60,7 @@ from mqfast.spark.offsets import (
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, QueueRange, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
-from mqfast.spark.selection import selected_queues, starting_offsets
+from mqfast.spark.selection import check_pattern, selected_queues, starting_offsets
 from mqfast.spark.source import Part, least_physical_offset, parts_of, read_part, read_settings, settle
 from mqfast.store._gather import ANY_QUEUE
 
@@ -168,6 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> Spark:
         access, snapshot = self._open(), self._look()
+        check_pattern(snapshot, self.options)
         queues = selected_queues(snapshot, self.options)
         if self.along_log:
             return self._log_offset(snapshot, self._first_position(access, snapshot))
@@ -365,10 +366,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _topics(self, snapshot: Snapshot, *known: StreamOffset | None) -> tuple[str, ...]:
         """The topics that a pattern has found so far: one that was deleted is still in the log."""
-        pattern = self.options.subscribe_pattern
-        if pattern is None:
+        if self.options.subscribe_pattern is None:
             return ()
-        found = {q.topic for q in snapshot.queues if pattern.fullmatch(q.topic)}
+        found = {q.topic for q in selected_queues(snapshot, self.options)}
         return tuple(sorted(found.union(*(offset.topics for offset in known if offset is not None))))
 
     def _behind_rows(self, first: int, last: int, rows: int) -> int | None:

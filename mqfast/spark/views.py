@@ -7,6 +7,7 @@ but for ``consumequeue``. It must never take the word of a queue or a file for w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import ConfigError, CorruptFile, OffsetError
@@ -59,6 +60,8 @@ def view_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> li
             snapshot, type(chosen)(chosen.ranges), access, order="queue", partition_bytes=options.partition_bytes * 8,
             min_partitions=options.min_partitions, max_partitions=options.max_partitions,
         )  # fmt: skip
+    if view == "groups":  # a group may read any topic
+        options = replace(options, include_system_topics=True)
     queues = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
     if view == "groups":
         return [Piece(queues=tuple(queues))]

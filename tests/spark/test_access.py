@@ -53,7 +53,7 @@ def rows(
 
 def test_every_message_of_every_golden_store(golden_case: Case, tmp_path: Path) -> None:
     path = copy_of(golden_case, tmp_path)
-    options = parse({"path": str(path)}, BATCH)
+    options = parse({"path": str(path), "includeSystemTopics": "true"}, BATCH)
     access = LocalAccess(str(path))
     snapshot = access.snapshot()
     selection = select(snapshot, options, access)
@@ -195,7 +195,9 @@ def test_units_of_every_kind_of_queue(name: str, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", (name,))
     access = LocalAccess(str(copy_of(case, tmp_path)))
     snapshot = access.snapshot()
-    options = parse({"path": access.root, "view": "consumequeue", "partitionBytes": "9k"}, BATCH)
+    options = parse(
+        {"path": access.root, "view": "consumequeue", "partitionBytes": "9k", "includeSystemTopics": "true"}, BATCH
+    )
     found = [
         tuple(row.values())
         for piece in access.view_pieces(snapshot, options)

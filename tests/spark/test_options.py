@@ -20,6 +20,8 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("view", BATCH, "Queues", "queues"),
     ("columns", BATCH, "topic, body", ("topic", "body")),
     ("includeBody", STREAM, "FALSE", False),
+    ("decompress", STREAM, "false", False),
+    ("includeSystemTopics", STREAM, "true", True),
     ("properties", BATCH, "raw", "raw"),
     ("subscribe", STREAM, "A,B", ("A", "B")),
     ("assign", BATCH, '{"B": [1, 0], "A": [2]}', (("A", 2), ("B", 0), ("B", 1))),

@@ -325,6 +325,12 @@ def test_schemas_that_cannot_be_written(given: Any, settings: dict[str, str], me
 
 def test_schemas_that_can_be_written() -> None:
     check_columns(schema("body"), options(topic="t"))
+    no_instant = types.StructType(
+        [*schema("topic", "body").fields, types.StructField("bornTimestamp", types.TimestampNTZType())]
+    )
+    check_columns(no_instant, options())
+    with pytest.raises(MqfastError, match=r"timestamp_ntz, which names no instant: CAST\(bornTimestamp AS timestamp\)"):
+        check_columns(no_instant, options(preserveTimestamps="true"))
     check_columns(schema(*COLUMNS, *sorted(PLACES)), options())
     check_columns(schema("topic", "body", "mine"), options(ignoreExtraColumns="true"))
 

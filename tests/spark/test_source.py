@@ -69,7 +69,7 @@ def test_every_column_of_golden_stores(spark: SparkSession, name: str, order: st
     (case,) = [case for case in golden_cases() if str(case) == name]
     frame = load(
         spark, copy_of(case, tmp_path), order=order, columns=",".join((*PLAIN, "body")), partitionBytes="40k",
-        subscribePattern=".*", verifyCrc="fail",
+        subscribePattern=".*", verifyCrc="fail", includeSystemTopics="true", decompress="false",
     )  # fmt: skip
     assert frame.schema == struct_type(c for c in VIEWS["messages"] if c.name != "crcOk")
     assert sorted(rows(frame), key=key_of) == expected_rows(case.expected)

@@ -80,7 +80,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
 
 def _load(spark: SparkSession, settings: Settings, **options: str) -> DataFrame:
-    reader = spark.read.format("mqfast").option("partitionBytes", settings.partition_bytes)
+    reader = spark.read.format("mqfast").options(partitionBytes=settings.partition_bytes, includeSystemTopics="true")
     return reader.options(**options).load(settings.store)
 
 

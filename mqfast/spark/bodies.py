@@ -1,0 +1,171 @@
+"""Bodies as the producer gave them: what a client compressed is decompressed while it is read.
+
+Room: the Spark adapter. RocketMQ's clients compress bodies above 4 KiB by default, and say so in the record's sysFlag;
+its consumers decompress them, so a read of a store does too. The lz4 and zstd of RocketMQ are the frame formats, which
+pyarrow reads. It must never give other bytes than the producer's without a sign: a body that is not what its sysFlag
+says stays as it is stored, with its sysFlag, or is an error, as ``verifyCrc`` says.
+Source: MessageSysFlag, CompressionType, Compressor.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import ConfigError, CorruptFile
+from mqfast.message import SysFlag
+from mqfast.spark.schema import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["NEEDED", "decompressed"]
+
+_log = logging.getLogger("mqfast.spark")
+
+NEEDED: Final = ("sys_flag", "physical_offset")
+"""What the scanner is asked for before the columns of the read."""
+_CLEAR: Final = ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+# A batch is cut when its bodies have become so many bytes; one body may become so many.
+_BATCH_BYTES: Final = 64 << 20
+_MOST_BODY: Final = 1 << 30
+
+
+class _Damaged(Exception):
+    """A body is not what its sysFlag says."""
+
+
+def _inflate(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, _MOST_BODY)
+    except zlib.error as error:
+        raise _Damaged(str(error)) from None
+    if not stream.eof:
+        raise _Damaged(f"more than {_MOST_BODY} bytes" if len(found) >= _MOST_BODY else "it is cut short")
+    return found
+
+
+def _stream(codec: str) -> Callable[[bytes], bytes]:
+    import pyarrow as pa
+
+    if not pa.Codec.is_available(codec):
+        raise ConfigError(
+            f"option decompress: a body is compressed by {codec}, and this pyarrow has no such codec: install one that "
+            "has (pip install 'mqfast[spark]'), or set decompress=false to read bodies as they are stored"
+        )
+
+    def read(data: bytes) -> bytes:
+        try:
+            found: bytes = pa.CompressedInputStream(pa.BufferReader(data), codec).read(_MOST_BODY + 1)
+        except OSError as error:
+            raise _Damaged(str(error)) from None
+        if len(found) > _MOST_BODY:
+            raise _Damaged(f"more than {_MOST_BODY} bytes")
+        return found
+
+    return read
+
+
+def _codec(name: str | None, known: dict[str, Callable[[bytes], bytes]]) -> Callable[[bytes], bytes]:
+    if name is None or name == "unknown":
+        raise _Damaged("its sysFlag names no compression that RocketMQ has")
+    if name not in known:
+        known[name] = _inflate if name == "zlib" else _stream(name)
+    return known[name]
+
+
+def decompressed(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[Column], verify_crc: str, root: str
+) -> Iterator[pa.RecordBatch]:
+    """Batches that begin with NEEDED, without those two and with their bodies decompressed; ``sysFlag`` of such a row
+    has no bits of compression any more.
+
+    Raises: CorruptFile with verifyCrc=fail for a body that is not what its sysFlag says (skip leaves the row out, mark
+        says so in ``crcOk``, off leaves the body as it is stored); ConfigError where a codec is missing.
+    """
+    import pyarrow.compute as pc
+
+    known: dict[str, Callable[[bytes], bytes]] = {}
+    for batch in batches:
+        flags = batch.column(0)
+        rows = batch.select(range(len(NEEDED), batch.num_columns))
+        if pc.any(pc.not_equal(pc.bit_wise_and(flags, SysFlag.COMPRESSED), 0)).as_py():
+            yield from _opened(rows, flags.to_pylist(), batch.column(1), columns, verify_crc, root, known)
+        else:
+            yield rows
+
+
+def _opened(
+    rows: pa.RecordBatch,
+    flags: list[int],
+    places: pa.Array,
+    columns: Sequence[Column],
+    verify_crc: str,
+    root: str,
+    known: dict[str, Callable[[bytes], bytes]],
+) -> Iterator[pa.RecordBatch]:
+    names = [column.name for column in columns]
+    body = rows.column(names.index("body"))
+    bodies: list[bytes] = []
+    kept: list[int] = []
+    good: list[bool] = []
+    size = begin = 0
+
+    def cut(end: int) -> pa.RecordBatch:
+        return _replaced(rows.slice(begin, end - begin), names, flags[begin:end], bodies, kept, good, begin)
+
+    for i, flag in enumerate(flags):
+        data: bytes = body[i].as_py()
+        fine = True
+        if flag & SysFlag.COMPRESSED:
+            try:
+                data = _codec(SysFlag.compression(flag), known)(data)
+                flags[i] = flag & _CLEAR
+            except _Damaged as error:
+                what = f"the body of the record at physical offset {places[i].as_py()} is not what its sysFlag says"
+                if verify_crc == "fail":
+                    raise CorruptFile(
+                        f"{what}; decompress=false reads bodies as they are stored",
+                        path=root, expected=SysFlag.compression(flag), found=str(error),
+                    ) from None  # fmt: skip
+                _log.warning("%s: %s (%s): %s", root, what, error, "left out" if verify_crc == "skip" else "as stored")
+                fine = False
+        if fine or verify_crc != "skip":
+            bodies.append(data)
+            kept.append(i)
+            good.append(fine)
+            size += len(data)
+        if size >= _BATCH_BYTES:
+            yield cut(i + 1)
+            bodies, kept, good, size, begin = [], [], [], 0, i + 1
+    if kept:
+        yield cut(len(flags))
+
+
+def _replaced(
+    rows: pa.RecordBatch,
+    names: list[str],
+    flags: list[int],
+    bodies: list[bytes],
+    kept: list[int],
+    good: list[bool],
+    begin: int,
+) -> pa.RecordBatch:
+    """Rows with the columns of their bodies made anew."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = rows.schema
+    arrays = dict(zip(names, rows.columns, strict=True))
+    if "sysFlag" in arrays:
+        arrays["sysFlag"] = pa.array(flags, pa.int32())
+    if len(kept) < rows.num_rows:
+        wanted = pa.array([i - begin for i in kept], pa.int64())
+        arrays = {name: array.take(wanted) for name, array in arrays.items()}
+    arrays["body"] = pa.array(bodies, pa.binary())
+    if "crcOk" in arrays:
+        arrays["crcOk"] = pc.and_(arrays["crcOk"], pa.array(good))
+    return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=schema)
