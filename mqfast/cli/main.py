@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 from mqfast.cli import checking, completion, groups, machine, reading, transfer
-from mqfast.cli.arguments import Commands, Parser
+from mqfast.cli.arguments import STORE_VARIABLE, Commands, Parser
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
 
@@ -35,9 +36,9 @@ def build_parser() -> Parser:
     store = rooms.add_parser(
         "store",
         help="look into a store, put into it, check it",
-        description="Look into a store, put into it, check it. All commands but put and repair open it read-only and "
-        "take no lock: they may run "
-        "beside a broker or an app that writes it, and on a store that nobody closed.",
+        description="Look into a store, put into it, check it. All commands but put, import, repair and reset-offsets "
+        f"--apply open it read-only and take no lock: they may run beside a broker or an app that writes it, and on a "
+        f"store that nobody closed. Where {STORE_VARIABLE} names a store, PATH may be left out.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -104,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     if not _streams_are_open():
         return ExitCode.STORAGE
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the locale's encoding does not have is shown escaped
     code = _run(argv)
     flushed = _flushed()
     return code or flushed

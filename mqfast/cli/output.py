@@ -124,9 +124,12 @@ class Output:
         print(f"mqfast: {visible(' '.join(text.split()))}", file=sys.stderr)
 
     @contextlib.contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[int, int], None] | None]:
-        """A bar on stderr: the block gets a function of (done, to do), or None when stderr is no terminal."""
-        if not sys.stderr.isatty():
+    def progress(self, what: str, *, printing: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+        """A bar on stderr: the block gets a function of (done, to do), or None when stderr is no terminal.
+
+        Args: printing: rows are printed meanwhile, so there is no bar where they go to a terminal as well.
+        """
+        if not sys.stderr.isatty() or (printing and sys.stdout.isatty()):
             yield None
             return
         bar = _Bar(what)

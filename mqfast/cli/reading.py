@@ -402,7 +402,7 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
     out = Output(arguments.json)
     printer = Printer(out, sha256=arguments.sha256, short=True)
     topics = set(arguments.topics)
-    with reader_of(arguments) as reader, out.progress("dumping") as progress:
+    with reader_of(arguments) as reader, out.progress("dumping", printing=True) as progress:
         for topic in dict.fromkeys(arguments.topics):
             missing = missing_topic(reader, topic)
             if missing:

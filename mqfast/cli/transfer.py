@@ -11,6 +11,7 @@ import argparse
 import base64
 import binascii
 import csv
+import io
 import json
 import os
 import sys
@@ -176,6 +177,8 @@ class _Writer:
         self._to: str | None = arguments.to
         self._grep = arguments.grep
         self._file: IO[Any] = sys.stdout
+        if self._to is None and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as in a file, whatever the locale is
         if self._to is not None:
             if os.path.exists(self._to):
                 raise UsageError(f"FILE: expected the name of a new file, found one that is there: {self._to}")
@@ -327,7 +330,7 @@ def export(arguments: argparse.Namespace) -> ExitCode:
         every = [queue.topic for queue in reader.queues() if not queue.topic.startswith(LMQ_PREFIX)]
         queues = known_queues(reader, arguments.topics or every, arguments.queue)
         done, whole_count = 0, sum(queue.max_offset - queue.min_offset for queue in queues)
-        with make(arguments) as writer, out.progress("exporting") as progress:
+        with make(arguments) as writer, out.progress("exporting", printing=arguments.to is None) as progress:
             for queue in queues:
                 gather = gather_of(writer.columns, arguments, tags=tags_of(arguments.tags))
                 run = reader.queue_run(

@@ -214,6 +214,19 @@ def test_a_reader_that_goes_away_is_no_error(store: Path) -> None:
         assert done.stderr == "0\n", command
 
 
+def test_a_locale_that_has_not_every_character_is_no_error(store: Path) -> None:
+    with mqfast.open(store) as writer:
+        writer.put("Orders", "\u20ac \U0001f600".encode(), 3, properties={"ü": "ß"})
+    script = 'PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=latin-1 "$1" -m mqfast.cli store %s "$2" %s'
+    done = shell(script % ("cat", "Orders --queue 3 --offset -1 | iconv -f latin1 -t utf-8"), store)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u20ac \\U0001f600" in done.stdout
+    assert "ü=ß" in done.stdout
+    done = shell(script % ("export", "--format csv --topic Orders --queue 3"), store)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\u20ac \U0001f600" in done.stdout
+
+
 def test_a_full_standard_output_is_one_line(store: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")

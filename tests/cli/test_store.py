@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -460,7 +461,8 @@ def test_the_doctor_looks_at_the_machine(tmp_path: Path, capsys: pytest.CaptureF
     assert code == (ExitCode.DAMAGE if dangers else ExitCode.OK)
     main(["doctor", str(tmp_path / "store")])
     text = capsys.readouterr().out
-    assert all(f"{row['verdict']:8} {row['name']}: " in text for row in rows)
+    # Each look measures anew, and a busy machine may be another finding.
+    assert all(re.search(rf"^(ok|advice|danger) +{re.escape(row['name'])}: ", text, re.MULTILINE) for row in rows)
     assert list(tmp_path.iterdir()) == []
 
 
