@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from mqfast.errors import StorageError
+from mqfast.errors import StorageError, StoreNotFound
 from mqfast.store._os import REAL
 from mqfast.store.leases import end_lease, renew_lease, write_lease
 
@@ -62,7 +62,7 @@ def hold(lease: TaskLease | None) -> Iterator[None]:
 def _renew(path: str, min_physical_offset: int, ttl_ms: int) -> None:
     try:
         renew_lease(REAL, path, min_physical_offset, ttl_ms)
-    except StorageError as error:
+    except (StorageError, StoreNotFound) as error:
         _log.info("the lease is not renewed: %s", error)
 
 
@@ -128,11 +128,11 @@ class HeldLease:
             return None
         self._min, self._until = min_physical_offset, time.monotonic() + self._ttl_ms / 1000
         try:
-            if self._path is None:
+            if self._path is None or not os.path.exists(os.path.dirname(self._path)):  # another store is here now
                 self._path = write_lease(REAL, self._root, min_physical_offset, self._held_ms)
             else:
                 renew_lease(REAL, self._path, min_physical_offset, self._held_ms)
-        except StorageError as error:
+        except (StorageError, StoreNotFound) as error:
             _log.info("no lease: %s", error)
             return None
         if self._keeper is None:
