@@ -298,12 +298,12 @@ cdef class CommitLog:
         cdef LogState *s = &self.state
         return max(s.file_start, s.file_start + s.file_bytes - BLOCKS_STEP // 2) if 0 < s.file_bytes < s.whole_bytes else -1
 
-    def give_blocks_ahead(self) -> None:
-        """Give the current file its next blocks, so that no put waits for them. Raises: DiskFull, StorageError."""
+    def give_blocks_ahead(self, int64_t needed) -> None:
+        """Give the current file its next blocks, for so many bytes and more, so that no put waits for them. Raises: DiskFull, StorageError."""
         take(self.roll_lock)
         try:
-            if 0 <= self.blocks_end() <= mq_load64(&self.state.written):
-                self._give_blocks(0, BLOCKS_STEP)
+            if self.blocks_end() >= 0:
+                self._give_blocks(needed, BLOCKS_STEP)
         finally:
             give(self.roll_lock)
 
@@ -552,7 +552,11 @@ cdef class CommitLog:
             if s.file_bytes == 0 or mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.whole_bytes:
                 self._roll_over()
             elif mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.file_bytes:
-                self._give_blocks(needed, BLOCKS_STEP)
+                try:
+                    self._give_blocks(needed, BLOCKS_STEP)
+                except DiskFull as error:
+                    self.allocator.wait_for_blocks(needed, error)
+                    raise
         finally:
             give(self.roll_lock)
         return 0

@@ -38,6 +38,7 @@ from mqfast.store._os cimport (
     mq_os,
     mq_stat,
     populate,
+    read_all,
     write_all,
 )
 
@@ -49,9 +50,10 @@ cdef extern from "Python.h":
     bytes PyUnicode_EncodeFSDefault(object text)
 
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
-cdef int64_t SEEK_EVERY = 64 << 10       # look for the next data only this often: a call each page would cost more than reading it
+cdef enum:
+    ZERO_BYTES = 64 << 10               # read at once for what is to be cleared
 cdef int64_t POPULATE_STEP = 4 << 20
-cdef int NO_FILE = 2, NO_PAGE = 14, NO_SPACE = 28    # ENOENT, EFAULT, ENOSPC of Linux
+cdef int NO_FILE = 2, LOST = 5, NO_PAGE = 14, NO_SPACE = 28   # ENOENT, EIO, EFAULT, ENOSPC of Linux
 cdef uint8_t[4096] ZEROS                 # static, so they are
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
@@ -315,35 +317,40 @@ cdef class MappedFile:
     def zero_tail(self, int64_t position) -> int:
         """Clear what a crash left behind ``position``, so that no later scan takes it for data; returns the bytes cleared.
 
-        Only blocks that hold data are looked at. Durability: not synced; the next flush of the file covers it.
+        Only blocks that hold data are looked at, and not through the mapping: next to a hole of a full disk that may need blocks.
+        Durability: not synced; the next flush of the file covers it.
         """
         cdef mq_os *os = self.os
-        cdef uint8_t *base
-        cdef int fd, rc = 0
-        cdef int64_t at = position, n, total = self.file_bytes, cleared = 0
+        cdef uint8_t buffer[ZERO_BYTES]
+        cdef int64_t at = position, n, k, step, total = self.file_bytes, cleared = 0, rc = 0
+        cdef int fd
         if position >= total:
             return 0
-        self.map()
         self.open_fd()
         fd = self.fd
-        base = self.base
         with nogil:
             gave_gil()
-            while at < total:
-                if at == position or not at & (SEEK_EVERY - 1):
-                    at = os.seek_data(os, fd, at)
-                    if at < 0 or at >= total:
-                        break
-                n = min(<int64_t> 4096 - (at & 4095), total - at)
-                if not _is_zero(base + at, n):
-                    rc = write_all(os, fd, ZEROS, n, at)        # not through the mapping: next to a hole of a full disk that needs blocks
-                    if rc < 0:
-                        break
-                    cleared += n
+            while at < total and rc >= 0:
+                at = os.seek_data(os, fd, at)
+                if at < 0 or at >= total:
+                    break
+                n = min(<int64_t> ZERO_BYTES - (at & (ZERO_BYTES - 1)), total - at)
+                rc = read_all(os, fd, buffer, n, at)
+                if rc >= 0 and rc < n:
+                    rc = -LOST
+                k = 0
+                while rc >= 0 and k < n:
+                    step = min(<int64_t> 4096 - ((at + k) & 4095), n - k)
+                    if not _is_zero(buffer + k, step):
+                        rc = write_all(os, fd, ZEROS, step, at + k)
+                        cleared += step
+                    k += step
                 at += n
             ask_for_gil()
         self.close_fd()
-        check(rc, "write", self.path)
+        if rc == -LOST:
+            raise CorruptFile("file is shorter than its format asks for", path=self.path, expected=f"{self.file_bytes} bytes", found="less")
+        check(rc, "clear", self.path)
         self.check_damage()
         return cleared
 

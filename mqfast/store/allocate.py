@@ -56,6 +56,7 @@ class AllocateMappedFileService:
         self._urgent: int | None = None
         self._retry_at = 0.0
         self._blocks_at = 0.0
+        self._blocks_wanted = 0  # bytes of a put that was refused for want of them
         self._closed = False
         self.pool: TransientStorePool | None = None
         self.made = 0
@@ -147,7 +148,7 @@ class AllocateMappedFileService:
             blocks = self._log.blocks_end()
             if blocks >= 0:
                 end = min(end, blocks)
-            if self._log.written >= end or time.monotonic() < self._retry_at:
+            if self._log.written >= end or time.monotonic() < self._retry_at or self._blocks_wanted:
                 bell.sleep(0.05)
             else:  # without the GIL until there may be something to do: a look would stop a putter
                 self._log.nap_until_written(bell, end, 10.0)
@@ -157,7 +158,7 @@ class AllocateMappedFileService:
         with self._guard:
             start = None if self._closed else self._next_start()
         let_puts()
-        if 0 <= self._log.blocks_end() <= self._log.written:
+        if self._blocks_wanted or 0 <= self._log.blocks_end() <= self._log.written:
             self._give_blocks()
         if start is None:
             self._see_room()
@@ -186,11 +187,21 @@ class AllocateMappedFileService:
 
     def _give_blocks(self) -> None:
         """The present file, which was there at open, may have holes in front of the puts."""
-        if time.monotonic() >= self._blocks_at:
-            try:
-                self._log.give_blocks_ahead()
-            except MqfastError:
-                self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs them asks again, and hears why
+        if time.monotonic() < self._blocks_at:
+            return
+        try:
+            self._log.give_blocks_ahead(self._blocks_wanted)
+        except MqfastError:
+            self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs them asks again, and hears why
+        else:
+            self._blocks_wanted = 0
+            self._space.see("blocks", None)
+
+    def wait_for_blocks(self, needed: int, error: DiskFull) -> None:
+        """A put of so many bytes was refused: the present file has holes, and the disk no blocks for them."""
+        self._blocks_wanted = needed
+        self._space.see("blocks", error)
+        self.service.wake()
 
     def _note(self, error: MqfastError | None) -> None:
         self.last_error = error

@@ -25,6 +25,7 @@ WHAT: Final = {
     "queues": "messages wait for their place in a queue file, readers see those before them",
     "index": "keys wait for the index, their messages are found by queue and offset",
     "log": "the next log file waits, puts go on in the present one while it has room",
+    "blocks": "the present log file has holes, and waits for blocks in front of its end",
     "puts": "puts are refused until what the open left to do has room",
     "checkpoint": "the checkpoint waits, a recovery would begin further back",
     "consumerOffset.json": "consumer offsets wait in memory",

@@ -7,8 +7,12 @@ the test run. It must never judge: test_full_disk.py compares.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import random
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -161,7 +165,7 @@ def queue(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     return report | finish(store, mount, settings)
 
 
-def _want(found: int, expected: int) -> None:
+def _want(found: object, expected: object) -> None:
     if found != expected:
         raise AssertionError(f"{found}, not {expected}")
 
@@ -249,6 +253,130 @@ def watermark(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     free(mount)
     report["on after"] = seconds_until(lambda: store.put("T", BODY))
     return report | finish(store, mount, settings)
+
+
+def dying(mount: Path, options: dict[str, Any]) -> None:
+    """On a full disk a process puts keys, and messages of a new queue; then it is killed. Or it closes in order."""
+    store = mqfast.open(mount / "store", **(SETTINGS | options["settings"]))
+    for number in range(50):
+        store.put("T", BODY, keys=f"old{number}")
+    bodies(store)
+    store.query("T", "old1")
+    fill(mount)
+    for number in range(50):
+        store.put("T", BODY, keys=f"k{number} u{number}")
+        store.put("New", BODY, keys=f"n{number}")
+    print(json.dumps([bodies(store), bodies(store, "New"), len(store.query("T", "k49"))]), flush=True)
+    if options["close"]:
+        store.close()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit()
+
+
+def left(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """What such a process leaves is there after an open on the full disk, and whole once there is space."""
+    settings = SETTINGS | {"maxIndexNum": 70, **options["settings"]}  # some keys have an index file that is full
+    given = json.dumps({"close": options["close"], "settings": {"maxIndexNum": 70, **options["settings"]}})
+    died = subprocess.run([sys.executable, __file__, "dying", str(mount), given], capture_output=True, text=True)
+    report: dict[str, Any] = {"died": [died.returncode, died.stdout.strip()], "errors": died.stderr[-500:]}
+    report["abort"] = (mount / "store" / "abort").exists()
+    for _ in range(2):
+        store = mqfast.open(mount / "store", **settings)
+        report["full"] = [bodies(store), str(store.state)]
+        report["refused"] = until_refused(functools.partial(store.put, "New", BODY), 1)[1:]
+        report["closed"] = outcome(store.close)
+    store = mqfast.open(mount / "store", **settings)
+    free(mount)
+    report["on after"] = seconds_until(lambda: _want(bodies(store, "New"), 50))
+    report["place"] = store.put("New", BODY).queue_offset
+    seconds_until(lambda: _want(len(store.query("New", "n49")), 1))
+    keys = [("T", f"{what}{n}") for what in ("old", "k", "u") for n in range(50)] + [
+        ("New", f"n{n}") for n in range(50)
+    ]
+    report["missing"] = [key for topic, key in keys if len(store.query(topic, key)) != 1]
+    report["messages"] = [bodies(store), bodies(store, "New")]
+    return report | finish(store, mount, settings)
+
+
+def sparse(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """A copy whose files have holes, of a store that was closed or killed, on a disk that runs full."""
+    settings = SETTINGS | {"maxIndexNum": 200_000, **options["settings"]}
+    made = mount.with_name("made")
+    with mqfast.open(made, **settings) as store:
+        for number in range(100):
+            store.put("T", BODY, keys=f"k{number}")
+        store.put("T", bytes(200_000))
+    if options["killed"]:
+        (made / "abort").write_text("1")
+    subprocess.run(["cp", "-a", "--sparse=always", str(made), str(mount / "store")], check=True)
+    fill(mount, leave_bytes=3 << 20)
+    store = mqfast.open(mount / "store", **settings)
+    put = until_refused(lambda: store.put("T", BODY, keys="k"), 100_000)
+    report: dict[str, Any] = {"put": put, "state": str(store.state), "flush": outcome(store.flush)}
+    report["waits"] = store.stats()["waits_for_space"]
+    report["get"] = len(store.get("T", 0, 0, 100)), len(store.query("T", "k7"))
+    free(mount)
+    report["on after"] = seconds_until(lambda: store.put("T", b"after", keys="after"))
+    seconds_until(lambda: _want(len(store.query("T", "after")), 1))
+    report["end"] = store.max_offset("T", 0)
+    report["close"] = outcome(store.close)
+    checked = mqfast.verify(mount / "store")
+    report["verify"] = [checked.state, [str(damage) for damage in checked.damages]]
+    return report | {"lost pages": lost_page_count()}
+
+
+def churn(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """The disk is full and is not, in turn, while everything is done with a store; its readers never see an error."""
+    rng = random.Random(options["seed"])
+    settings = SETTINGS | {"mappedFileSizeCommitLog": 1 << 20, "maxIndexNum": 3000, **options["settings"]}
+    store = mqfast.open(mount / "store", **settings)
+    sent: dict[str, list[int]] = {}
+    kept: dict[tuple[str, int], str] = {}
+    report: dict[str, Any] = {"refused": 0, "waited": 0, "reopened": 0, "wrong": []}
+
+    def check(whole: bool) -> None:
+        for topic, numbers in sent.items():
+            found: list[int] = []
+            while len(got := store.get(topic, 0, len(found), 100)):
+                found += [int(body[:8]) for body in got.bodies()]
+            if found != (numbers if whole else numbers[: len(found)]):
+                report["wrong"].append(f"{topic}: {len(found)} of {len(numbers)} messages, or others")
+
+    for number in range(400):
+        dice = rng.random()
+        if dice < 0.85:
+            topic = f"T{min(rng.randrange(12), rng.randrange(12))}"
+            key = f"key{number}" if rng.random() < 0.6 else None
+            try:
+                store.put(topic, b"%08d" % number + bytes(rng.choice((10, 1000, 20_000))), keys=key)
+            except mqfast.errors.DiskFull:
+                report["refused"] += 1
+                continue
+            sent.setdefault(topic, []).append(number)
+            if key is not None:
+                kept[topic, number] = key
+        elif dice < 0.9:
+            fill(mount, leave_bytes=rng.choice((0, 0, 4096, 100_000, 600_000)))
+        elif dice < 0.93:
+            (mount / "filler").unlink(missing_ok=True)
+        elif dice < 0.97:
+            check(False)
+            report["waited"] += len(store.stats()["waits_for_space"]) > 0
+            store.query("T0", f"key{number - 1}")
+            store.consumer_offsets.commit("group", "T0", 0, 1)
+        else:
+            store.close()
+            store = mqfast.open(mount / "store", **settings)
+            report["reopened"] += 1
+    (mount / "filler").unlink(missing_ok=True)
+    seconds_until(lambda: _want(str(store.state) == "open", True))
+    check(True)
+    seconds_until(lambda: _want([key for (topic, _), key in kept.items() if len(store.query(topic, key)) != 1], []))
+    report["close"] = outcome(store.close)
+    checked = mqfast.verify(mount / "store")
+    report["verify"] = [checked.state, [str(damage) for damage in checked.damages]]
+    return report | {"lost pages": lost_page_count(), "sent": sum(map(len, sent.values()))}
 
 
 def main() -> None:

@@ -20,7 +20,12 @@ from typing import Any
 import pytest
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
-MAKE = {"ext4": ["mkfs.ext4", "-q", "-F", "-m", "0"], "xfs": ["mkfs.xfs", "-q", "-f", "--unsupported"]}
+MAKE = {
+    "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0"],
+    "ext4-4k": ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"],
+    "xfs": ["mkfs.xfs", "-q", "-f", "--unsupported"],
+    "tmpfs": ["mount", "-t", "tmpfs", "-o", "size=64m", "mqfast"],
+}
 IMAGE_BYTES = 64 << 20
 ON_WITHIN_S = 1.5  # one second, and what a busy machine adds
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
@@ -42,12 +47,13 @@ def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Full]:
     mount.mkdir()
     with image.open("wb") as file:
         file.truncate(IMAGE_BYTES)
-    made = subprocess.run([*MAKE[kind], str(image)], capture_output=True, text=True)
+    made = subprocess.run([*MAKE[kind], str(mount if kind == "tmpfs" else image)], capture_output=True, text=True)
     if made.returncode != 0:
         pytest.skip(f"{MAKE[kind][0]} makes no filesystem of 64 MiB: {made.stderr.strip()[:200]}")
-    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(mount)], capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"this machine cannot mount a loop device: {mounted.stderr.strip()[:200]}")
+    if kind != "tmpfs":
+        mounted = subprocess.run(["mount", "-o", "loop", str(image), str(mount)], capture_output=True, text=True)
+        if mounted.returncode != 0:
+            pytest.skip(f"this machine cannot mount a loop device: {mounted.stderr.strip()[:200]}")
 
     def run(scenario: str, **options: Any) -> dict[str, Any]:
         command = [sys.executable, str(SCENARIOS), scenario, str(mount), json.dumps(options)]
@@ -148,6 +154,51 @@ def test_the_watermark(full: Full) -> None:
     assert "watermark" in report["put"][1]
     assert report["get"][:2] == ["ok", "1"]
     assert report["on after"] < ON_WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("close", "options"),
+    [(True, {}), (False, {}), (False, SYNC), (False, POOL)],
+    ids=["closed", "killed", "killed-sync", "killed-pool"],
+)
+def test_what_waits_is_there_after_a_close_or_a_kill(full: Full, close: bool, options: dict[str, Any]) -> None:
+    report = full("left", close=close, settings=options)
+    assert report["died"][0] == (0 if close else -9), report["errors"]
+    assert report["died"][1] == "[100, 0, 0]", "a get waited for what has no room"
+    assert report["abort"], "the next open, a broker's too, has to dispatch again"
+    assert report["full"] == [100, "full"]
+    assert report["refused"][0] == "DiskFull"
+    assert report["closed"][0] == "ok"
+    assert report["on after"] < ON_WITHIN_S
+    assert report["place"] == 50, "a queue offset was given twice"
+    assert report["missing"] == []
+    assert report["messages"] == [100, 51]
+
+
+@pytest.mark.parametrize(
+    ("killed", "options"),
+    [(False, {}), (True, {}), (False, SYNC), (True, POOL)],
+    ids=["closed", "killed", "closed-sync", "killed-pool"],
+)
+def test_files_with_holes(full: Full, killed: bool, options: dict[str, Any]) -> None:
+    report = full("sparse", killed=killed, settings=options)
+    done, name, text = report["put"]
+    assert name == "DiskFull", text
+    assert report["state"] == "full", "a write met a hole"
+    assert any("blocks" in text for text in report["waits"])
+    assert report["flush"][:2] == ["ok", "True"]
+    assert report["get"] == [100, 1]
+    assert report["on after"] < ON_WITHIN_S
+    assert report["end"] == 101 + done + 1
+
+
+@pytest.mark.parametrize(("seed", "options"), [(0, {}), (1, SYNC), (2, POOL)], ids=["async", "sync", "pool"])
+def test_a_disk_that_is_full_now_and_then(full: Full, seed: int, options: dict[str, Any]) -> None:
+    report = full("churn", seed=seed, settings=options)
+    assert report["wrong"] == []
+    assert report["waited"] + report["refused"] > 0
+    assert report["reopened"] > 0
+    assert report["sent"] > 100
 
 
 def test_power_loss_on_a_real_block_layer() -> None:
