@@ -44,6 +44,8 @@ class _Store(Protocol):
     def max_offset(self, topic: str, queue_id: int) -> int: ...
     def queue_ids(self, topic: str) -> list[int]: ...
     def persist_offsets(self) -> None: ...
+    @property
+    def units_wait(self) -> bool: ...
 
 
 class Consumer:
@@ -151,6 +153,8 @@ class Consumer:
                     is_new = stored < 0
                     at = self._first_position(queue_id) if is_new else stored
                 found = self._store.get(self.topic, queue_id, at, max_count=self._batch, tags=self._tags)
+                if found.status == GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._store.units_wait:
+                    break  # after an open on a full disk: the messages up to there wait for their places
                 if self._is_outside(found, at):
                     if not is_new:  # a new group has no place yet: it begins at the first message there is now
                         self._move(queue_id, at, found)

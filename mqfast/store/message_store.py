@@ -571,6 +571,13 @@ class MessageStore(PutPath):
     # --- state ---
 
     @property
+    def units_wait(self) -> bool:
+        """Do stored messages wait for their place in a queue, because the disk is full? Then a queue may end too
+        early.
+        """
+        return self._dispatcher.units_wait
+
+    @property
     def state(self) -> StoreState:
         """OPEN; FULL: something waits for space on the disk (``stats()["waits_for_space"]``), or the disk is above its
         watermark (both end by themselves); FAILED: latched; CLOSED.

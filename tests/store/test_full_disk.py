@@ -262,10 +262,13 @@ def test_offsets_of_a_group_stay_while_units_wait(sim: Sim) -> None:
     store = opened(sim)
     assert len(bodies(store)) < 25
     assert store.consumer_offsets.get("group", "T", 0) == 25, "taken for an offset behind the end"
+    consumer = store.consumer("group", "T")
+    assert list(consumer) == []
     sim.heal()
     store.put("T", b"25")
     assert len(bodies(store)) == 26
-    assert store.consumer_offsets.get("group", "T", 0) == 25
+    assert [message.body for message in consumer] == [b"25"]
+    assert store.consumer_offsets.get("group", "T", 0) == 26
     check_whole(store)
 
 
