@@ -364,8 +364,8 @@ MUTANTS: Final = (
     Mutant(
         "queues-synced-after-a-failure",
         _FLUSH,
-        "            return\n        covered = self._log.dispatched_timestamp\n        with",
-        "            pass\n        covered = self._log.dispatched_timestamp\n        with",
+        "            return\n        covered = self._dispatched()\n        with",
+        "            pass\n        covered = self._dispatched()\n        with",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
         ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
     ),
@@ -1044,8 +1044,8 @@ MUTANTS: Final = (
     Mutant(
         "errands-after-a-failure",
         _FLUSH,
-        "            return\n        covered = self._log.dispatched_timestamp\n        self",
-        "            pass\n        covered = self._log.dispatched_timestamp\n        self",
+        "            return\n        covered = self._dispatched()\n        self",
+        "            pass\n        covered = self._dispatched()\n        self",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
         ("test_a_sync_that_fails_ends_the_sleep_and_latches_the_log",),
     ),
@@ -1466,8 +1466,8 @@ MUTANTS: Final = (
     Mutant(
         "checkpoint-ahead-of-the-queues",
         _FLUSH,
-        "        covered = self._log.dispatched_timestamp\n        with",
-        "        covered = self._log.last_store_timestamp\n        with",
+        "        return _Covered(self._log.dispatched_timestamp, offset)",
+        "        return _Covered(self._log.last_store_timestamp, offset)",
         "the checkpoint claims only what a sync has covered",
         ("test_the_checkpoint_knows_nothing_of_what_was_not_dispatched",),
     ),
