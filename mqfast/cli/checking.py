@@ -33,11 +33,15 @@ def add_commands(commands: Commands) -> None:
     mend = commands.add(
         repair,
         "cut or rebuild what is damaged",
-        more="Only torn ends are cut and derived files rebuilt; what is cut is kept aside.",
+        more="Only torn ends are cut and derived files rebuilt; what is cut is kept aside, and --salvage puts its "
+        "whole messages back at the end of the log, each once.",
     )
     how = mend.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     how.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    mend.add_argument(
+        "--salvage", action="store_true", help="put kept messages back as new ones, also those that an open kept"
+    )
 
 
 def _tell(out: Output, report: Report | RepairReport) -> None:
@@ -72,7 +76,7 @@ def repair(arguments: argparse.Namespace) -> ExitCode:
     out = Output(arguments.json)
     config = config_of(arguments)
     if not arguments.yes:
-        report = mqfast.repair(arguments.path, dry_run=True, config=config)
+        report = mqfast.repair(arguments.path, dry_run=True, salvage=arguments.salvage, config=config)
         if arguments.dry_run or not report.actions:
             _tell(out, report)
             return ExitCode.OK
@@ -81,6 +85,6 @@ def repair(arguments: argparse.Namespace) -> ExitCode:
         if not _agreed("carry this out? [y/N]"):
             out.note("nothing was changed")
             return ExitCode.OK
-    report = mqfast.repair(arguments.path, config=config)
+    report = mqfast.repair(arguments.path, salvage=arguments.salvage, config=config)
     _tell(out, report)
     return ExitCode.OK

@@ -359,6 +359,13 @@ cdef class ByteLock:
             self.door.os.close(self.door.os, self.fd)
 
 
+def _is_directory(entry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:         # a link that leads nowhere we may look
+        return False
+
+
 cdef class OsDoor:
     """The operating system as the store sees it.
 
@@ -590,7 +597,7 @@ cdef class OsDoor:
         try:
             # the listing tells what is a directory: no stat for each
             with _os.scandir(path) as entries:
-                names = [entry.name for entry in entries if entry.is_dir()]
+                names = [entry.name for entry in entries if _is_directory(entry)]
         except FileNotFoundError:
             return []
         except OSError as error:

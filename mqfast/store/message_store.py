@@ -61,7 +61,7 @@ from mqfast.store.service import Service
 from mqfast.store.space import Space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import NoReturn, Unpack
 
     from mqfast.message import Body, Keys, Properties, PutOptions
@@ -796,11 +796,6 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, CorruptFile) and error.expected != "a whole record"
 
 
-def _directories(door: OsDoor, base: str) -> Iterator[str]:
-    for name in door.subdirectories(base):
-        yield os.path.join(base, name)
-
-
 def size_of_log_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> tuple[int, str]:
     """The size of the log files, and a file that has it; 0 where there is none.
 
@@ -858,9 +853,9 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
         (paths.consume_queue_ext, "mapped_file_bytes_consume_queue_ext"),
     )
     for base, name in kinds:
-        for folder in _directories(door, base):
-            for queue in _directories(door, folder):
-                for file in _paths.list_offset_files(door, queue)[0][:1]:
+        for topic in door.subdirectories(base):
+            for queue_id in _paths.queue_ids(door, base, topic):
+                for file in _paths.list_offset_files(door, _paths.queue_dir(base, topic, queue_id))[0][:1]:
                     note(name, door.file_size(file.path), file.path)
                 if name in found:
                     break

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from errno import ENOENT, ENOTDIR
+from errno import EACCES, ENOENT, ENOTDIR, EPERM
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mqfast.errors import CorruptFile, StoreNotFound, UsageError
+from mqfast.errors import CorruptFile, StorageError, StoreNotFound, UsageError
+from mqfast.message import broker_accepts_topic
 
 if TYPE_CHECKING:
     from mqfast.store._os import Overwrite
@@ -314,15 +315,26 @@ def queue_dir(base: str, topic: str, queue_id: int) -> str:
     return f"{base}/{topic}/{queue_id}"
 
 
+def queue_ids(door: Door, base: str, topic: str) -> list[int]:
+    """Queue ids that have a directory below that of a topic; whatever is none is left out.
+
+    Raises: StorageError for a directory that cannot be read, unless its name is one that no broker gives a topic, as
+    ``lost+found`` is.
+    """
+    try:
+        names = door.subdirectories(os.path.join(base, topic))
+    except StorageError as error:
+        if error.errno not in (EACCES, EPERM) or broker_accepts_topic(topic):
+            raise
+        return []
+    # Only the form that we write back: "007" would be another directory than 7.
+    return sorted(
+        int(name)
+        for name in names
+        if name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name and int(name) < 2**31
+    )
+
+
 def list_queues(door: Door, base: str) -> dict[str, list[int]]:
-    """Topic -> queue ids that have a directory below ``base``; whatever is no topic or no queue id is left out."""
-    queues: dict[str, list[int]] = {}
-    for topic in door.subdirectories(base):
-        ids = [
-            int(name)
-            for name in door.subdirectories(os.path.join(base, topic))
-            # Only the form that we write back: "007" would be another directory than 7.
-            if name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name and int(name) < 2**31
-        ]
-        queues[topic] = sorted(ids)
-    return queues
+    """Topic -> queue ids that have a directory below ``base``. Raises: as queue_ids."""
+    return {topic: queue_ids(door, base, topic) for topic in door.subdirectories(base)}

@@ -45,6 +45,10 @@ def put_back(door: OsDoor, paths: StorePaths, config: StoreConfig | None, report
     from mqfast.store.message_store import open_store
 
     if report.dry_run:
+        report.salvaged = report.messages_lost
+        report.salvaged_by_scan = report.found_by_scan
+        if report.messages_lost:
+            report.actions.append(f"put {report.messages_lost} messages of what is cut now back")
         for folder in kept_folders(door, paths.root):
             if not folder.is_salvaged:
                 report.salvaged += folder.behind.records

@@ -54,6 +54,22 @@ _FILLER_SIZE: Final = 0x7FFFFFFF
 _LISTED: Final = 20
 _SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 _MAP_WIDTH: Final = 64
+# The files of config/ that a store or its broker reads.
+_TABLES: Final = frozenset(
+    f"{name}.json"
+    for name in (
+        "consumerFilter",
+        "consumerOffset",
+        "consumerOrderInfo",
+        "delayOffset",
+        "lmqConsumerOffset",
+        "mqfast",
+        "subscriptionGroup",
+        "timermetrics",
+        "topicQueueMapping",
+        "topics",
+    )
+)
 
 Progress = Callable[[int, int], None]
 _Key = tuple[str, int]
@@ -679,10 +695,12 @@ class Verifier:
                 file = ConfigFile(self.door, path)
                 file.load()
             except (CorruptFile, StorageError) as error:
-                self.add("config", path, getattr(error, "offset", None), "JSON", error, Severity.DAMAGE)
+                severity = Severity.DAMAGE if name in _TABLES else Severity.NOTE  # a stranger's file is no part of it
+                self.add("config", path, getattr(error, "offset", None), "JSON", error, severity)
                 continue
             for text in file.warnings:
-                self.add("config", path, None, "JSON", text, Severity.RECOVERABLE)
+                severity = Severity.RECOVERABLE if name in _TABLES else Severity.NOTE
+                self.add("config", path, None, "JSON", text, severity)
         self._delay_offsets()
 
     def _delay_offsets(self) -> None:

@@ -447,6 +447,26 @@ def test_repair_asks_first_and_says_what_was_lost(tmp_path: Path, capsys: pytest
     assert code == ExitCode.OK
 
 
+def test_salvage_puts_back_what_an_open_has_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = copy_of(golden_cases("5.3.3", ("torn-middle",))[0], tmp_path)
+    (store / "abort").touch()
+    with mqfast.open(store) as opened:
+        kept = opened.recovery.kept_records
+        queues = sum(high for _, _, _, high in opened.queues())
+    assert kept > 0
+    code, text, _ = run(capsys, "verify", store)
+    assert code == ExitCode.OK
+    assert f"{kept} whole records, not put back" in text
+    (row,) = rows_of(run(capsys, "repair", store, "--salvage", "--dry-run", "--json")[1])
+    assert row["salvaged"] == kept
+    (row,) = rows_of(run(capsys, "repair", store, "--salvage", "--yes", "--json")[1])
+    assert row["salvaged"] == kept
+    assert "put back already" in run(capsys, "verify", store)[1]
+    assert run(capsys, "repair", store, "--salvage", "--yes")[0] == ExitCode.OK
+    with mqfast.open(store) as opened:
+        assert sum(high for _, _, _, high in opened.queues()) == queues + kept
+
+
 def test_repair_beside_a_writer_is_exit_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with mqfast.open(tmp_path / "store") as store:
         store.put("T", b"x")
