@@ -131,11 +131,19 @@ def _scan(file: PreadFile, at: int, known: int) -> tuple[int, bool]:
         if stop == "limit":
             proven = walk.at == known
         else:
-            proven = stop in ("blank", "end") or (stop == "zero" and file.first_set_byte(walk.at - file.start) < 0)
-        if proven and (known < 0 or stop == "limit"):
+            proven = known < 0 and _is_end(file, walk, stop)
+        if proven:
             return found, doubtful
         doubtful = True
         at = max(walk.at, found + 1)
+
+
+def _is_end(file: PreadFile, walk: LogWalk, stop: str) -> bool:
+    """Does nothing that was written follow in this file? A body may hold a blank as well: nothing may stand behind one."""
+    position = walk.at - file.start
+    if stop == "blank":
+        return walk.size == file.end - walk.at and file.first_set_byte(position + 8) < 0
+    return stop == "end" or (stop == "zero" and file.first_set_byte(position) < 0)
 
 
 def look_behind(

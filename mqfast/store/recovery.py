@@ -21,11 +21,11 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, DiskFull, OffsetError
-from mqfast.store._scan import Places, PreadFile
-from mqfast.store.boundaries import Behind, gather_places, look_behind
+from mqfast.store._scan import LogWalk, Places, PreadFile
+from mqfast.store.boundaries import Behind, gather_places, look_behind, resume
 from mqfast.store.kept import Keeper, new_folder, no_room
 from mqfast.store.notes import Deletion
 from mqfast.store.paths import OffsetFile, list_offset_files, list_queues, queue_dir
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "RecoveryReport", "recover", "refuse_damage", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
+
+_ENDS: Final = ("end of the log", "end of the last file")  # reasons of a walk that met no damage
 
 
 @dataclass
@@ -261,13 +263,54 @@ class _Recovery:
         for low, high in ((walked, counted), (counted, end)):
             if low >= high:
                 continue
-            stopped, _, _, records, _, _ = self.dispatcher.recover(
-                low, high, checked=False, property_crc=False, dispatch_from=first, keys=keys, progress=progress
-            )
+            records, size = self._dispatch_again(low, high, first, keys, progress)
             if high == counted:
                 self.report.records += records
-                self.report.bytes += stopped - low
+                self.report.bytes += size
         self.counted_from = min(self.counted_from, walked)
+
+    def _dispatch_again(
+        self, at: int, end: int, first: int, keys: bool, progress: Callable[[int], None] | None
+    ) -> tuple[int, int]:
+        """One walk, over damage as well: it lies before the part of the log that a recovery checks, and is not cut.
+        Returns: records, bytes.
+        """
+        records = size = 0
+        while at < end:
+            stopped, _, _, found, reason, _ = self.dispatcher.recover(
+                at, end, checked=False, property_crc=False, dispatch_from=first, keys=keys, progress=progress
+            )
+            records += found
+            size += stopped - at
+            if stopped >= end or reason in _ENDS:
+                break
+            at = self._behind_damage(stopped)
+            self.memory.warn(
+                f"the log is damaged at physical offset {stopped} ({reason}); units were put again from {at} on."
+                f" 'mqfast store verify {self.memory.paths.root}' tells more"
+            )
+        return records, size
+
+    def _behind_damage(self, at: int) -> int:
+        """Where records go on for sure: in the same file, or where the next one begins."""
+        file = self.log.find_file(at)
+        if file is None:
+            return self.end_of_files
+        opened = PreadFile(self.log.door, file.path, file.start_offset)
+        walk = LogWalk(opened, at, False)
+        stop = walk.skip()
+        following, by_scan, _ = resume(opened, walk.at, stop, self._known_places(at))
+        opened.close()
+        return following if following > at and not by_scan else file.start_offset + self.log.file_bytes
+
+    def _known_places(self, low: int) -> Places:
+        """What units say, those that were dropped included."""
+        places = gather_places(self.log.door, self.memory.paths, low)
+        for units in self.dropped.plain:
+            places.add(units, 20, low)
+        for units in self.dropped.batch:
+            places.add(units, 46, low)
+        return places
 
     def _put_units_again(self, missing: int, end: int) -> None:
         """Units that damaged queues lost. Leaves the index alone: it would take its last record twice."""
@@ -312,18 +355,14 @@ class _Recovery:
     def _keep_what_is_cut(self, stopped: int) -> Keeper | None:
         """Copy what holds whole records behind the place where the walk stopped; None when nothing does."""
         log, report, memory = self.log, self.report, self.memory
-        if report.reason in ("end of the log", "end of the last file") or stopped >= self.end_of_files:
+        if report.reason in _ENDS or stopped >= self.end_of_files:
             return None
         door, paths = log.door, memory.paths
         places: list[Places] = []
 
         def known() -> Places:
             if not places:
-                places.append(gather_places(door, paths, stopped))
-                for units in self.dropped.plain:
-                    places[0].add(units, 20, stopped)
-                for units in self.dropped.batch:
-                    places[0].add(units, 46, stopped)
+                places.append(self._known_places(stopped))
             return places[0]
 
         files = [OffsetFile(file.start_offset, file.path) for file in log.files]

@@ -346,3 +346,48 @@ def test_what_was_kept_twice_is_put_back_once(tmp_path: Path) -> None:
     other = tmp_path / "live"
     shutil.copytree(folder, other / "repair-20200101-000000")
     assert mqfast.repair(other, salvage=True, config=StoreConfig.tiny(**SIZES)).salvaged == 0
+
+
+def test_units_are_put_again_behind_damage_that_no_recovery_cuts(tmp_path: Path) -> None:
+    """It lies in a file before those that a recovery walks with checksums."""
+    with still(tmp_path / "s", **SIZES) as store:
+        results = [store.put(f"T{i % 2}", b"%d " % i + b"x" * 200) for i in range(200)]
+    damaged = results[11].physical_offset
+    assert results[-1].physical_offset > 3 * LOG_FILE
+    shutil.rmtree(tmp_path / "s/consumequeue/T0")
+    flip(tmp_path / "s", damaged)  # the size of a record of T1, whose units are there
+    with reopened(tmp_path / "s") as store:
+        found = [int(body.split()[0]) for body in bodies(store, "T0")]
+        assert found == list(range(0, 200, 2))
+        warnings = store.stats()["warnings"]
+    assert any(f"damaged at physical offset {damaged}" in text for text in warnings)
+    assert any("T0/0" in text for text in warnings)
+
+
+@pytest.mark.parametrize("end", ["nothing", "blank", "record"])
+def test_without_units_what_a_body_holds_is_no_record(tmp_path: Path, end: str) -> None:
+    """A body with a record at just its place, and behind it what ends a file: only the real records are found."""
+    with still(tmp_path / "live", **SIZES) as store:
+        first = store.look(store.put("T", b"first").physical_offset)
+        planted = first.size + 88
+        inner = bytearray(first.to_bytes())
+        inner[28:36] = planted.to_bytes(8, "big")
+        if end == "blank":
+            inner += (LOG_FILE - planted - first.size).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+        elif end == "record":
+            second = bytearray(first.to_bytes())
+            second[28:36] = (planted + first.size).to_bytes(8, "big")
+            inner += second
+        carrier = store.put("T", bytes(inner) + b"end")
+        rest = [store.put("T", b"rest %d" % i) for i in range(5)]
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed/consumequeue", ignore_errors=True)
+    flip(tmp_path / "killed", carrier.physical_offset)
+    report = mqfast.verify(tmp_path / "killed")
+    assert report.counts["records"] == 6
+    with reopened(tmp_path / "killed") as store:
+        assert store.recovery.kept_records == store.recovery.kept_by_scan == 5
+        assert store.recovery.kept_ranges[0][0] == rest[0].physical_offset
+    mqfast.repair(tmp_path / "killed", salvage=True, config=StoreConfig.tiny(**SIZES))
+    with reopened(tmp_path / "killed") as store:
+        assert bodies(store) == [b"first", *(b"rest %d" % i for i in range(5))]
