@@ -37,6 +37,7 @@ __all__ = [
     "Result",
     "Side",
     "compare",
+    "count_case",
     "interval",
     "judge",
     "lines_of",
@@ -200,7 +201,11 @@ def measure_pairs(
     return found, about
 
 
-def _count(side: Side, case: str, about: Mapping[str, str], place: str | None) -> counts.Count:
+def count_case(side: Side, case: str, about: Mapping[str, str], place: str | None = None) -> counts.Count:
+    """Instructions of one piece of work of a case on one side, of which ``about`` is what it said of itself.
+
+    Raises: UsageError as counts.count.
+    """
     n = max(1, CASES.get(case, 1000) // 10)
     with tempfile.TemporaryDirectory(prefix="mqfast-counts-", dir=place) as work:
         words = [about["executable"], "-s", str(_WORKER), "--count", case, str(n), os.path.join(work, "store")]
@@ -328,7 +333,7 @@ def compare(
     for case, times in found.items():
         instructions = None
         if counting:
-            before, after = (_count(side, case, said, place) for side, said in zip((base, new), about, strict=True))
+            before, after = (count_case(side, case, said, place) for side, said in zip((base, new), about, strict=True))
             # All instructions tell something on the very same Python only; mqfast's own on any, where there are some.
             known = [(before.whole, after.whole)] if same_python else []
             known += [(before.ours, after.ours)] if case != FUNCTION and before.ours > 0 else []

@@ -1,24 +1,29 @@
 """Instruction counts by ``valgrind --tool=callgrind``: what a piece of work costs, on any machine, however busy.
 
 A program does its work N times and then 2N times between marks (``worker.begin_count``, ``worker.end_count``), and the
-difference over N is the count of one piece of work: start-up, imports and loop set-up cancel out. What it cannot see:
-cache misses, page faults, waiting, and AVX-512 code, which valgrind does not know. It must never compare counts of
-different versions of Python: of those only mqfast's own instructions are compared.
+difference over N is the count of one piece of work: start-up, imports and loop set-up cancel out.
+``python -m mqfast.bench.counts module:function`` counts a function of yours, or a case of the comparison.
+
+What it cannot see: cache misses, page faults, waiting, and AVX-512 code, which valgrind does not know. It must never
+compare counts of different versions of Python: of those only mqfast's own instructions are compared.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mqfast.bench.worker import begin_count, can_count, end_count
-from mqfast.errors import UsageError
+from mqfast.bench.worker import CASES, FUNCTION, begin_count, can_count, end_count
+from mqfast.errors import MqfastError, UsageError
 
-__all__ = ["INSTALL", "Count", "begin_count", "count", "end_count", "is_there", "parse"]
+__all__ = ["INSTALL", "Count", "begin_count", "count", "end_count", "is_there", "main", "parse"]
 
 INSTALL: Final = "valgrind on x86-64 is needed: apt-get install valgrind"
 _ENVIRONMENT: Final = {
@@ -84,11 +89,42 @@ def count(
     if done.returncode:
         raise UsageError(f"valgrind ended with {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
     if n is None:
-        import json
-
         n = int(json.loads(done.stdout)["n"])
     files = [Path(f"{out}.{number}") for number in (1, 2)]
     once, twice = (parse(file.read_text(), package) if file.exists() else Count(0, 0) for file in files)
     if once.whole == 0 or twice.whole <= once.whole:
         raise UsageError(f"{' '.join(command)}: nothing was counted: {done.stderr[-2000:]}")
     return Count((twice.ours - once.ours) / n, (twice.whole - once.whole) / n)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Count and print; returns 2 for wrong arguments, or where nothing can be counted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mqfast.bench.counts",
+        description="Count the instructions of one call of your own function, or of one piece of work of the store.",
+        epilog=f"cases: {'; '.join(CASES)}",
+    )
+    parser.add_argument("what", metavar="MODULE:FUNCTION|CASE")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    from mqfast.bench.compare import count_case, side_of
+    from mqfast.bench.worker import about
+
+    try:
+        if not is_there():
+            raise UsageError(INSTALL)
+        own = arguments.what not in CASES
+        side = side_of(None, arguments.what if own else None)
+        found = count_case(side, FUNCTION if own else arguments.what, about())
+    except MqfastError as error:
+        print(f"mqfast.bench.counts: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps({"name": arguments.what, "instructions": found.whole, "of_mqfast": found.ours, **about()}))
+    else:
+        print(f"{arguments.what}: {found.whole:,.1f} instructions, of them {found.ours:,.1f} in mqfast's extensions")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any, Final
 
-__all__ = ["CASES", "FUNCTION", "begin_count", "can_count", "end_count"]
+__all__ = ["CASES", "FUNCTION", "about", "begin_count", "can_count", "end_count"]
 
 FUNCTION: Final = "function"
 """The name of the user's own function as a case."""
@@ -167,7 +167,8 @@ def _work_of(case: str, place: str, function: str | None) -> _Work:
     return {"get": _get, "query": _query}[kind](place)
 
 
-def _about() -> dict[str, str]:
+def about() -> dict[str, str]:
+    """Versions and places of this side."""
     import mqfast
 
     return {
@@ -180,7 +181,7 @@ def _about() -> dict[str, str]:
 
 def _serve(place: str, function: str | None) -> None:
     known: dict[str, _Work] = {}
-    print(json.dumps(_about()), flush=True)
+    print(json.dumps(about()), flush=True)
     for line in sys.stdin:
         case, count = json.loads(line)
         if case not in known:

@@ -184,6 +184,21 @@ def test_a_planted_slowdown_alarms_by_its_instructions(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not counts.is_there(), reason="needs valgrind on x86-64")
+def test_a_function_is_counted_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTIONS)
+    found = []
+    for name in ("light", "light", "heavy"):
+        command = [sys.executable, "-m", "mqfast.bench.counts", f"mine:{name}", "--json"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
+        found.append(json.loads(done.stdout)["instructions"])
+    assert found[1] == pytest.approx(found[0], rel=0.005)
+    assert found[2] == pytest.approx(1.1 * found[0], rel=0.02)
+    assert counts.main(["nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not counts.is_there(), reason="needs valgrind on x86-64")
 def test_the_same_build_has_the_same_instructions(tmp_path: Path) -> None:
     done = bench(
         "--compare", ROOT, "--only", "put 1 KiB", "--limit", 100_000, "--pairs", 2, "--rounds", 1, "--counts", "yes",
