@@ -359,4 +359,4 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
             f"{row.low:.3f} to {row.high:.3f}  {counted:>24}  {row.verdict}"
         )
     if not comparison.counted:
-        yield f"instructions were not counted ({counts.INSTALL})"
+        yield f"instructions were not counted: {'--counts no' if counts.is_there() else counts.INSTALL}"

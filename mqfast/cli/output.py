@@ -30,9 +30,11 @@ def visible(text: str) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Local date and time of a timestamp in ms; the number itself where no calendar has it."""
+    """Local date and time of a timestamp in ms with its zone, as --begin takes it; the number itself where no calendar
+    has it.
+    """
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+        return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
 

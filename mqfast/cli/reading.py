@@ -17,7 +17,16 @@ from mqfast.cli.arguments import Commands, tag_expression, whole
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.output import Output, time_text
 from mqfast.cli.rows import Printer, columns_of
-from mqfast.cli.stores import config_of, gather_of, known_queues, lists_of, missing_topic, reader_of, tags_of
+from mqfast.cli.stores import (
+    check_times,
+    config_of,
+    gather_of,
+    known_queues,
+    lists_of,
+    missing_topic,
+    reader_of,
+    tags_of,
+)
 from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
@@ -384,6 +393,7 @@ def query(arguments: argparse.Namespace) -> ExitCode:
     printer = _printer(arguments, out)
     begin = 0 if arguments.begin is None else arguments.begin
     end = 2**63 - 1 if arguments.end is None else arguments.end
+    check_times(arguments)
     if (arguments.key is None) == (arguments.tag is None):
         raise UsageError(f"query: expected KEY or --tag TAG, found {'both' if arguments.key else 'neither'}")
     with reader_of(arguments) as reader:

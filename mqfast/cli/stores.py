@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.errors import CorruptFile, DataLoss, OffsetError
+from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mqfast.store.reader import QueueRange, StoreReader
 
 __all__ = [
+    "check_times",
     "config_of",
     "gather_of",
     "known_queues",
@@ -113,10 +114,18 @@ def tags_of(expression: str | None) -> list[str] | None:
     return [tag.strip() for tag in expression.split("||") if tag.strip()]
 
 
+def check_times(arguments: argparse.Namespace) -> None:
+    """Raises: UsageError where --end lies before --begin."""
+    begin, end = arguments.begin, arguments.end
+    if begin is not None and end is not None and end < begin:
+        raise UsageError(f"--end: expected a time not before --begin, {begin}; found {end}")
+
+
 def gather_of(columns: Iterable[str], arguments: argparse.Namespace, **more: Any) -> Gather:
     """A gathering of columns, of the messages stored in the times that the command line asks for."""
     from mqfast.store._gather import Gather
 
+    check_times(arguments)
     end = arguments.end
     return Gather(
         [(name, name, False) for name in columns],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import contextlib
 import csv
 import io
 import json
@@ -116,6 +117,8 @@ def put(arguments: argparse.Namespace) -> ExitCode:
     import mqfast
 
     out = Output(arguments.json)
+    if arguments.body is None and sys.stdin is None:
+        raise UsageError("BODY: expected a text, or an open standard input; found neither")
     body = sys.stdin.buffer.read() if arguments.body is None else os.fsencode(arguments.body)
     with out.progress("recovering") as progress:
         store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
@@ -228,11 +231,21 @@ class _Writer:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                os.link(self._part, self._to)  # fails where a file of this name came meanwhile
+                self._name()
         finally:
             if self._to is not None:
                 self._file.close()
-                os.unlink(self._part)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._part)
+
+    def _name(self) -> None:
+        assert self._to is not None
+        try:
+            os.link(self._part, self._to)  # fails where a file of this name came meanwhile
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            os.rename(self._part, self._to)
 
 
 class _JsonLines(_Writer):
@@ -360,7 +373,7 @@ def _input_lines(files: list[str], progress: Callable[[int, int], None] | None) 
     before = 0
     for name, size in zip(files, sizes, strict=True):
         done = before
-        with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as file:
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             for number, line in enumerate(file, 1):
                 done += len(line)
                 if progress is not None and number % 256 == 0:
@@ -435,6 +448,8 @@ def import_(arguments: argparse.Namespace) -> ExitCode:
     if not arguments.lines and (arguments.tags or arguments.keys or arguments.property):
         raise UsageError("--tags, --keys, --property: expected --lines, as JSON lines have their own; found none")
     files = arguments.files or ["-"]
+    if "-" in files and sys.stdin is None:
+        raise UsageError("FILE: expected a file to read, or an open standard input; found neither")
     for name in files:
         if name != "-" and not os.path.exists(name):
             raise UsageError(f"FILE: expected a file to read, found none: {name}")

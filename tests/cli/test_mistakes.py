@@ -195,6 +195,15 @@ def test_a_closed_standard_output_is_an_error_before_anything_is_done(store: Pat
         assert "Other" not in {queue.topic for queue in reader.queues()}
 
 
+def test_a_closed_standard_input_is_no_empty_message(store: Path) -> None:
+    for command in ('put "$2" Other', 'import "$2"'):
+        done = shell(f'"$1" -m mqfast.cli store {command} <&-', store)
+        assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+        assert "an open standard input; found neither" in done.stderr
+    with mqfast.StoreReader(store) as reader:
+        assert "Other" not in {queue.topic for queue in reader.queues()}
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-"])
 def test_other_closed_streams_are_no_obstacle_and_no_file_gets_their_number(closed: str, store: Path) -> None:
     done = shell(f'"$1" -m mqfast.cli store put "$2" Other body {closed}', store)

@@ -98,6 +98,23 @@ def test_times_are_milliseconds_or_iso_8601(monkeypatch: pytest.MonkeyPatch) -> 
         time.tzset()
 
 
+def test_a_shown_time_is_one_that_begin_takes(
+    store: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/St_Johns")
+    time.tzset()
+    try:
+        shown = run(capsysbinary, "get", store, "A/0/0", "--body", "none")[1].decode().split("\n")[0].split("  ")[1]
+        assert run(capsysbinary, "get", store, "A/0/0", "--json")[1].decode().count(str(time_ms(shown))) > 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    for command in (("cat", store, "A"), ("dump", store), ("query", store, "A", "k0"), ("export", store)):
+        code, text, said = run(capsysbinary, *command, "--begin", 2, "--end", 1)
+        assert (code, text) == (ExitCode.USAGE, b"")
+        assert "--end: expected a time not before --begin, 2; found 1" in said
+
+
 def test_query_and_dump_take_times_as_well(store: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     with mqfast.StoreReader(store) as reader:
         stored = [m.store_timestamp for m in reader.scan()]
