@@ -47,7 +47,8 @@ def register(spark: SparkSession) -> None:
     from mqfast.spark.threads import write_from_any_thread
 
     spark.dataSource.register(MqFastSource)
-    write_from_any_thread()
+    if hasattr(spark, "_jsparkSession"):  # not over Spark Connect, where every thread is the same to the server
+        write_from_any_thread()
 
 
 def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> SparkSession.Builder:

@@ -6,10 +6,13 @@ Room: tests/spark. What each job does is in its own test.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import venv
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +123,103 @@ def test_exit_codes(
     assert len(shown.err.splitlines()) <= 1
     if "CorruptFile: bad" in str(outcome):
         assert shown.err.endswith(": bad\n")
+
+
+LOST = "An error occurred while calling o54.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: "
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            LOST + "Lost task 0.0 (TID 0): org.apache.spark.SparkException: \nError from python worker:\n"
+            '  Traceback (most recent call last):\n    File "x", line 1\n      import y\n'
+            "  ModuleNotFoundError: No module named 'mqfast'\nPYTHONPATH was:\n  /x\njava.io.EOFException: gone",
+            "ModuleNotFoundError: No module named 'mqfast' (on a worker: install it on every node, or name another "
+            "Python by PYSPARK_PYTHON)",
+        ),
+        (
+            LOST
+            + "Lost task 0.0 (TID 0): org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
+            '\n  File "worker.py", line 9, in main\n    go()\nMemoryError\n\n\tat org.apache.spark.Task.run(Task.scala)',
+            "MemoryError",
+        ),
+        (
+            "[UNKNOWN] Traceback (most recent call last):\n  File 'a'\nKeyError: 'a'\n\nDuring handling of the above "
+            "exception, another exception occurred:\n\nTraceback (most recent call last):\n  File 'b'\nzlib.error: bad",
+            "zlib.error: bad",
+        ),
+        (
+            LOST + 'Lost task 0.0 (TID 0): java.io.IOException: Cannot run program "/nowhere": error=2, No such file\n'
+            "\tat java.base/java.lang.ProcessBuilder.start\nCaused by: java.io.IOException: error=2, No such file",
+            'java.io.IOException: Cannot run program "/nowhere": error=2, No such file',
+        ),
+        ("only\none of these", "only"),
+        ("", "no reason was given"),
+    ],
+)
+def test_the_line_that_a_job_ends_with_is_the_cause(text: str, line: str) -> None:
+    assert arguments._judge(RuntimeError(text)) == (ExitCode.FAILED, line)
+
+
+def test_workers_without_mqfast(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    if shutil.which("java") is None:
+        pytest.skip("needs Java 17")
+    with mqfast.open(tmp_path / "store", config=StoreConfig(mapped_file_bytes_commit_log=1 << 16)) as store:
+        store.put("T", b"body")
+    venv.create(tmp_path / "bare")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(tmp_path / "bare" / "bin" / "python")}
+    command = [sys.executable, "-m", "mqfast.spark.jobs.audit", str(tmp_path / "store"), "--no-index"]
+    done = subprocess.run(
+        [*command, "--master", "local[1]"],
+        env=environment, cwd=ROOT if importlib.util.find_spec("mqfast") is None else tmp_path,
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.FAILED
+    assert "ModuleNotFoundError: No module named 'mqfast'" in done.stderr.splitlines()[-1]
+
+
+def test_an_archive_over_spark_connect(tmp_path: Path) -> None:
+    """A process of its own: a session is either classic or of Connect."""
+    for module in ("pyarrow", "grpc", "grpc_status", "pandas"):
+        pytest.importorskip(module, reason="Spark Connect needs it")
+    if shutil.which("java") is None:
+        pytest.skip("needs Java 17")
+    with mqfast.open(tmp_path / "store", config=StoreConfig(mapped_file_bytes_commit_log=1 << 16)) as store:
+        for i in range(300):
+            store.put("T", b"%d" % i, queue_id=i % 2)
+    program = f"""
+from pyspark.sql import SparkSession
+from mqfast.errors import UsageError
+from mqfast.spark import register
+from mqfast.spark.jobs import archive
+from mqfast.spark.jobs.tasks import context_of
+spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+store = {str(tmp_path / "store")!r}
+report = archive.run(spark, archive.Settings(store, {str(tmp_path / "archive")!r}, partition_bytes=4096))
+print(report.facts["messages"])
+try:
+    context_of(spark, "rebuild")  # which goes by RDDs
+except UsageError as error:
+    print(error)
+spark.stop()
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert lines[-2] == "300"
+    assert "found one of Spark Connect" in lines[-1]
 
 
 def test_errors_of_ours_are_found_by_name() -> None:

@@ -17,6 +17,7 @@ from mqfast import errors
 from mqfast.errors import CorruptFile, DataLoss, MqfastError, StorageError, StoreLocked, UsageError
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import instant_ms, size
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ _EPILOG: Final = (
     "3 a file operation was refused; 4 another process is at work there; 5 Spark failed; 130 interrupted. "
     "Under spark-submit, --master and --conf belong to spark-submit."
 )
+_ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+_JAVA: Final = re.compile(r"\b((?:[a-z_]\w*\.)+[A-Z]\w*(?:Exception|Error)): (?=\S)")
+_ENVELOPES: Final = ("org.apache.spark.SparkException", "py4j.protocol.Py4JJavaError")
+# All that Spark knows of a worker that ended while it was being talked to.
+_LOST: Final = re.compile(r"^java\.(net\.SocketException|io\.EOFException)|Python worker (exited|failed)")
+_ASKED: Final = 5
 _OURS: Final = re.compile(r"^.*\bmqfast\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
@@ -118,6 +125,8 @@ def carry_out(
         return ExitCode.INTERRUPTED
     except Exception as error:
         code, text = _judge(error)
+        if spark is not None and _LOST.search(text):
+            text = _ask_a_worker(spark) or text
         print(f"{parser.prog}: {text}", file=sys.stderr)
         return code
     finally:
@@ -164,7 +173,50 @@ def _judge(error: Exception) -> tuple[ExitCode, str]:
     if ours:
         kind, text = ours[-1]
         return _code(getattr(errors, kind, MqfastError)), text
-    return ExitCode.FAILED, str(error).strip().partition("\n")[0]
+    return ExitCode.FAILED, _cause(str(error))
+
+
+def _ask_a_worker(spark: SparkSession) -> str | None:
+    """Why a worker cannot even begin, where Spark only noticed that it is gone; None when one can."""
+    for _ in range(_ASKED):
+        try:
+            run_tasks(spark, [None], _begin, "looking for the cause")
+        except Exception as error:
+            text = _cause(str(error))
+            if not _LOST.search(text):
+                return text
+        else:
+            return None
+    return None
+
+
+def _begin(item: None) -> None:
+    """What a worker can do that has mqfast."""
+
+
+def _cause(text: str) -> str:
+    """One line that says why, out of what Spark says: the error of a Python task, else the first Java one that is not
+    Spark's own envelope, else the first line.
+    """
+    lines = text.strip().splitlines()
+    found: list[str] = []
+    block: int | None = None  # how far the traceback that we are in is indented
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if line.endswith("Traceback (most recent call last):"):
+            block = depth
+        elif block is not None and depth <= block and _ERROR.match(line.strip()):
+            found.append(line.strip())
+            block = None
+    if not found:
+        # The last one of a line says why; the first line that has one is what the others follow from.
+        said = [[m for m in _JAVA.finditer(line) if m[1] not in _ENVELOPES] for line in lines]
+        found = [line[m[-1].start() :].strip() for line, m in zip(lines, said, strict=True) if m][:1]
+    if not found:
+        return next((line.strip() for line in lines if line.strip()), "no reason was given")
+    if "No module named" in found[-1]:
+        return f"{found[-1]} (on a worker: install it on every node, or name another Python by PYSPARK_PYTHON)"
+    return found[-1]
 
 
 def _code(kind: type[BaseException]) -> ExitCode:

@@ -17,7 +17,7 @@ from mqfast.errors import CorruptFile
 from mqfast.spark import options as table
 from mqfast.spark.access import open_access
 from mqfast.spark.jobs.index_files import KEY_COLUMNS, IndexPiece, entries_of
-from mqfast.spark.jobs.tasks import run_tasks
+from mqfast.spark.jobs.tasks import context_of, run_tasks
 from mqfast.spark.plan import Snapshot, scan_pieces
 from mqfast.spark.schema import chosen_columns
 from mqfast.store._index_file import IndexFile, key_hash
@@ -218,7 +218,7 @@ def _compare(
     most: int,
     report: IndexReport,
 ) -> None:
-    context = spark.sparkContext
+    context = context_of(spark, "audit")
     keys: RDD[Pair] = context.parallelize(pieces, max(1, len(pieces))).flatMap(_pairs_of_log)
     entries: RDD[Pair] = context.parallelize(tasks, len(tasks)).flatMap(_pairs_of_index)
     both = keys.union(entries).reduceByKey(_either, max(len(pieces), context.defaultParallelism))

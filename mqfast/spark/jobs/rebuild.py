@@ -32,7 +32,7 @@ from mqfast.spark.jobs.queue_files import (
     write_queue_file,
 )
 from mqfast.spark.jobs.report import Report
-from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader, Part, read_part
 from mqfast.spark.staging import make_directory, sync_directory
@@ -129,7 +129,7 @@ def _build_queues(
     write = functools.partial(
         _write_group, base=base, per_file=per_file, batch_bytes=config.mapped_file_bytes_batch_consume_queue
     )
-    context = spark.sparkContext
+    context = context_of(spark, "rebuild")
     units = context.parallelize(parts, len(parts)).flatMap(collect)
     files = units.groupByKey(max(len(parts), context.defaultParallelism)).map(write).collect()
     return sorted(files, key=lambda file: file.key)

@@ -6,18 +6,22 @@ name. It must never hold more than the results in the driver.
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from mqfast.errors import UsageError
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["run_tasks", "tell"]
+__all__ = ["context_of", "is_connect", "run_tasks", "tell"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,6 +40,8 @@ def run_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], w
     """
     if not items:
         return []
+    if is_connect(spark):
+        return _run_connected(spark, items, task, what)
     context, group = spark.sparkContext, uuid.uuid4().hex
     done = threading.Event()
     watcher = threading.Thread(target=_watch, args=(context, group, len(items), what, done), daemon=True)
@@ -48,6 +54,44 @@ def run_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], w
         watcher.join()
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Is this a session of Spark Connect, which has no SparkContext?"""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def context_of(spark: SparkSession, job: str) -> SparkContext:
+    """For jobs that need RDDs. Raises: UsageError over Spark Connect."""
+    if is_connect(spark):
+        raise UsageError(
+            f"{job}: expected a session with a SparkContext, found one of Spark Connect; run the command "
+            f"(python -m mqfast.spark.jobs.{job}, or spark-submit) where the cluster is"
+        )
+    return spark.sparkContext
+
+
+def _run_connected(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], what: str) -> list[R]:
+    """The same by a DataFrame: a row for each item, each in a partition of its own."""
+    tell(f"{what}: {len(items)} tasks")
+    packed = [pickle.dumps(item) for item in items]
+    rows = spark.range(0, len(items), 1, len(items)).mapInArrow(
+        partial(_by_rows, task, packed), "number bigint, result binary"
+    )
+    return [pickle.loads(row.result) for row in sorted(rows.collect(), key=lambda row: int(row.number))]
+
+
+def _by_rows(
+    task: Callable[[T], R], packed: Sequence[bytes], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            result = pickle.dumps(_done(task, pickle.loads(packed[number])))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([number], pa.int64()), pa.array([result], pa.binary())], names=["number", "result"]
+            )
 
 
 def _done(task: Callable[[T], R], item: T) -> R:
