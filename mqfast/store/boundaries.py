@@ -139,7 +139,7 @@ def _scan(file: PreadFile, at: int, known: int) -> tuple[int, bool]:
 
 
 def _is_end(file: PreadFile, walk: LogWalk, stop: str) -> bool:
-    """Does nothing that was written follow in this file? A body may hold a blank as well: nothing may stand behind one."""
+    """Is nothing written behind in this file? A body may hold a blank as well: nothing may stand behind one."""
     position = walk.at - file.start
     if stop == "blank":
         return walk.size == file.end - walk.at and file.first_set_byte(position + 8) < 0
