@@ -198,6 +198,24 @@ def _delete(run: Run) -> None:
     run.close()
 
 
+def _delete_and_make_again(run: Run) -> None:
+    run.open()
+    for i in range(12):
+        run.put(f"t{i % 2}")
+    run.reput()
+    run.delete_topic("t1")
+    for i in range(10):
+        run.put(f"t{i % 2}")
+        if i % 4 == 3:
+            run.flush_log()
+            run.flush_queues()
+    run.delete_topic("t1")
+    run.put("t1")
+    run.flush()
+    run.put("t1")
+    run.close()
+
+
 def _reopen(run: Run) -> None:
     run.open()
     for i in range(10):
@@ -458,6 +476,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("consumer-offsets", _offsets),
         Workload("retention", _retention, {**_SMALL_LOG, "retention_bytes": 16384}),
         Workload("topic-delete", _delete),
+        Workload("topic-made-again", _delete_and_make_again),
         Workload("reopen-clean", _reopen, _SMALL_LOG),
         Workload("close-empty", _close_empty),
         Workload("close-dirty", _close_dirty, _SMALL_LOG),
