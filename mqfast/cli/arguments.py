@@ -6,6 +6,7 @@ It must never open a store. A command adds itself by ``Commands.add``; what it d
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import re
 import sys
@@ -20,6 +21,28 @@ __all__ = ["STORE_VARIABLE", "Commands", "Parser", "name_value", "subcommands", 
 
 STORE_VARIABLE: Final = "MQFAST_STORE"
 """Environment variable that names the store where a command line does not."""
+
+
+def _knows_ascii_only() -> bool:
+    # The C locale, where Python was told neither to use UTF-8 nor to take another locale.
+    return codecs.lookup(sys.getfilesystemencoding()).name == "ascii"
+
+
+def decoded(argv: Sequence[str]) -> list[str]:
+    """The command line as text: names in a store are UTF-8, in the C locale as well."""
+    return (
+        [os.fsencode(text).decode("utf-8", "surrogateescape") for text in argv] if _knows_ascii_only() else list(argv)
+    )
+
+
+def argument_bytes(text: str) -> bytes:
+    """The bytes that the user typed."""
+    return text.encode("utf-8", "surrogateescape") if _knows_ascii_only() else os.fsencode(text)
+
+
+def system_path(text: str) -> str:
+    """A path for Python's own functions, which know the characters of the locale only."""
+    return os.fsdecode(argument_bytes(text))
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,11 +102,12 @@ class Parser(argparse.ArgumentParser):
         if all(action.nargs is None for action in others):
             return True
         first = places[0]
+        typed = argument_bytes(first)
         if len(places) > len(others) and not any(action.nargs in ("*", "+") for action in others):
             return True
         if any(action.metavar == "FILE" for action in others):
-            return os.path.isdir(first) or (len(places) > 1 and not os.path.exists(first))
-        return "/" in first or first.startswith(".") or os.path.isdir(first)  # a topic has no slash
+            return os.path.isdir(typed) or (len(places) > 1 and not os.path.exists(typed))
+        return "/" in first or first.startswith(".") or os.path.isdir(typed)  # a topic has no slash
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
@@ -127,7 +151,7 @@ def name_value(text: str) -> tuple[str, str]:
 def regex(text: str) -> re.Pattern[bytes]:
     """A regular expression over the bytes of a body; a text of letters and digits stands for itself."""
     try:
-        return re.compile(os.fsencode(text))
+        return re.compile(argument_bytes(text))
     except re.error as error:
         raise argparse.ArgumentTypeError(
             f"expected a regular expression, found {text!r} ({error}); give a text as it is by --grep-text"
@@ -136,7 +160,7 @@ def regex(text: str) -> re.Pattern[bytes]:
 
 def plain_text(text: str) -> re.Pattern[bytes]:
     """A text as it is, to be looked for in the bytes of a body."""
-    return re.compile(re.escape(os.fsencode(text)))
+    return re.compile(re.escape(argument_bytes(text)))
 
 
 def tag_expression(text: str) -> str:
@@ -163,7 +187,7 @@ def separator(text: str) -> bytes:
             raise argparse.ArgumentTypeError(rf"expected \n, \r, \t, \0, \\ or \xNN as escapes, found {text!r}")
         return _ESCAPES[found[2]]
 
-    return re.sub(rb"\\(?:x([0-9a-fA-F]{2})|(.|$))", escape, os.fsencode(text), flags=re.DOTALL)
+    return re.sub(rb"\\(?:x([0-9a-fA-F]{2})|(.|$))", escape, argument_bytes(text), flags=re.DOTALL)
 
 
 # argparse names the function in its message.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from mqfast.cli.arguments import Parser, whole
+from mqfast.cli.arguments import Parser, system_path, whole
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 from mqfast.cli.output import Output, visible
 
@@ -24,7 +24,9 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    look.add_argument("path", metavar="PATH", help="directory of the store, which need not be there yet")
+    look.add_argument(
+        "path", metavar="PATH", type=system_path, help="directory of the store, which need not be there yet"
+    )
     look.add_argument("--json", action="store_true", help="print one JSON object a line")
     look.set_defaults(run=doctor, command="doctor")
 
@@ -40,7 +42,10 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     load.add_argument(
-        "path", metavar="PATH", help="directory on the disk to measure; the store is made below it and removed again"
+        "path",
+        metavar="PATH",
+        type=system_path,
+        help="directory on the disk to measure; the store is made below it and removed again",
     )
     load.add_argument("--threads", type=whole, default=1, metavar="N", help="putting threads (default: 1)")
     load.add_argument("--size", type=whole, default=1024, metavar="BYTES", help="body of a message (default: 1024)")

@@ -7,6 +7,7 @@ code. The commands themselves are in the files of their groups beside this one.
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import io
 import os
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from mqfast.cli import checking, completion, groups, machine, reading, transfer
-from mqfast.cli.arguments import STORE_VARIABLE, Commands, Parser
+from mqfast.cli.arguments import STORE_VARIABLE, Commands, Parser, decoded
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
 
@@ -87,9 +88,19 @@ def _told(error: Exception) -> ExitCode:
     return exit_code_of(error)
 
 
+def _print_whatever_it_is() -> None:
+    """Names and bodies are printed in every locale: in the C locale as UTF-8, elsewhere with escapes for what its
+    characters cannot say.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            only_ascii = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if only_ascii else None, errors="backslashreplace")
+
+
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = build_parser().parse_args(decoded(sys.argv[1:]) if argv is None else argv)
         return int(arguments.run(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else ExitCode.OK if stop.code is None else ExitCode.USAGE
@@ -105,8 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     if not _streams_are_open():
         return ExitCode.STORAGE
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # what the locale's encoding does not have is shown escaped
+    _print_whatever_it_is()
     code = _run(argv)
     flushed = _flushed()
     return code or flushed

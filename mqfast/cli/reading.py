@@ -169,8 +169,10 @@ def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end
 
 def _tree_size(path: str) -> tuple[int, int, int]:
     """(files, bytes, bytes on disk) below a directory; what vanishes meanwhile does not count."""
+    from mqfast.store._os import encode_path
+
     files = length = used = 0
-    for directory, _, names in os.walk(path):
+    for directory, _, names in os.walk(encode_path(path)):
         for name in names:
             try:
                 found = os.lstat(os.path.join(directory, name))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
-from mqfast.cli.arguments import Commands, name_value, tag_expression, whole
+from mqfast.cli.arguments import Commands, argument_bytes, name_value, system_path, tag_expression, whole
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.output import Output, visible
 from mqfast.cli.rows import ROW_COLUMNS, json_lines, matching
@@ -66,6 +66,7 @@ def add_commands(commands: Commands) -> None:
         "to",
         metavar="FILE",
         nargs="?",
+        type=system_path,
         help="new file to write, which is there when all of it is (default, and -: standard output)",
     )
     give.add_argument(
@@ -90,7 +91,9 @@ def add_commands(commands: Commands) -> None:
         more=f"JSON lines as export writes them, or text with --lines. {_NEW} A line that is no message ends it, and "
         "what was before is stored.",
     )
-    take.add_argument("files", metavar="FILE", nargs="*", help="files to read (default, and -: standard input)")
+    take.add_argument(
+        "files", metavar="FILE", nargs="*", type=system_path, help="files to read (default, and -: standard input)"
+    )
     take.add_argument("--lines", action="store_true", help="each line is the body of a message (needs --topic)")
     take.add_argument("--topic", metavar="TOPIC", help="put everything to this topic")
     take.add_argument("--queue", type=whole, metavar="N", help="put everything to this queue")
@@ -119,7 +122,7 @@ def put(arguments: argparse.Namespace) -> ExitCode:
     out = Output(arguments.json)
     if arguments.body is None and sys.stdin is None:
         raise UsageError("BODY: expected a text, or an open standard input; found neither")
-    body = sys.stdin.buffer.read() if arguments.body is None else os.fsencode(arguments.body)
+    body = sys.stdin.buffer.read() if arguments.body is None else argument_bytes(arguments.body)
     with out.progress("recovering") as progress:
         store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
     with store:

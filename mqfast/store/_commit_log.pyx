@@ -39,6 +39,7 @@ from mqfast.store._os cimport (
     check,
     check_room,
     crc31,
+    decode_path,
     futex_wait,
     futex_wake_all,
     gave_gil,
@@ -487,7 +488,7 @@ cdef class CommitLog:
         if mq_load32(&self.latch.c.told):
             raise StoreFailed(-self.state.error, "the store was latched: a mapped page is gone at position"
                               f" {self.latch.c.position} (the file was cut short, or the disk could not read it); reopen it to recover",
-                              _os.fsdecode(<bytes> self.latch.c.path))
+                              decode_path(<bytes> self.latch.c.path))
         return 0
 
     def check_state(self) -> None:

@@ -18,6 +18,7 @@ from mqfast.store._os cimport (
     ask_for_gil,
     breathe_before,
     check,
+    encode_path,
     gave_gil,
     list_starts,
     mq_get32,
@@ -37,9 +38,6 @@ import posixpath as _posixpath
 
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
-
-cdef extern from "Python.h":
-    bytes PyUnicode_EncodeFSDefault(object text)
 
 SETTING = "mapped_file_bytes_consume_queue"
 
@@ -179,7 +177,7 @@ def look_ahead(list queues) -> None:
         return
     try:
         for queue in queues:
-            names.append(PyUnicode_EncodeFSDefault(queue.path))
+            names.append(encode_path(queue.path))
         for i in range(n):
             queue = <ConsumeQueue> queues[i]
             queue._begin_scan()
@@ -332,7 +330,7 @@ cdef class ConsumeQueue:
         if self.looked_at >= 0:
             self._take_files(&self.looked_at, 1)
             return
-        native = PyUnicode_EncodeFSDefault(self.path)
+        native = encode_path(self.path)
         path = native
         with nogil:
             gave_gil()

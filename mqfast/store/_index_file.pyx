@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 
 from mqfast.store._os cimport (
     MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsDoor, allocate, allocate_empty, ask_for_gil, check, check_room, gave_gil, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    OsDoor, allocate, allocate_empty, ask_for_gil, check, check_room, decode_path, encode_path, gave_gil, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, populate, read_all,
 )
 
@@ -183,7 +183,7 @@ cdef class IndexFile:
         Raises: DiskFull, StorageError (nothing is left behind), ConfigError.
         Durability: the name is made durable by the first flush().
         """
-        path = _os.fsdecode(path)
+        path = decode_path(path)
         total = _file_bytes(slots, capacity, path)
         if door.exists(path):
             raise StorageError(_errno.EEXIST, "the index file exists already", path)
@@ -195,7 +195,7 @@ cdef class IndexFile:
         f.path = path
         f.bytes = total
         try:
-            f.attach(door, path, _os.fsencode(temporary), slots, capacity, True)
+            f.attach(door, path, encode_path(temporary), slots, capacity, True)
             f.state.count = 1
             if previous is not None:
                 end_timestamp, end_offset = previous
@@ -221,7 +221,7 @@ cdef class IndexFile:
         Raises: CorruptFile when the length does not fit ``slots`` and ``capacity``; StoreNotFound, StorageError,
         ConfigError.
         """
-        path = _os.fsdecode(path)
+        path = decode_path(path)
         cdef IndexFile f = IndexFile.__new__(IndexFile)
         f.writable = writable
         f.path = path
@@ -229,7 +229,7 @@ cdef class IndexFile:
         f.directory_synced = True
         cdef IndexState found
         try:
-            f.attach(door, path, _os.fsencode(path), slots, capacity, False)
+            f.attach(door, path, encode_path(path), slots, capacity, False)
             f.header(&found)
             f.state.count = found.count
             f.state.slots_used = found.slots_used
@@ -783,9 +783,9 @@ cdef class _Peek:
         cdef const char *c
         self.fd = -1
         self.door = door
-        name = _os.fsencode(path)
+        name = encode_path(path)
         c = name
-        self.path = _os.fsdecode(path)
+        self.path = decode_path(path)
         self.fd = door.os.open(door.os, c, MQ_OPEN_READ)
         check(self.fd, "open", path)
         check(door.os.fstat(door.os, self.fd, &st), "stat", path)
@@ -857,7 +857,7 @@ def infer_sizes(OsDoor door not None, path, slots=None, capacity=None) -> tuple:
     Raises: CorruptFile when the length fits nothing and the contents decide nothing (an empty file, a damaged one);
     StorageError.
     """
-    path = _os.fsdecode(path)
+    path = decode_path(path)
     peek = _Peek(door, path)
     for known in ((slots, capacity), *_DEFAULT_SIZES):
         if None not in known and _file_bytes(*known, path) == peek.bytes:

@@ -28,6 +28,8 @@ from mqfast.store._os cimport (
     breathe_before,
     check,
     check_room,
+    decode_path,
+    encode_path,
     gave_gil,
     guard_add,
     guard_remove,
@@ -45,9 +47,6 @@ from mqfast.store._os cimport (
 import os as _os
 
 from mqfast.errors import CorruptFile, StoreClosed
-
-cdef extern from "Python.h":
-    bytes PyUnicode_EncodeFSDefault(object text)
 
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef enum:
@@ -147,7 +146,7 @@ cdef class MappedFile:
         GIL: released, once for everything: a thread that computes lets it wait 5 ms each time that it wants it back.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
-        cdef bytes encoded = _os.fsencode(path), parent = _os.path.dirname(encoded)
+        cdef bytes encoded = encode_path(path), parent = _os.path.dirname(encoded)
         cdef const char *name = encoded
         cdef const char *directory = parent
         cdef mq_os *os = door.os
@@ -179,7 +178,7 @@ cdef class MappedFile:
             check_room(door, rc, _STEPS[step], path, file_bytes if whole else 4096, setting)
         file.fd = fd
         try:
-            check_room(door, rc, _STEPS[step], path if step != SYNC_NAME else _os.fsdecode(parent), file_bytes if whole else 4096, setting)
+            check_room(door, rc, _STEPS[step], path if step != SYNC_NAME else decode_path(parent), file_bytes if whole else 4096, setting)
             check(rc_map, "mmap", path)
             file.allocated = allocated
             file.mapped_at(address, guarded)
@@ -210,7 +209,7 @@ cdef class MappedFile:
         self.os = door.os
         self.path = _os.fspath(path)
         self.start_offset = start_offset
-        self.native_path = PyUnicode_EncodeFSDefault(self.path)
+        self.native_path = encode_path(self.path)
         self.file_bytes = file_bytes
         self.writable = writable
         return 0

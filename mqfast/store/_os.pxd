@@ -210,6 +210,8 @@ cdef void guard_install() noexcept nogil
 cdef void latch_cut(mq_latch *latch) noexcept nogil
 
 # errno (negative, as the door returns it) -> exception of mqfast.errors
+cpdef bytes encode_path(object path)
+cpdef str decode_path(object path)
 cdef object os_error(int64_t rc, str what, object path)
 cdef int check(int64_t rc, str what, object path) except -1
 cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t wanted, str setting) except -1

@@ -159,6 +159,20 @@ cdef void latch_cut(mq_latch *latch) noexcept nogil:
     mq_latch_cut(latch)
 
 
+cpdef bytes encode_path(object path):
+    """The bytes of a path for the system: always UTF-8, whatever the locale says, since topics are names of directories and RocketMQ's are
+    UTF-8; bytes that are none stand in the text as os.fsdecode leaves them.
+    """
+    path = _os.fspath(path)
+    return path if isinstance(path, bytes) else (<str> path).encode("utf-8", "surrogateescape")
+
+
+cpdef str decode_path(object path):
+    """The text of a path or name: what encode_path makes the same bytes of."""
+    path = _os.fspath(path)
+    return path if isinstance(path, str) else (<bytes> path).decode("utf-8", "surrogateescape")
+
+
 def lost_page_count() -> int:
     """How often this process touched a mapped page that was gone (a file cut short, a disk that cannot read), and went on."""
     return mq_guard_hits()
@@ -233,10 +247,10 @@ cdef int check(int64_t rc, str what, object path) except -1:
 
 def _mount_of(str directory) -> str:
     """The mount point of the file system that a directory is on."""
-    directory = _os.path.realpath(directory)
-    while not _os.path.ismount(directory):
-        directory = _os.path.dirname(directory)
-    return directory
+    cdef bytes place = _os.path.realpath(encode_path(directory))
+    while not _os.path.ismount(place):
+        place = _os.path.dirname(place)
+    return decode_path(place)
 
 
 cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t wanted, str setting) except -1:
@@ -250,9 +264,9 @@ cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t want
     if rc not in (-_errno.ENOSPC, -_errno.EDQUOT):
         return check(rc, what, path)
     directory = _os.path.dirname(_os.path.abspath(path))
-    while not _os.path.isdir(directory):
+    while not _os.path.isdir(encode_path(directory)):
         directory = _os.path.dirname(directory)
-    encoded = _os.fsencode(directory)
+    encoded = encode_path(directory)
     name = encoded
     if door.os.statvfs(door.os, name, &total, &available) < 0:
         available = -1
@@ -402,7 +416,7 @@ cdef class OsDoor:
 
     def read_file(self, path, max_bytes=64 << 20) -> bytes:
         """The whole file; refuses one longer than ``max_bytes``."""
-        cdef bytes p = _os.fsencode(path)
+        cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef mq_os *os = self.os
         cdef mq_stat st
@@ -436,7 +450,7 @@ cdef class OsDoor:
 
     def write_file(self, path, bytes data) -> None:
         """Create or overwrite the file and fsync it. A crash may leave a part: use replace_file where that matters."""
-        cdef bytes p = _os.fsencode(path)
+        cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef const char *from_ = data
         cdef int64_t n = len(data)
@@ -472,7 +486,7 @@ cdef class OsDoor:
         errand.door = self
         errand.path = _os.fspath(path)
         errand.data = data
-        errand.native_path = _os.fsencode(path)
+        errand.native_path = encode_path(path)
         errand.name = errand.native_path
         errand.from_ = data
         errand.count = len(data)
@@ -493,7 +507,7 @@ cdef class OsDoor:
 
     def sync_latencies_ns(self, path, int rounds=32) -> list:
         """Append 1 KiB and fdatasync, ``rounds`` times, to a file of this name that is removed again; ns of each round."""
-        cdef bytes p = _os.fsencode(path)
+        cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef mq_os *os = self.os
         cdef char block[1024]
@@ -528,7 +542,7 @@ cdef class OsDoor:
 
     def rename(self, source, target) -> None:
         """Rename within one filesystem; replaces ``target``. GIL: released: on a busy journal it takes tens of milliseconds."""
-        cdef bytes from_ = _os.fsencode(source), to = _os.fsencode(target)
+        cdef bytes from_ = encode_path(source), to = encode_path(target)
         cdef const char *old = from_
         cdef const char *new = to
         cdef mq_os *os = self.os
@@ -548,7 +562,7 @@ cdef class OsDoor:
 
     def makedirs(self, path, bint durable=True) -> None:
         """Create the directory and its missing parents; each new entry is made durable, unless the caller does that later."""
-        cdef bytes encoded = _os.fsencode(path)
+        cdef bytes encoded = encode_path(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
         cdef int rc
@@ -584,7 +598,7 @@ cdef class OsDoor:
     def listdir(self, path) -> list:
         """Names in a directory, sorted; an empty list when there is no such directory."""
         try:
-            names = _os.listdir(path)
+            names = [decode_path(name) for name in _os.listdir(encode_path(path))]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -596,8 +610,8 @@ cdef class OsDoor:
         """Names of the directories in a directory, sorted; an empty list when there is no such directory."""
         try:
             # the listing tells what is a directory: no stat for each
-            with _os.scandir(path) as entries:
-                names = [entry.name for entry in entries if _is_directory(entry)]
+            with _os.scandir(encode_path(path)) as entries:
+                names = [decode_path(entry.name) for entry in entries if _is_directory(entry)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -607,7 +621,7 @@ cdef class OsDoor:
 
     cdef int _call(self, PathCall call, object path) except 1:
         """One call on a name, without the GIL: 0, or -errno."""
-        cdef bytes encoded = _os.fsencode(path)
+        cdef bytes encoded = encode_path(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
         cdef int rc
@@ -619,7 +633,7 @@ cdef class OsDoor:
 
     cdef int _stat(self, object path, mq_stat *st) except 1:
         """The same for stat."""
-        cdef bytes encoded = _os.fsencode(path)
+        cdef bytes encoded = encode_path(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
         cdef int rc
@@ -668,7 +682,7 @@ cdef class OsDoor:
     def statvfs(self, path) -> tuple:
         """(total, available) bytes of the filesystem that holds ``path``, as df reckons them. GIL: released: it sums up what each processor has."""
         cdef int64_t total = 0, available = 0
-        cdef bytes name = _os.fsencode(path)
+        cdef bytes name = encode_path(path)
         cdef const char *c = name
         cdef mq_os *os = self.os
         cdef int rc
@@ -687,7 +701,7 @@ cdef class OsDoor:
         cdef ByteLock held = ByteLock.__new__(ByteLock)     # closes the descriptor, whatever fails
         held.door = self
         held.path = _os.fspath(path)
-        held.fd = self.os.open(self.os, _os.fsencode(path), MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+        held.fd = self.os.open(self.os, encode_path(path), MQ_OPEN_WRITE | MQ_OPEN_CREATE)
         cdef int fd = held.fd
         check(fd, "open", path)
         check(self.os.lock_byte(self.os, fd), "lock", path)
@@ -714,7 +728,7 @@ cdef class OpenDirectory:
         self.fd = -1
         self.door = door
         self.path = _os.fspath(path)
-        self.fd = door.os.open(door.os, _os.fsencode(path), MQ_OPEN_READ)
+        self.fd = door.os.open(door.os, encode_path(path), MQ_OPEN_READ)
         check(self.fd, "open", path)
         check(door.os.fstat(door.os, self.fd, &st), "stat", path)
         self.device = st.device

@@ -14,7 +14,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from mqfast.store._index_file cimport key_slot_hash
-from mqfast.store._os cimport MQ_OPEN_READ, OsDoor, check, mq_get16, mq_get32, mq_get64, mq_os, mq_stat, os_error, read_all
+from mqfast.store._os cimport MQ_OPEN_READ, OsDoor, check, decode_path, encode_path, mq_get16, mq_get32, mq_get64, mq_os, mq_stat, os_error, read_all
 from mqfast.store._record cimport (
     BORN_HOST_V6,
     MAGIC_BLANK,
@@ -116,11 +116,11 @@ cdef class PreadFile:
         cdef bytes name
         cdef const char *c
         self.fd = -1
-        name = _os.fsencode(path)
+        name = encode_path(path)
         c = name
         self.door = door
         self.os = door.os
-        self.path = _os.fsdecode(path)
+        self.path = decode_path(path)
         self.start = start
         with nogil:
             self.fd = self.os.open(self.os, c, MQ_OPEN_READ)

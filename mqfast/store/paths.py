@@ -6,7 +6,9 @@ resolved. Tree and names: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
+import codecs
 import os
+import sys
 import time
 from collections.abc import Sequence
 from errno import EACCES, ENOENT, ENOTDIR, EPERM
@@ -93,8 +95,14 @@ def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
     Raises: UsageError for what is no path; StoreNotFound where the working directory was removed.
     """
     try:
-        text = os.fsdecode(path)
-        os.fsencode(text)
+        given = os.fspath(path)
+        if isinstance(given, bytes):
+            native = given
+        elif codecs.lookup(sys.getfilesystemencoding()).name in ("utf-8", "ascii"):
+            native = given.encode("utf-8", "surrogateescape")  # the C locale has no other names than UTF-8 ones either
+        else:
+            native = os.fsencode(given)
+        text = native.decode("utf-8", "surrogateescape")
     except TypeError:
         raise UsageError(f"{what}: expected a path, found {type(path).__name__}") from None
     except ValueError:
@@ -104,7 +112,7 @@ def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
     if "\0" in text:
         raise UsageError(f"{what}: expected a path without NUL characters, found {text!r}")
     try:
-        return os.path.realpath(text)
+        return os.path.realpath(native).decode("utf-8", "surrogateescape")  # as the door spells it
     except FileNotFoundError:
         raise StoreNotFound(ENOENT, f"{what}: relative, and the working directory was removed", text) from None
 

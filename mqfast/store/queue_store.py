@@ -20,7 +20,7 @@ from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store._mapped_file import mapping_count
-from mqfast.store._os import Mutex
+from mqfast.store._os import Mutex, encode_path
 from mqfast.store._queue_flush import QueueFlush, flush_queues, prepare_flush
 from mqfast.store.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.results import BoundaryType
@@ -367,7 +367,7 @@ class QueueStore:
             if isinstance(queue, ConsumeQueue):
                 if log.vouches_for(queue):
                     continue
-                topic = os.fsencode(queue.topic)
+                topic = encode_path(queue.topic)
                 end = at = queue.max_offset
                 while at > queue.min_offset:
                     plain = queue.unit(at - 1)
@@ -480,7 +480,7 @@ class QueueStore:
             physical, size, _ = queue.unit(0)
             if physical <= start or (physical == 0 and size == _FILLER_SIZE):
                 continue
-            if _is_sound(log, start, os.fsencode(queue.topic), queue.queue_id, 0, queue.unit(0), exact=True):
+            if _is_sound(log, start, encode_path(queue.topic), queue.queue_id, 0, queue.unit(0), exact=True):
                 queue.floor = max(queue.floor, physical)
 
     def cut_floors(self, end: int) -> list[str]:

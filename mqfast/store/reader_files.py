@@ -8,7 +8,6 @@ write, lock or map a file, and never take a unit for valid that ``_scan.pyx`` di
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mqfast.errors import CorruptFile, StoreNotFound
-from mqfast.store._os import OsDoor
+from mqfast.store._os import OsDoor, encode_path
 from mqfast.store._scan import ExtFiles, PreadFile
 from mqfast.store.paths import OffsetFile, list_offset_files, queue_dir
 
@@ -148,7 +147,7 @@ class UnitQueue:
         directory = queue_dir(base, topic, queue_id)
         ext_directory = queue_dir(ext_base, topic, queue_id) if ext_base is not None else None
         self.directory = directory
-        self.topic = os.fsencode(topic)
+        self.topic = encode_path(topic)
         self.queue_id = queue_id
         self.unit_bytes = BATCH_UNIT_BYTES if batch else UNIT_BYTES
         self.is_batch = batch
