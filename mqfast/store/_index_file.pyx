@@ -448,7 +448,7 @@ cdef class IndexFile:
 
     cdef const uint8_t *fetch(self, int64_t position, int64_t n, uint8_t *scratch, int64_t *rc) noexcept nogil:
         # Under a hold. n bytes at a position that the caller has checked; NULL: rc says why (0: the file has shrunk).
-        if self.state.room > 0:     # else there may be holes, which a full tmpfs cannot even read through a mapping
+        if self.state.base != NULL:
             return self.state.base + position
         cdef int64_t got = read_all(self.os, self.fd, scratch, n, position)
         if got == n:
@@ -632,7 +632,7 @@ cdef class IndexFile:
         w.key_hash = key_slot_hash(key_hash)
         self.enter()
         older[0] = False
-        if self.state.room > 0:     # no system call: giving the GIL away would cost as much as the walk
+        if self.state.base != NULL:     # no system call: giving the GIL away would cost as much as the walk
             self.start_walk(&w, begin_ms, end_ms, older)
             got = self.walk(&w, begin_ms, end_ms, to, room)
         else:

@@ -52,7 +52,7 @@ cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that pag
 cdef enum:
     ZERO_BYTES = 64 << 10               # read at once for what is to be cleared
 cdef int64_t POPULATE_STEP = 4 << 20
-cdef int NO_FILE = 2, LOST = 5, NO_PAGE = 14, NO_SPACE = 28   # ENOENT, EIO, EFAULT, ENOSPC of Linux
+cdef int NO_FILE = 2, NO_PAGE = 14, NO_SPACE = 28   # ENOENT, EIO, EFAULT, ENOSPC of Linux
 cdef uint8_t[4096] ZEROS                 # static, so they are
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
@@ -323,6 +323,7 @@ cdef class MappedFile:
         cdef uint8_t buffer[ZERO_BYTES]
         cdef int64_t at = position, n, k, step, total = self.file_bytes, cleared = 0, rc = 0
         cdef int fd
+        cdef bint shrunk = False
         if position >= total:
             return 0
         self.open_fd()
@@ -335,8 +336,9 @@ cdef class MappedFile:
                     break
                 n = min(<int64_t> ZERO_BYTES - (at & (ZERO_BYTES - 1)), total - at)
                 rc = read_all(os, fd, buffer, n, at)
-                if rc >= 0 and rc < n:
-                    rc = -LOST
+                if 0 <= rc < n:
+                    shrunk = True
+                    break
                 k = 0
                 while rc >= 0 and k < n:
                     step = min(<int64_t> 4096 - ((at + k) & 4095), n - k)
@@ -347,7 +349,7 @@ cdef class MappedFile:
                 at += n
             ask_for_gil()
         self.close_fd()
-        if rc == -LOST:
+        if shrunk:
             raise CorruptFile("file is shorter than its format asks for", path=self.path, expected=f"{self.file_bytes} bytes", found="less")
         check(rc, "clear", self.path)
         self.check_damage()

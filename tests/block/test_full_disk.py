@@ -96,7 +96,7 @@ def test_not_one_free_block(full: Full, options: dict[str, Any]) -> None:
     report = full("last_block", **options)
     assert report["puts"] == [150, "ok", ""], "the log file has its blocks"
     assert report["flush"][:2] == ["ok", "True"]
-    assert report["state"] == "open"
+    assert report["state"] in ("open", "full"), "the first checkpoint may wait"
     assert report["get"][:2] == ["ok", "151"]
     assert report["again"] == 151
 
