@@ -321,9 +321,12 @@ class MessageStore(PutPath):
         if not self.log.error_number:
             self.consumer_offsets.persist()
 
-    def _end_of_stored(self, topic: str, queue_id: int) -> int:
+    def _end_of_stored(self, topic: str, queue_id: int) -> int | None:
         queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
+        if queue is not None:
+            return queue.max_offset
+        # After a clean stop a queue that is not there never had a message, and its offset was chosen ahead of it.
+        return None if self.recovery.clean else 0
 
     def _persist_topics(self) -> None:
         known: dict[str, int] = {}

@@ -201,11 +201,11 @@ class ConsumerOffsets:
         """How often the topic was removed since the store was opened: its offsets of before mean nothing now."""
         return self._deletions.get(topic, 0)
 
-    def cut(self, end_of: Callable[[str, int], int]) -> None:
+    def cut(self, end_of: Callable[[str, int], int | None]) -> None:
         """Take offsets back that lie behind the end of their queue, with a warning: the messages there are lost, and
         new ones at the same offsets must not be skipped.
 
-        Args: end_of: the offset behind the last message of (topic, queue id); 0 for an unknown queue.
+        Args: end_of: the offset behind the last message of (topic, queue id), or None to leave what is stored.
         """
         with self._lock:
             for key, queues in self._table.items():
@@ -216,9 +216,11 @@ class ConsumerOffsets:
                 topic, _, group = key.partition(_SEPARATOR)
                 self._light[key] = self._cut_one(group, topic, 0, offset, end_of)
 
-    def _cut_one(self, group: str, topic: str, queue_id: int, offset: int, end_of: Callable[[str, int], int]) -> int:
+    def _cut_one(
+        self, group: str, topic: str, queue_id: int, offset: int, end_of: Callable[[str, int], int | None]
+    ) -> int:
         end = end_of(topic, queue_id)
-        if offset <= end:
+        if end is None or offset <= end:
             return offset
         text = (
             f"group {group}, topic {topic}, queue {queue_id}: the stored offset {offset} is behind the end of the "

@@ -218,10 +218,10 @@ class Run:
         self.store._dispatcher.step_if_needed()
 
     def offsets(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit an offset and write the file."""
+        """Commit an offset of a message that was put, and write the file."""
         self.store.consumer_offsets.commit(group, topic, queue_id, offset)
         self.note("offset", (group, topic, queue_id, offset))
-        self.store.consumer_offsets.persist()
+        self.store.persist_offsets()
         self.note("offsets durable")
 
     def delete_topic(self, topic: str) -> None:

@@ -352,7 +352,7 @@ class Round:
     def read(self, rng: random.Random, counts: Counter[str], index: int) -> None:
         """Reads of every other kind."""
         store = self.store
-        consumer = store.consumer("readers", "kept")
+        consumer = store.consumer("readers", "kept", offset_reset="earliest")  # retention is at work
         while True:
             topic, queue_id = queue = rng.choice(QUEUES)
             kind = rng.choice(["get", "get", "look", "query", "bounds", "time", "poll", "queues", "stats"])
