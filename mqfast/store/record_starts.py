@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqfast.errors import OffsetError
+from mqfast.errors import OffsetError, StoreNotFound
 from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._scan import LogWalk, PreadFile
 
@@ -38,7 +38,10 @@ def check_start(store: MessageStore, message: StoredMessage) -> StoredMessage:
     if file is not None and physical > file.start_offset:
         dispatched = store.log.dispatched
         start = dispatched if file.start_offset < dispatched <= physical else file.start_offset
-        walk = LogWalk(PreadFile(store.door, file.path, file.start_offset), start, False, block_bytes=1 << 14)
+        try:
+            walk = LogWalk(PreadFile(store.door, file.path, file.start_offset), start, False, block_bytes=1 << 14)
+        except StoreNotFound:
+            raise OffsetError(f"physical offset {physical}: retention has just removed {file.path}") from None
         walk.hop(physical)
         if walk.at != physical:
             raise OffsetError(
