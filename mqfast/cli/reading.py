@@ -402,8 +402,11 @@ def query(arguments: argparse.Namespace) -> ExitCode:
         found = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
         printer.show(columns_of(found))
         missing = None if printer.count else missing_topic(reader, arguments.topic)
+        indexed = os.path.isdir(reader.paths.index) and bool(os.listdir(reader.paths.index))
     if missing:
         raise OffsetError(missing)
+    if not indexed:
+        out.note("the store has no index file: nothing with a key was stored, or message_index_enable was off")
     return _ended(out, printer.count)
 
 

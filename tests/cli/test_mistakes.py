@@ -79,6 +79,13 @@ def test_damage_has_another_exit_code(store: Path, capsys: pytest.CaptureFixture
         assert "CRC" in said or "crc" in said
 
 
+def test_a_query_of_a_store_without_an_index_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with mqfast.open(tmp_path / "store", message_index_enable=False) as writer:
+        writer.put("Orders", b"body", keys="k")
+    code, _, said = run(capsys, "query", tmp_path / "store", "Orders", "k")
+    assert (code, "the store has no index file" in said) == (ExitCode.NOTHING_FOUND, True)
+
+
 def test_tail_of_a_topic_that_is_not_there_says_so_and_waits(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, said = run(capsys, "tail", store, "Ordres", "Orders", "--seconds", 0.01)
     assert (code, text) == (ExitCode.NOTHING_FOUND, "")
