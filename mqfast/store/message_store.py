@@ -48,7 +48,7 @@ from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.flush import CommitService, FlushService
 from mqfast.store.index_service import IndexService, infer_index_sizes
-from mqfast.store.metadata import TopicTable
+from mqfast.store.metadata import QUEUES_MAX, TopicTable
 from mqfast.store.notes import Deletion, StoreNotes, log_file_bytes
 from mqfast.store.offsets import ConsumerOffsets
 from mqfast.store.queue_store import AnyQueue, QueueStore
@@ -332,7 +332,7 @@ class MessageStore(PutPath):
         known: dict[str, int] = {}
         for queue in self._queues.table.all():
             if queue.max_offset > 0 or queue.next_offset > 0:
-                known[queue.topic] = max(known.get(queue.topic, 0), queue.queue_id + 1)
+                known[queue.topic] = max(known.get(queue.topic, 0), min(queue.queue_id + 1, QUEUES_MAX))
         let_puts()
         for topic, count in known.items():
             if not topic.startswith(("%LMQ%", "rmq_sys_")):

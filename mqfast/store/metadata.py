@@ -19,6 +19,7 @@ from mqfast.store._os import Mutex, let_puts
 from mqfast.store.paths import Door
 
 __all__ = [
+    "QUEUES_MAX",
     "ConfigFile",
     "ConsumerFilterTable",
     "DelayOffsetTable",
@@ -35,6 +36,7 @@ PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
+QUEUES_MAX: Final = 2**31 - 1  # a number of queues is an int to a broker, as a queue id is
 
 _Json = dict[Any, Any]
 

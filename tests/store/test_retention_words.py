@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from used_disk import Disk
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import ConfigError
+from mqfast.errors import ConfigError, DiskFull
 from mqfast.retention_rules import RetentionRules, parse_retention
 
 BODY = b"x" * 1000
@@ -235,3 +237,26 @@ def test_the_warning_comes_once_a_minute_and_with_all_counts(tmp_path: Path, cap
         caplog.clear()
     (last,) = unread_lines(caplog)  # what waited for its minute is told by the close
     assert f"had not read {counts[4] - counts[3]} messages" in last
+
+
+@pytest.mark.parametrize("words", ["never", None, "72h", "20GB"])
+def test_on_a_full_disk_puts_are_refused_nothing_goes_and_room_brings_them_back(
+    tmpfs: Callable[[str], Path], words: str | None
+) -> None:
+    place = tmpfs("8m")
+    settings = {"retention": words} if words is not None else {}
+    with mqfast.open(place / "store", **{**SMALL, "mapped_file_bytes_commit_log": 1 << 20}, **settings) as store:
+        stored = 0
+        with pytest.raises(DiskFull):
+            for _ in range(20_000):
+                store.put("T", BODY)
+                stored += 1
+        assert os.statvfs(place).f_bavail * os.statvfs(place).f_frsize < 1 << 20  # where the file system is full
+        assert store.retention.run_once(store.door.now_ms()) == 0
+        with pytest.raises(DiskFull):
+            store.put("T", BODY)
+        assert store.min_physical_offset == 0
+        subprocess.run(["mount", "-o", "remount,size=16m", str(place)], check=True)
+        store.put("T", BODY)
+        assert store.min_offset("T", 0) == 0
+        assert store.max_offset("T", 0) == stored + 1
