@@ -50,19 +50,19 @@ class Follower:
         starts = self._access.reader.list_log()
         again = before is None or now - self._all_s > _ALL_AGAIN_S or self._is_another()
         if again or before is None or (starts[0][0] if starts else 0) != before.log_start:
-            before = self._everything()
-        elif now < self._next_s:
-            return before
-        return self._what_was_appended(before, now)
+            return self._what_was_appended(self._everything(), just_now=True)
+        return before if now < self._next_s else self._what_was_appended(before)
 
-    def _what_was_appended(self, before: Snapshot, now: float) -> Snapshot:
+    def _what_was_appended(self, before: Snapshot, just_now: bool = False) -> Snapshot:
+        """``just_now``: all queues were looked at for ``before``."""
+        now = time.monotonic()
         tally = LogTally()
         end = self._access.reader.whole_until(self._at, tally)
         if end == before.log_end and self._at == end:
             return before
         touched = tally.queues()
-        if now > self._all_s and len(touched) > max(_FEW, len(self._queues) // _SHARE):
-            return self._everything()
+        if not just_now and len(touched) > max(_FEW, len(self._queues) // _SHARE):
+            return self._what_was_appended(self._everything(), just_now=True)
         newest, at, changed = before.newest, end, end != before.log_end
         for (topic, queue_id), counted in touched.items():
             first, behind = counted[3], counted[4]
