@@ -157,7 +157,7 @@ def open_access(options: Options) -> LocalAccess:
     """
     if options.path is None:
         raise ConfigError("option path: expected the root directory of a store, found none")
-    return LocalAccess(options.path)
+    return LocalAccess(options.path, options.store_path_commit_log or ())
 
 
 _log = logging.getLogger("mqfast.spark")
@@ -203,9 +203,10 @@ class LocalAccess:
     Raises: StoreNotFound, StorageError.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, commit_logs: Sequence[str] = ()) -> None:
         self.root: Final = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
-        self.reader = StoreReader(self.root)
+        self.commit_logs: Final = tuple(commit_logs)
+        self.reader = StoreReader(self.root, commit_log=self.commit_logs)
 
     def rest(self) -> None:
         """Let go of open files until the next use; what was learnt of the store is kept."""
@@ -219,7 +220,7 @@ class LocalAccess:
 
     def reopen(self) -> None:
         """Forget all that was learnt: another store may be here now."""
-        reader = StoreReader(self.root)
+        reader = StoreReader(self.root, commit_log=self.commit_logs)
         self.reader.close()
         self.reader = reader
 

@@ -91,7 +91,8 @@ def _broker_store(spark: SparkSession, golden: Path, base: Path) -> None:
     rows = _load(spark, store, columns="topic,queueId,queueOffset,storeTimestamp,tags,keys,body")
     rows.orderBy("topic", "queueId", "queueOffset").show(5, truncate=24)
     _step("The same in SQL")
-    spark.sql(f"CREATE TEMPORARY VIEW messages USING mqfast OPTIONS (path '{store}', includeBody 'false')")
+    options = f"path '{store}', includeBody 'false', includeSystemTopics 'true'"
+    spark.sql(f"CREATE TEMPORARY VIEW messages USING mqfast OPTIONS ({options})")
     spark.sql(
         "SELECT topic, count(*) AS messages, sum(bodySize) AS bytes, count(DISTINCT tags) AS tags "
         "FROM messages GROUP BY topic ORDER BY messages DESC LIMIT 5"

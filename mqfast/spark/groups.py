@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mqfast.errors import MqfastError, StoreLocked
@@ -49,13 +49,15 @@ def queue_offsets(reader: StoreReader, spark: Mapping[str, Any]) -> Offsets:
 class GroupProgress:
     """The offsets of one group in one local store.
 
+    Args: commit_log: the directories of the log where it does not lie in the store.
     Thread: one.
     """
 
-    def __init__(self, path: str, group: str) -> None:
+    def __init__(self, path: str, group: str, commit_log: Sequence[str] = ()) -> None:
         path = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
         self._path: Final = os.path.abspath(path)
         self._group: Final = group
+        self._commit_log: Final = tuple(commit_log)
         self._told = False
 
     def commit(self, spark: Mapping[str, Any]) -> bool:
@@ -64,7 +66,7 @@ class GroupProgress:
         Returns: whether it was noted; not, while the store's writer has it, or when it cannot be written.
         """
         try:
-            with StoreReader(self._path) as reader:
+            with StoreReader(self._path, commit_log=self._commit_log) as reader:
                 offsets = queue_offsets(reader, spark)
             door = OsDoor()
             with StoreLock.acquire(door, os.path.join(self._path, "lock")):

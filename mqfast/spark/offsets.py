@@ -23,6 +23,7 @@ __all__ = [
     "Lost",
     "Mark",
     "Offsets",
+    "STORES_KEY",
     "Place",
     "Spark",
     "StreamOffset",
@@ -36,6 +37,8 @@ __all__ = [
 
 VERSION: Final = 2
 LOG_KEY: Final = "phy"
+STORES_KEY: Final = "stores"
+"""Of a stream over several stores: the offset of each."""
 _MOST: Final = 2**63 - 1
 _SIZES_AT_ONCE: Final = 1024
 

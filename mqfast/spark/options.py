@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from mqfast.errors import ConfigError
 
-__all__ = ["BATCH", "SINK", "STREAM", "Options", "describe", "parse"]
+__all__ = ["BATCH", "SINK", "STREAM", "Options", "describe", "parse", "stores_of"]
 
 BATCH: Final = "batch"
 STREAM: Final = "stream"
@@ -29,7 +29,7 @@ READ: Final = (BATCH, STREAM)
 EVERYWHERE: Final = (BATCH, STREAM, SINK)
 
 # What Spark itself puts among the options of a source or sink.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "paths"})
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)", re.IGNORECASE)
 _FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -110,6 +110,26 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _stores(text: str) -> tuple[tuple[str, str], ...]:
+    """``a,b``, ``["a", "b"]`` (as Spark passes a list of paths) or ``{"name": "a"}`` as (name, path) each."""
+    found: list[tuple[Any, Any]]
+    if text.lstrip().startswith("["):
+        try:
+            found = [(path, path) for path in json.loads(text)]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"a JSON array ({error})") from None
+    elif text.lstrip().startswith("{"):
+        found = list(_json_object(text).items())
+    else:
+        found = [(path, path) for path in _names(text)]
+    names = [name for name, _ in found]
+    if not found or not all(isinstance(path, str) and path.strip() for _, path in found):
+        raise ValueError('directories of stores: a,b or ["a", "b"] or {"name": "a"}')
+    if len(set(names)) < len(names) or len({path for _, path in found}) < len(found):
+        raise ValueError("each store once")
+    return tuple(found)
+
+
 def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
@@ -165,7 +185,8 @@ def _one_offset(value: object) -> int | str:
 @dataclass(frozen=True)
 class Bound:
     """One end of what is read: ``word`` (earliest, latest, group), ``back_count`` messages or ``back_ms`` milliseconds
-    before the end, or offsets by queue; exactly one of them, but ``others`` (a word) goes with ``by_queue``.
+    before the end, or offsets by queue; exactly one of them, but ``others`` (a word) goes with ``by_queue``. Of several
+    stores, ``by_store`` has those of each.
     """
 
     word: str | None = None
@@ -173,6 +194,13 @@ class Bound:
     back_ms: int | None = None
     by_queue: Mapping[tuple[str, int], int | str] | None = None
     others: int | str | None = None
+    by_store: Mapping[str, Bound] | None = None
+
+
+def _of_stores(table: dict[str, Any]) -> bool:
+    """``{"store": {"T/0": v}}`` rather than ``{"T": {"0": v}}``?"""
+    inner = [value for value in table.values() if isinstance(value, dict)]
+    return bool(inner) and any(not (name.isascii() and name.isdigit()) for value in inner for name in value)
 
 
 def _by_queue(table: dict[str, Any], one: Callable[[object], Any]) -> tuple[dict[tuple[str, int], Any], Any]:
@@ -197,8 +225,15 @@ def _bound(text: str) -> Bound:
     if word.lower() in _WORDS:
         return Bound(word=word.lower())
     if word.startswith("{"):
-        by_queue, others = _by_queue(_json_object(word), _one_offset)
-        return Bound(by_queue=by_queue, others=others)
+        table = _json_object(word)
+        if not _of_stores(table):
+            by_queue, others = _by_queue(table, _one_offset)
+            return Bound(by_queue=by_queue, others=others)
+        bounds: dict[str, Bound] = {}
+        for name, value in table.items():
+            by_queue, others = _by_queue(value if name != "*" else {"*": value}, _one_offset)
+            bounds[name] = Bound(by_queue=by_queue, others=others)
+        return Bound(by_queue={}, others=bounds.pop("*", Bound()).others, by_store=bounds)
     if word.startswith("-") and word[1:].isascii() and word[1:].isdigit():
         return Bound(back_count=int(word[1:]))
     if word.startswith("-") and _DURATION.fullmatch(word[1:]):
@@ -240,6 +275,7 @@ _KINDS: Final[dict[Reader, str]] = {
     duration_ms: "duration",
     instant_ms: "time",
     _names: "names",
+    _stores: "paths",
     _pattern: "regular expression",
     _queues: "queues",
     _bound: "offsets",
@@ -261,6 +297,14 @@ class Options:
 
     # where the store is
     path: str | None = _option(_text, None, EVERYWHERE, "Root directory of the store; `load(path)` sets it.")
+    paths: tuple[tuple[str, str], ...] | None = _option(
+        _stores, None, READ, "Several stores instead of one: `a,b`, or by name `{\"broker-a\": \"/var/lib/a\"}`; "
+        "`load([\"a\", \"b\"])` sets it.",
+    )  # fmt: skip
+    store_path_commit_log: tuple[str, ...] | None = _option(
+        _names, None, READ, "Directories of the log where it is not in the store: RocketMQ's key of this name and "
+        "`readOnlyCommitLogStorePaths`, separated by commas.",
+    )  # fmt: skip
     name_server: str | None = _option(
         _text, None, EVERYWHERE, "Name server of a cluster to read or write over the network. Not in this version."
     )
@@ -457,7 +501,9 @@ def parse(given: Mapping[str, str], *where: str) -> Options:
 
 
 def _check_together(o: Options) -> None:
-    if o.path is None and o.name_server is None and o.brokers is None:
+    if o.paths is not None:
+        _check_stores(o)
+    elif o.path is None and o.name_server is None and o.brokers is None:
         raise ConfigError(
             "option path: expected the root directory of a store, found none (if this is a table of the catalog: "
             f"{_NO_TABLE})"
@@ -465,6 +511,9 @@ def _check_together(o: Options) -> None:
     if o.name_server is not None or o.brokers is not None:
         name = "nameServer" if o.name_server is not None else "brokers"
         raise ConfigError(f"option {name}: this version reads and writes local stores only; give path")
+    for bound, name in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
+        if o.paths is None and bound is not None and bound.by_store is not None:
+            raise ConfigError(f"option {name}: offsets by store are for several stores (option paths)")
     ways = ("subscribe", "assign", "subscribe_pattern")
     chosen = [option_name(name) for name in ways if getattr(o, name) is not None]
     if len(chosen) > 1:
@@ -475,13 +524,48 @@ def _check_together(o: Options) -> None:
         if len(given) > 1 and given != [f"{way}Timestamp", f"{way}OffsetsByTimestamp"]:
             raise ConfigError(f"options {' and '.join(given)}: expected one of them")
     for bound, name in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
-        words = {bound.word, bound.others, *(bound.by_queue or {}).values()} if bound is not None else set()
+        bounds = [bound, *(bound.by_store or {}).values()] if bound is not None else []
+        words = {word for b in bounds for word in (b.word, b.others, *(b.by_queue or {}).values())}
         if "group" in words and o.group is None:
             raise ConfigError(f"option {name}: group needs the option group, the consumer group's name")
     if o.min_partitions is not None and o.max_partitions is not None and o.min_partitions > o.max_partitions:
         raise ConfigError(
             f"option minPartitions: expected at most maxPartitions ({o.max_partitions}), found {o.min_partitions}"
         )
+
+
+def _check_stores(o: Options) -> None:
+    assert o.paths is not None
+    names = [name for name, _ in o.paths]
+    for other in ("path", "store_path_commit_log"):
+        if getattr(o, other) is not None:
+            raise ConfigError(f"options paths and {option_name(other)}: expected one of them")
+    for field in ("starting_offsets_by_timestamp", "ending_offsets_by_timestamp"):
+        if getattr(o, field) is not None:
+            raise ConfigError(f"option {option_name(field)}: it is for one store; several have startingTimestamp")
+    for bound, name in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
+        if bound is None:
+            continue
+        if bound.by_queue:
+            raise ConfigError(f'option {name}: expected the offsets of each store, {{"{names[0]}": {{"T/0": 5}}}}')
+        for store in bound.by_store or {}:
+            if store not in names:
+                raise ConfigError(f"option {name}: there is no store {store}{nearest_name(store, names)}")
+
+
+def stores_of(o: Options) -> list[tuple[str, Options]]:
+    """Each store with its name and the options for it alone."""
+    if o.paths is None:
+        return [(o.path or "", o)]
+    found = []
+    for name, path in o.paths:
+        bounds = {}
+        for field in ("starting_offsets", "ending_offsets"):
+            bound = getattr(o, field)
+            if bound is not None and bound.by_store is not None:
+                bounds[field] = bound.by_store.get(name, dataclasses.replace(bound, by_store=None))
+        found.append((name, dataclasses.replace(o, path=path, paths=None, **bounds)))
+    return found
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["VIEWS", "Column", "arrow_schema", "columns_of_type", "chosen_columns", "struct_type"]
+__all__ = ["STORE", "VIEWS", "Column", "arrow_schema", "columns_of_type", "chosen_columns", "struct_type"]
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,12 @@ VIEWS: Final[dict[str, tuple[Column, ...]]] = {
 # --- which columns ---------------------------------------------------------------------------------------------------
 
 
+STORE: Final = Column("store", "string", "Store that the row is from: its name in `paths`, else its path.")
+"""A column of every view, there when it is named or when several stores are read."""
+
+
 def _available(options: Options) -> dict[str, Column]:
-    found = {}
+    found = {STORE.name: STORE}
     for column in VIEWS[options.view]:
         if column.name == "crcOk" and options.view == "messages" and options.verify_crc != "mark":
             continue
@@ -158,6 +162,8 @@ def chosen_columns(options: Options) -> tuple[Column, ...]:
     if options.columns is not None:
         return tuple(_named(name, available, options) for name in options.columns)
     left_out = set(_ON_REQUEST) if options.view == "messages" else set()
+    if options.paths is None:
+        left_out.add(STORE.name)
     if not options.include_body:
         left_out.add("body")
     return tuple(column for name, column in available.items() if name not in left_out)

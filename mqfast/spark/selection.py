@@ -8,6 +8,7 @@ never leave out in silence what was named: an unknown topic or queue is an error
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConfigError, DataLoss
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from mqfast.spark.access import Access
 
 __all__ = [
-    "HIDDEN_TOPICS", "check_pattern", "ending_offsets", "is_hidden", "select", "selected_queues", "starting_offsets",
+    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "present", "select",
+    "selected_queues", "starting_offsets",
 ]  # fmt: skip
 
 Key = tuple[str, int]
@@ -54,6 +56,28 @@ def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
         found = [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
         return [q for q in found if not (hides and is_hidden(q.topic))]
     return [q for q in queues if not q.is_light and not (hides and is_hidden(q.topic))]
+
+
+def check_names(snapshots: Iterable[Snapshot], options: Options) -> None:
+    """Refuse a topic or queue that is named and in none of several stores.
+
+    Raises: ConfigError.
+    """
+    queues = {(q.topic, q.queue_id): q for snapshot in snapshots for q in snapshot.queues}
+    every = Snapshot("", "", 0, 0, 0, tuple(queues[key] for key in sorted(queues)))
+    selected_queues(every, options)
+    check_pattern(every, options)
+
+
+def present(snapshot: Snapshot, options: Options) -> Options:
+    """The options without the topics and queues that they name and a store has not got."""
+    known = {(q.topic, q.queue_id) for q in snapshot.queues}
+    topics = {topic for topic, _ in known}
+    if options.subscribe is not None:
+        return replace(options, subscribe=tuple(topic for topic in options.subscribe if topic in topics))
+    if options.assign is not None:
+        return replace(options, assign=tuple(place for place in options.assign if place in known))
+    return options
 
 
 def check_pattern(snapshot: Snapshot, options: Options) -> None:

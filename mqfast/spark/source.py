@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -22,8 +23,16 @@ from mqfast.spark.leases import TaskLease, hold
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
 from mqfast.spark.pushdown import Narrowed, narrow
-from mqfast.spark.schema import Column, chosen_columns, columns_of_type, struct_type
-from mqfast.spark.selection import HIDDEN_TOPICS, select
+from mqfast.spark.schema import (
+    STORE,
+    VIEWS,
+    Column,
+    arrow_schema,
+    chosen_columns,
+    columns_of_type,
+    struct_type,
+)
+from mqfast.spark.selection import HIDDEN_TOPICS, check_names, present, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +55,8 @@ class MqFastSource(DataSource):
         Raises: ConfigError, StoreNotFound.
         """
         options = table.parse(self.options, table.BATCH, table.STREAM)
-        open_access(options).close()
+        for _, one in table.stores_of(options):
+            open_access(one).close()
         return struct_type(chosen_columns(options))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -58,9 +68,11 @@ class MqFastSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream read. Raises: ConfigError."""
         from mqfast.spark.stream import StreamReader
+        from mqfast.spark.stream_of_stores import StreamOfStores
 
         options = table.parse(self.options, table.STREAM)
-        return StreamReader(options, columns_of_type(schema, options))
+        kind = StreamReader if options.paths is None else StreamOfStores
+        return kind(options, columns_of_type(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write. Raises: ConfigError."""
@@ -85,6 +97,7 @@ class Part(InputPartition):
     piece: Piece
     settings: ReadSettings
     lease: TaskLease | None = None
+    store: str = ""
 
 
 # More are not worth comparing with while reading.
@@ -113,7 +126,7 @@ def opened(options: Options, store_id: str) -> Access:
     Raises: StoreNotFound where the store is another one than was planned.
     """
     global _opened
-    place = repr((options.path, options.name_server, options.brokers))
+    place = repr((options.path, options.store_path_commit_log, options.name_server, options.brokers))
     if _opened is not None and _opened[:2] == (place, store_id):
         access = _opened[2]
         access.check(store_id)
@@ -141,13 +154,29 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
 
 
 def _batches_of(part: Part, access: Access) -> Iterator[pa.RecordBatch]:
+    named = [column.name for column in part.columns]
+    if STORE.name not in named:
+        yield from _rows_of(part, access, part.columns)
+        return
+    import pyarrow as pa
+
+    # A batch without columns would not know how many rows it has.
+    columns = tuple(column for column in part.columns if column.name != STORE.name) or VIEWS[part.options.view][1:2]
+    schema = arrow_schema(part.columns)
+    for batch in _rows_of(part, access, columns):
+        arrays = dict(zip((column.name for column in columns), batch.columns, strict=True))
+        arrays[STORE.name] = pa.repeat(pa.scalar(part.store or part.options.path, pa.string()), batch.num_rows)
+        yield pa.RecordBatch.from_arrays([arrays[name] for name in named], schema=schema)
+
+
+def _rows_of(part: Part, access: Access, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
     if part.options.view != "messages":
-        yield from access.view_rows(part.piece, part.columns, part.options)
+        yield from access.view_rows(part.piece, columns, part.options)
         return
     if part.piece.scan is not None:
-        yield from access.scan(part.piece.scan, part.columns, part.settings)
+        yield from access.scan(part.piece.scan, columns, part.settings)
     for piece in part.piece.queues:
-        yield from access.gather(piece, part.columns, part.settings)
+        yield from access.gather(piece, columns, part.settings)
 
 
 def read_settings(options: Options, selection: Selection) -> ReadSettings:
@@ -208,18 +237,26 @@ class BatchReader(DataSourceReader):
 
         Raises: ConfigError, DataLoss, StoreNotFound, StorageError.
         """
-        access = open_access(self.options)
-        try:
-            snapshot = access.snapshot()
-            if self.options.view == "messages":
-                return self._messages(access, snapshot)
-            pieces = access.view_pieces(snapshot, self.options)
-            return list(parts_of(self.options, self.columns, snapshot, pieces, ReadSettings()))
-        finally:
-            access.close()
+        found: list[InputPartition] = []
+        with ExitStack() as stack:
+            stores = [
+                (name, options, stack.enter_context(closing(open_access(options))))
+                for name, options in table.stores_of(self.options)
+            ]
+            snapshots = [access.snapshot() for _, _, access in stores]
+            if len(stores) > 1:
+                check_names(snapshots, self.options)
+            for (name, options, access), snapshot in zip(stores, snapshots, strict=True):
+                given = present(snapshot, options) if len(stores) > 1 else options
+                for part in self._parts(given, access, snapshot):
+                    part.store = name
+                    found.append(part)
+        return found
 
-    def _messages(self, access: Access, snapshot: Snapshot) -> list[InputPartition]:
-        o, narrowed = self.options, self.narrowed
+    def _parts(self, o: Options, access: Access, snapshot: Snapshot) -> list[Part]:
+        if o.view != "messages":
+            return parts_of(o, self.columns, snapshot, access.view_pieces(snapshot, o), ReadSettings())
+        narrowed = self.narrowed
         selection = narrowed.apply(select(snapshot, o, access))
         pieces = plan(
             snapshot, selection, access, order=o.order, partition_bytes=o.partition_bytes,
@@ -232,7 +269,7 @@ class BatchReader(DataSourceReader):
             if path is not None:
                 for number, part in enumerate(parts):
                     part.lease = TaskLease(path, first, o.lease_ttl, number, len(parts))
-        return list(parts)
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Arrow batches."""

@@ -60,7 +60,7 @@ from mqfast.spark.offsets import (
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, QueueRange, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
-from mqfast.spark.selection import check_pattern, selected_queues, starting_offsets
+from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets
 from mqfast.spark.source import Part, least_physical_offset, parts_of, read_part, read_settings, settle
 from mqfast.store._gather import ANY_QUEUE
 
@@ -105,8 +105,9 @@ def reads_along_log(options: Options) -> bool:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. Raises: ConfigError."""
 
-    def __init__(self, options: Options, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: Options, columns: tuple[Column, ...], *, one_of_many: bool = False) -> None:
         self.options: Final = options
+        self._one_of_many: Final = one_of_many  # topics that are named may be in another store
         self.columns: Final = columns
         self.along_log: Final = reads_along_log(options)
         self._access: LocalAccess | None = None
@@ -114,6 +115,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._snapshot: Snapshot | None = None
         self._first: Spark | None = None
         self._target: Snapshot | None = None
+        self.share: tuple[int | None, int | None] | None = None
+        """Most rows and bytes of a batch, whatever the options say; for one of several stores."""
         self._checked = False  # every queue was compared with the offsets of an earlier run
         self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
         self._last_batch = time.monotonic()
@@ -168,8 +171,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> Spark:
         access, snapshot = self._open(), self._look()
-        check_pattern(snapshot, self.options)
-        queues = selected_queues(snapshot, self.options)
+        options = present(snapshot, self.options) if self._one_of_many else self.options
+        if not self._one_of_many:
+            check_pattern(snapshot, options)
+        queues = selected_queues(snapshot, options)
         if self.along_log:
             return self._log_offset(snapshot, self._first_position(access, snapshot))
         first = starting_offsets(snapshot, queues, self.options, access, "latest")
@@ -177,6 +182,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode(StreamOffset(
             queues=first, read=read, marks=log_marks(snapshot, access), anchors=self._anchors(first, StreamOffset({})),
         ))  # fmt: skip
+
+    def joined(self) -> Spark:
+        """The offset of a store that joins a stream: everything that is there is new."""
+        snapshot = self._seen()
+        if self.along_log:
+            return encode(StreamOffset(position=snapshot.log_start))
+        return encode(StreamOffset(queues={}, read=snapshot.log_start))
 
     def _first_position(self, access: LocalAccess, snapshot: Snapshot) -> int:
         bound, moment = self.options.starting_offsets, self.options.starting_timestamp
@@ -252,17 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s; goes on with what is there", loss.what)
 
     def _ends(self, snapshot: Snapshot) -> Offsets:
-        return {(q.topic, q.queue_id): q.max_offset for q in selected_queues(snapshot, self._here(snapshot))}
-
-    def _here(self, snapshot: Snapshot) -> Options:
-        """The options without what is not in the store any more: a topic that was deleted ends no stream."""
-        o, known = self.options, {(q.topic, q.queue_id) for q in snapshot.queues}
-        topics = {topic for topic, _ in known}
-        if o.subscribe is not None:
-            return dataclasses.replace(o, subscribe=tuple(topic for topic in o.subscribe if topic in topics))
-        if o.assign is not None:
-            return dataclasses.replace(o, assign=tuple(place for place in o.assign if place in known))
-        return o
+        return {(q.topic, q.queue_id): q.max_offset for q in selected_queues(snapshot, present(snapshot, self.options))}
 
     def _dispatched(self, snapshot: Snapshot) -> int:
         """The end of the log; when only some topics are wanted, up to where every record's queue is known."""
@@ -281,6 +283,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         """Most rows and most bytes of a batch."""
+        if self.share is not None:
+            return self.share
         if isinstance(limit, ReadAllAvailable):
             return None, None
         rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
@@ -291,7 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue_ends(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
         access = self._open()
-        selected = selected_queues(snapshot, self._here(snapshot))
+        selected = selected_queues(snapshot, present(snapshot, self.options))
         resumed = resume_queues(start, snapshot, selected, access, every=not self._checked)
         self._accept(resumed.losses)
         self._checked = True
@@ -380,6 +384,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return int(batch.column(0)[rows - 1].as_py() + batch.column(1)[rows - 1].as_py())
             rows -= batch.num_rows
         return None
+
+    def count(self, start: Spark, end: Spark, most: int) -> int:
+        """How many messages lie between two offsets; ``most`` where there are more."""
+        since, until = (decode(spark, along_log=self.along_log) for spark in (start, end))
+        if since.queues is not None and until.queues is not None:
+            return min(most, backlog({**since.queues, **until.first}, until.queues))
+        assert since.position is not None
+        assert until.position is not None
+        first = since.position if until.first_position is None else until.first_position
+        rows = 0
+        settings = dataclasses.replace(self._wanted(since, until), fail_on_data_loss=False)
+        for batch in self._open().scan(ScanRange(first, max(first, until.position)), _COUNTED, settings):
+            rows += batch.num_rows
+            if rows >= most:
+                return most
+        return rows
 
     # --- what tasks read ---
 
@@ -488,7 +508,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self.options.commit_group is not None and self.options.path is not None:
             if self._group is None:
-                self._group = GroupProgress(self.options.path, self.options.commit_group)
+                self._group = GroupProgress(
+                    self.options.path, self.options.commit_group, self.options.store_path_commit_log or ()
+                )
             self._group.commit(end)
 
 

@@ -20,6 +20,8 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("view", BATCH, "Queues", "queues"),
     ("columns", BATCH, "topic, body", ("topic", "body")),
     ("includeBody", STREAM, "FALSE", False),
+    ("paths", BATCH, "a, b", (("a", "a"), ("b", "b"))),
+    ("storePathCommitLog", STREAM, "/x,/y", ("/x", "/y")),
     ("decompress", STREAM, "false", False),
     ("includeSystemTopics", STREAM, "true", True),
     ("properties", BATCH, "raw", "raw"),
@@ -106,6 +108,8 @@ BAD = [
 @pytest.mark.parametrize("name, where, text, value", GOOD, ids=[f"{row[0]}={row[2]}" for row in GOOD])
 def test_what_is_taken(name: str, where: str, text: str, value: Any) -> None:
     given = {"path": "/store", name: text}
+    if name == "paths":
+        del given["path"]
     if name == "group":
         given["startingOffsets"] = "group"
     options = parse(given, where)

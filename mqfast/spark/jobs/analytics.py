@@ -87,6 +87,7 @@ def _options(settings: Settings) -> dict[str, str]:
 
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
     options = {**_options(settings), "columns": _COLUMNS, "partitionBytes": str(settings.partition_bytes)}
+    options["includeSystemTopics"] = "true"  # what takes the space
     if settings.since is not None:
         options["startingTimestamp"] = settings.since
     return spark.read.format("mqfast").options(**options).load(settings.store)

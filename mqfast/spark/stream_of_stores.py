@@ -1,0 +1,210 @@
+"""Several stores as one stream: the brokers of a cluster whose directories are mounted here.
+
+Room: the Spark adapter. Each store has a reader of its own, which knows its offsets, its losses and its lease; here
+they are put side by side: ``{"stores": {"broker-a": {...}, "broker-b": {...}}, "version": 2}``. A store that joins is
+read from its first message on, as a new queue is; the offsets of one that is not among the paths any more are kept. It
+must never let one store take what is another's share of a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from mqfast.errors import UsageError
+from mqfast.spark.access import open_access
+from mqfast.spark.offsets import STORES_KEY, VERSION, Spark
+from mqfast.spark.options import Options, stores_of
+from mqfast.spark.schema import Column
+from mqfast.spark.selection import check_names
+from mqfast.spark.source import Part, read_part, settle
+from mqfast.spark.stream import StreamReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StreamOfStores"]
+
+_NO_LIMIT: Final = 2**62
+
+
+class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream over several stores. Raises: ConfigError."""
+
+    def __init__(self, options: Options, columns: tuple[Column, ...]) -> None:
+        self.options: Final = options
+        self.columns: Final = columns
+        self._stores: Final = {
+            name: StreamReader(_of_one(given, name), columns, one_of_many=True) for name, given in stores_of(options)
+        }
+        self._checked = False
+        self._available_now = False
+        self._turn = 0
+        self._last_batch = time.monotonic()
+
+    def stop(self) -> None:
+        """Let go of all stores."""
+        for store in self._stores.values():
+            store.stop()
+
+    # --- offsets ---
+
+    def _all(self, one: Callable[[str, StreamReader], Spark]) -> Spark:
+        return _together({name: one(name, store) for name, store in self._stores.items()})
+
+    def _check_names(self) -> None:
+        if not self._checked:
+            snapshots = []
+            for _, given in stores_of(self.options):
+                access = open_access(given)
+                snapshots.append(access.snapshot())
+                access.close()
+            check_names(snapshots, self.options)
+            self._checked = True
+
+    def initialOffset(self) -> Spark:
+        """Where a new stream begins, in each store. Raises: as StreamReader.initialOffset."""
+        self._check_names()
+        return self._all(lambda _, store: store.initialOffset())
+
+    def _starts(self, start: Spark) -> dict[str, Spark]:
+        """Offsets of every store, of those that joined from their first message on."""
+        found = _apart(start)
+        return {**{name: store.joined() for name, store in self._stores.items() if name not in found}, **found}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """All that there is: the options have the limits, and every store its share of them."""
+        o = self.options
+        if o.max_offsets_per_trigger is not None:
+            return ReadMaxRows(o.max_offsets_per_trigger)
+        if o.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(o.max_bytes_per_trigger)
+        return ReadMaxRows(_NO_LIMIT)  # not ReadAllAvailable, which overrides minOffsetsPerTrigger
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """This run ends where the stores end now."""
+        self._available_now = True
+        for store in self._stores.values():
+            store.prepareForTriggerAvailableNow()
+
+    def reportLatestOffset(self) -> Spark | None:
+        """The ends of the stores, for the lag in the query's progress."""
+        return self._all(lambda _, store: store.reportLatestOffset() or {})
+
+    def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
+        """The end of the next batch; ``start`` itself when there is none yet.
+
+        Raises: as StreamReader.latestOffset.
+        """
+        before = self._starts(start)
+        ends = {name: self._end(name, before[name], None) for name in self._stores}
+        news = [name for name in ends if ends[name] != before[name]]
+        if not news or self._waits({name: before[name] for name in news}, ends, limit):
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            self._share_out(before, ends, news, limit)
+        self._last_batch = time.monotonic()
+        return _together({**before, **ends})
+
+    def _end(self, name: str, start: Spark, share: tuple[int | None, int | None] | None) -> Spark:
+        store = self._stores[name]
+        store.share = share if share is not None else (None, None)
+        return store.latestOffset(start, ReadAllAvailable())
+
+    def _waits(self, before: dict[str, Spark], ends: dict[str, Spark], limit: ReadLimit) -> bool:
+        """Is it too early for so few rows?"""
+        least = self.options.min_offsets_per_trigger
+        if least is None or self._available_now or isinstance(limit, ReadAllAvailable):
+            return False
+        if (time.monotonic() - self._last_batch) * 1000 >= self.options.max_trigger_delay:
+            return False
+        return sum(self._stores[name].count(before[name], ends[name], least) for name in before) < least
+
+    def _share_out(self, before: dict[str, Spark], ends: dict[str, Spark], news: list[str], limit: ReadLimit) -> None:
+        """Cut the ends of stores with something new to their shares; where there are fewer rows than stores, they take
+        turns."""
+        rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
+        if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT:
+            rows = min(rows or limit.max_rows, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            size = min(size or limit.max_bytes, limit.max_bytes)
+        if rows is None and size is None:
+            return
+        self._turn += 1
+        turn = self._turn % len(news)
+        left, left_bytes = rows, size
+        for number, name in enumerate([*news[turn:], *news[:turn]]):
+            others = len(news) - number
+            if left == 0:
+                ends[name] = before[name]
+                continue
+            share = None if left is None else max(1, left // others)
+            share_bytes = None if left_bytes is None else max(1, left_bytes // others)
+            ends[name] = self._end(name, before[name], (share, share_bytes))
+            if left is not None and share is not None:
+                left -= self._stores[name].count(before[name], ends[name], share)
+            if left_bytes is not None and share_bytes is not None:
+                left_bytes = max(0, left_bytes - share_bytes)
+
+    # --- what tasks read ---
+
+    def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
+        """What the tasks of one batch read. Raises: DataLoss."""
+        ends = _apart(end)
+        starts = self._starts(start)
+        found: list[InputPartition] = []
+        for name, store in self._stores.items():
+            if name in ends and ends[name] != starts[name]:
+                for part in store.partitions(starts[name], ends[name]):
+                    assert isinstance(part, Part)
+                    part.store = name
+                    found.append(part)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in Arrow batches."""
+        settle()
+        if isinstance(partition, Part):
+            yield from read_part(partition)
+
+    def commit(self, end: Spark) -> None:
+        """Everything before ``end`` is done; see StreamReader.commit."""
+        for name, offset in _apart(end).items():
+            if name in self._stores:
+                self._stores[name].commit(offset)
+
+
+def _of_one(options: Options, name: str) -> Options:
+    """The options of one store: a directory of its own for what it keeps, and no waiting by itself."""
+    state = options.state_dir
+    return dataclasses.replace(
+        options, state_dir=os.path.join(state, quote(name, safe="")) if state is not None else None,
+        min_offsets_per_trigger=None,
+    )  # fmt: skip
+
+
+def _together(offsets: dict[str, Spark]) -> Spark:
+    return {STORES_KEY: dict(sorted(offsets.items())), "version": VERSION}
+
+
+def _apart(offset: Spark) -> dict[str, Spark]:
+    stores = offset.get(STORES_KEY)
+    if not isinstance(stores, dict):
+        raise UsageError(
+            f"offset of a stream over several stores: expected {STORES_KEY!r}, found {sorted(offset)!r:.80}; a "
+            "checkpoint of one store goes on with path, not paths"
+        )
+    return dict(stores)
