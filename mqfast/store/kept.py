@@ -218,9 +218,11 @@ def _load(door: OsDoor, folder: KeptFolder) -> KeptFolder:
 
 def no_room(error: DiskFull, folder: str, wanted: int) -> DiskFull:
     """What to say when the copy does not fit; nothing was cut then."""
-    return DiskFull(
+    full = DiskFull(
         error.errno,
         f"whole records behind damage must be kept before the log is cut, up to {wanted} bytes: free some space and"
         f" open the store again; nothing was cut ({error.strerror})",
         folder,
     )
+    full.wanted_bytes, full.free_bytes = wanted, error.free_bytes
+    return full

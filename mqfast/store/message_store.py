@@ -193,6 +193,7 @@ class MessageStore(PutPath):
         dispatcher.space = self._space
         if not clean or log.files:
             self._now_or_later(self._say_at_work)
+        memory = Memory(self._notes, self.topic_table, self.paths, self._warn)
         self.recovery: RecoveryReport = recover(
             log,
             self._queues,
@@ -200,10 +201,11 @@ class MessageStore(PutPath):
             dispatcher,
             checkpoint,
             config,
-            Memory(self._notes, self.topic_table, self.paths, self._warn),
+            memory,
             clean=clean,
             progress=progress,
         )
+        self._forget_offsets(memory.left_over, log)
         if not log.files and self._notes.is_there:
             self._persist_notes()  # what they say of the files of an earlier log
         if clean and not log.files:
@@ -556,12 +558,19 @@ class MessageStore(PutPath):
                 except BaseException:
                     self.mark_deleted(leaving, False)
                     raise
+                # Before the queues: an open that finds some of them left goes on with the deletion.
+                self._forget_offsets([topic], self.log)
                 dropped = self._queues.remove_topic(topic)
             self.topic_table.delete(topic)
             self.topic_table.persist()
-            self.consumer_offsets.remove_topic(topic)
-            self.persist_offsets()
             return dropped
+
+    def _forget_offsets(self, topics: list[str], log: CommitLog) -> None:
+        """Durably: a group must not skip messages that the topics get when they are made again."""
+        for topic in topics:
+            self.consumer_offsets.remove_topic(topic)
+        if topics:
+            self.consumer_offsets.persist(before=log.flush)
 
     def _last_of(self, topic: str) -> Deletion | None:
         """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""

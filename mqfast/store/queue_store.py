@@ -447,28 +447,33 @@ class QueueStore:
                 last = found
         return last
 
-    def leave_out(self, floors: dict[str, int]) -> None:
+    def leave_out(self, floors: dict[str, int]) -> list[str]:
         """Records up to these ends were deleted with their topics. Queues that have nothing else are removed: the
-        deletion had not come to them, or RocketMQ has brought them back.
+        deletion had not come to them, or RocketMQ has brought them back. Returns the topics that lost all theirs so.
         """
         self.floors = dict(floors)
+        gone = []
         for topic, end in floors.items():
-            for queue in [queue for queue in self.all() if queue.topic == topic]:
-                self._leave_out(queue, end)
+            queues = [queue for queue in self.all() if queue.topic == topic]
+            removed = [self._leave_out(queue, end) for queue in queues]
+            if removed and all(removed):
+                gone.append(topic)
             self._drop_topic_dirs(topic)
+        return gone
 
-    def _leave_out(self, queue: AnyQueue, end: int) -> None:
+    def _leave_out(self, queue: AnyQueue, end: int) -> bool:
         if isinstance(queue, BatchConsumeQueue):
             unit = queue.last_unit()
             if unit is None or unit.physical_offset + unit.size > end:
-                return
+                return False
             del self.batch[queue.topic, queue.queue_id]
         else:
             if queue.max_physical > end or queue.max_physical < 0:
                 queue.floor = end
-                return
+                return False
             self.table.remove(queue.topic, queue.queue_id)
         queue.destroy()
+        return True
 
     def infer_floors(self, log: CommitLog, start: int) -> None:
         """A queue that begins with its first message behind ``start`` was made there: what the log has of it before was

@@ -92,6 +92,8 @@ class Memory:
     topics: TopicTable
     paths: StorePaths
     warn: Callable[[str], None]
+    left_over: list[str] = field(default_factory=list)
+    """Topics that recovery found half deleted, and has deleted: their offsets may still be there."""
 
 
 def recover(
@@ -197,7 +199,7 @@ class _Recovery:
         if not deletions:
             return
         floors = notes.floors(lambda offset: _record_at(log, offset), log.min_offset)
-        self.queues.leave_out(floors)
+        self.memory.left_over += self.queues.leave_out(floors)
         for topic in notes.keep_deletions(floors):
             if deletions[topic].end > log.min_offset:
                 self.memory.warn(

@@ -92,6 +92,9 @@ def test_what_a_kill_leaves_of_a_deletion(tmp_path: Path, again: bool) -> None:
     with still(tmp_path / "live", **SIZES) as store:
         fill(store, b"old", 20)
         assert store.max_offset("t", 0) == 10
+        store.consumer_offsets.commit("g", "t", 0, 7)
+        store.persist_offsets()
+        offsets = (tmp_path / "live/config/consumerOffset.json").read_bytes()
         queues = tmp_path / "queues"
         shutil.copytree(tmp_path / "live/consumequeue", queues)
         store.delete_topic("t")
@@ -99,8 +102,11 @@ def test_what_a_kill_leaves_of_a_deletion(tmp_path: Path, again: bool) -> None:
     if again:
         shutil.rmtree(path / "consumequeue")
         shutil.copytree(queues, path / "consumequeue")
+        (path / "config/consumerOffset.json").write_bytes(offsets)
     with reopened(path) as store:
         assert store.topics() == []
+        assert store.consumer_offsets.get("g", "t", 0) in (-1, None)
+        assert b"t@g" not in (path / "config/consumerOffset.json").read_bytes()
         assert store.put("t", b"new").queue_offset == 0
         assert bodies(store, "t") == [b"new"]
     assert mqfast.verify(path).state == "clean"
