@@ -653,9 +653,13 @@ cdef class OsDoor:
         return True
 
     def is_dir(self, path) -> bool:
-        """Is there a directory of that name?"""
+        """Is there a directory of that name? Raises: StorageError when the disk cannot tell."""
         cdef mq_stat st
-        return self._stat(path, &st) >= 0 and st.is_directory != 0
+        cdef int rc = self._stat(path, &st)
+        if rc in (-_errno.ENOENT, -_errno.ENOTDIR, -_errno.EACCES, -_errno.ELOOP):
+            return False
+        check(rc, "stat", path)
+        return st.is_directory != 0
 
     def file_size(self, path) -> int:
         """Length in bytes."""
