@@ -39,7 +39,7 @@ import posixpath as _posixpath
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store import paths as _paths
 
-SETTING = "mapped_file_bytes_consume_queue"
+_SETTING = "mapped_file_bytes_consume_queue"
 
 cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
 cdef int64_t BUSY_BYTES = 64 << 10       # a flush by the clock of so much was not the last one: it leaves the page of the last units
@@ -637,7 +637,7 @@ cdef class ConsumeQueue:
         # The first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it, and
         # has blocks for all its units: a queue that filled one fills the next. Of a full disk it takes the least.
         file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
-                                 0 if fresh else self.file_bytes, SETTING)
+                                 0 if fresh else self.file_bytes, _SETTING)
         self.fresh = self.fresh or fresh
         try:
             file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)

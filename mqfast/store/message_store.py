@@ -84,6 +84,7 @@ _FORKED: Final = 4
 _SLAVE: Final = 16
 _MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
 _WAITING: Final = 64
+_RETRY_S: Final = 0.5  # while something waits for space on the disk
 # The closed ones too: a thread that is about to leave a close has its lock when another one forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
@@ -293,7 +294,8 @@ class MessageStore(PutPath):
         return [*(owner.service for owner in owners if owner is not None), self._metadata]
 
     def _persist_turn(self, bell: Bell) -> None:
-        bell.sleep(self.config.flush_consumer_offset_interval_ms / 1000)
+        pause = self.config.flush_consumer_offset_interval_ms / 1000
+        bell.sleep(min(pause, _RETRY_S) if self._space.waits else pause)
         if self._is_closed:
             return  # close stores what is left
         if not self.log.error_number:

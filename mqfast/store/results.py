@@ -85,7 +85,8 @@ class BoundaryType(IntEnum):
 class StoreState(StrEnum):
     """The four states of a store; they are never mixed.
 
-    FULL ends by itself once there is space; FAILED is latched by a failed flush or write and ends with a reopen.
+    FULL: something waits for space on the disk; it ends by itself once there is some. FAILED is latched by a failed
+    flush or write and ends with a reopen.
     """
 
     OPEN = "open"
