@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
             options, places, divider = self._divided(given)
             store = os.environ.get(STORE_VARIABLE)
             if store and not self._begins_with_path(places):
-                places.insert(0, store)
+                places[:0] = decoded([store])
             given = [*options, *divider, *places]
         return super().parse_known_args(given, namespace)
 

@@ -391,6 +391,8 @@ def _by_id(reader: StoreReader, text: str) -> StoredMessage:
 
 def query(arguments: argparse.Namespace) -> ExitCode:
     """Find messages by key."""
+    from mqfast.store._os import encode_path
+
     out = Output(arguments.json)
     printer = _printer(arguments, out)
     begin = 0 if arguments.begin is None else arguments.begin
@@ -402,7 +404,8 @@ def query(arguments: argparse.Namespace) -> ExitCode:
         found = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
         printer.show(columns_of(found))
         missing = None if printer.count else missing_topic(reader, arguments.topic)
-        indexed = os.path.isdir(reader.paths.index) and bool(os.listdir(reader.paths.index))
+        index = encode_path(reader.paths.index)
+        indexed = os.path.isdir(index) and bool(os.listdir(index))
     if missing:
         raise OffsetError(missing)
     if not indexed:

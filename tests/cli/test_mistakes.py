@@ -243,6 +243,18 @@ def test_a_locale_that_has_not_every_character_is_no_error(store: Path) -> None:
     assert "\u20ac \U0001f600" in done.stdout
 
 
+def test_the_environment_names_a_store_in_any_locale(tmp_path: Path) -> None:
+    path = tmp_path / "größe"
+    with mqfast.open(path) as writer:
+        writer.put("Orders", b"body", keys="k")
+    plain = 'LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 MQFAST_STORE="$2" "$1" -m mqfast.cli store '
+    for command in ("get Orders/0/0 --body raw", "query Orders k --body raw --separator ''"):
+        done = shell(plain + command, path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "body", "")
+    done = shell(plain + "query Orders none", path)
+    assert (done.returncode, done.stderr) == (ExitCode.NOTHING_FOUND, "mqfast: nothing was found\n")
+
+
 def test_a_full_standard_output_is_one_line(store: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
