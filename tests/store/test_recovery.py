@@ -5,11 +5,13 @@ Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -391,3 +393,45 @@ def test_without_units_what_a_body_holds_is_no_record(tmp_path: Path, end: str) 
     mqfast.repair(tmp_path / "killed", salvage=True, config=StoreConfig.tiny(**SIZES))
     with reopened(tmp_path / "killed") as store:
         assert bodies(store) == [b"first", *(b"rest %d" % i for i in range(5))]
+
+
+def test_a_full_disk_cuts_nothing(tmp_path: Path, tmpfs: Callable[[str], Path]) -> None:
+    path, places = killed(tmp_path)
+    flip(path, places[3][0] + BODY)
+    disk = tmpfs("2m")
+    shutil.copytree(path, disk / "s")
+    with open(disk / "others", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(DiskFull, match="nothing was cut") as raised:
+        reopened(disk / "s")
+    assert raised.value.wanted_bytes is not None
+    assert str(disk / "s") in str(raised.value.filename)
+    assert tree(disk / "s" / "commitlog") == tree(path / "commitlog")
+    (disk / "others").unlink()
+    with reopened(disk / "s") as store:
+        assert store.recovery.end == places[3][0]
+        assert store.recovery.kept_records == 56
+    assert mqfast.repair(disk / "s", salvage=True, config=StoreConfig.tiny(**SIZES)).salvaged == 56
+
+
+@pytest.mark.parametrize("by_repair", [False, True])
+def test_a_log_on_another_file_system(tmp_path: Path, tmpfs: Callable[[str], Path], by_repair: bool) -> None:
+    settings = {**SIZES, "store_path_commit_log": str(tmpfs("2m") / "log")}
+    config = StoreConfig.tiny(**settings)
+    with open_store(tmp_path / "s", config=config, _start_services=False) as store:
+        places = [store.put("T", b"%d " % i + b"x" * 300).physical_offset for i in range(100)]
+        assert store.max_offset("T", 0) == 100
+    os.truncate(tmp_path / "s" / "checkpoint", 0)
+    (tmp_path / "s" / "abort").touch()
+    with open(Path(settings["store_path_commit_log"]) / ("0" * 20), "r+b") as file:
+        file.seek(places[4] + BODY)
+        file.write(b"!")
+    if by_repair:
+        assert mqfast.repair(tmp_path / "s", config=config).messages_lost == 95
+    with open_store(tmp_path / "s", config=config, _start_services=False) as store:
+        assert store.recovery.end == places[4]
+        assert store.recovery.kept_records == (0 if by_repair else 95)
+    assert mqfast.repair(tmp_path / "s", salvage=True, config=config).salvaged == 95
+    with open_store(tmp_path / "s", config=config, _start_services=False) as store:
+        assert [int(body.split()[0]) for body in bodies(store)] == [i for i in range(100) if i != 4]
