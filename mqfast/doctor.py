@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from mqfast.errors import MqfastError
 from mqfast.store._os import OsDoor
+from mqfast.store.memory_room import mount_of
 from mqfast.store.paths import absolute
 
 __all__ = ["Finding", "examine"]
@@ -77,25 +78,8 @@ def examine(path: str | os.PathLike[str], *, door: OsDoor | None = None, sync_ro
     return sorted(findings, key=lambda finding: order[finding.verdict])
 
 
-def _mount(door: OsDoor, place: str) -> tuple[str, str, str] | None:
-    """(device, kind, options) of the filesystem that holds ``place``."""
-    text = _read(door, "/proc/self/mounts")
-    if text is None:
-        return None
-    best: tuple[str, tuple[str, str, str]] | None = None
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) < 4:
-            continue
-        point = fields[1].replace("\\040", " ")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and (best is None or len(point) >= len(best[0])):
-            best = (point, (fields[0], fields[2], fields[3]))
-    return best[1] if best is not None else None
-
-
 def _filesystem(door: OsDoor, place: str) -> Finding:
-    mount = _mount(door, place)
+    mount = mount_of(door, place)
     if mount is None:
         return Finding("filesystem", "not known", "unknown", "put the store on ext4 or xfs")
     device, kind, options = mount
@@ -136,7 +120,7 @@ def _sync(door: OsDoor, place: str, rounds: int) -> Finding:
 
 
 def _write_cache(door: OsDoor, place: str) -> Finding:
-    mount = _mount(door, place)
+    mount = mount_of(door, place)
     device = os.path.basename(mount[0]) if mount is not None and mount[0].startswith("/dev/") else ""
     for name in (device, device.rstrip("0123456789"), device.rstrip("0123456789").removesuffix("p")):
         text = _read(door, f"/sys/block/{name}/queue/write_cache") if name else None

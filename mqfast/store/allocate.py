@@ -17,7 +17,8 @@ from mqfast.errors import DiskFull, MqfastError, PoolExhausted, StorageError, St
 from mqfast.store import paths as _paths
 from mqfast.store._commit_log import Bell
 from mqfast.store._mapped_file import MappedFile
-from mqfast.store._os import Mutex, let_puts
+from mqfast.store._os import Mutex, decode_path, encode_path, let_puts
+from mqfast.store.memory_room import MemoryRoom
 from mqfast.store.service import Service
 from mqfast.store.space import Space
 
@@ -58,6 +59,7 @@ class AllocateMappedFileService:
         self._blocks_at = 0.0
         self._blocks_wanted = 0  # bytes of a put that was refused for want of them
         self._closed = False
+        self._memory: MemoryRoom | None = None
         self.pool: TransientStorePool | None = None
         self.made = 0
         self.failed = 0
@@ -231,7 +233,12 @@ class AllocateMappedFileService:
     def _make(self, start: int, urgent: bool) -> MappedFile:
         self._door.makedirs(self._log.path)
         path = os.path.join(self._log.path, _paths.offset_name(start))
-        file = MappedFile.create(self._door, path, start, self._log.file_bytes, setting="mapped_file_bytes_commit_log")
+        if self._memory is None:
+            place = os.path.realpath(encode_path(self._log.path))
+            self._memory = MemoryRoom(self._door, decode_path(place))
+        setting = "mapped_file_bytes_commit_log"
+        self._memory.check(self._log.file_bytes, path, setting)
+        file = MappedFile.create(self._door, path, start, self._log.file_bytes, setting=setting)
         try:
             # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages;
             # and whoever waits for a file should not wait for its pages as well.
