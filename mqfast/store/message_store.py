@@ -538,7 +538,8 @@ class MessageStore(PutPath):
         """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them.
         Returns queues dropped.
 
-        Raises: UsageError for what is no topic name; FlushError, StorageError when the deletion cannot be made durable.
+        Raises: UsageError for what is no topic name; FlushError, StorageError when the deletion cannot be made durable;
+        DiskFull also while units of queues wait for space. Then nothing was deleted.
         Durability: the deletion is on disk before a queue is dropped and before the topic can have a new message. No
         recovery, and no repair, brings back what was deleted; a RocketMQ that makes queues anew from the log does.
         """
@@ -548,7 +549,6 @@ class MessageStore(PutPath):
             self._check_open()
             with self._dispatcher.locked(), self._queues.locked():
                 self._dispatcher.step(-1, True)
-                self._want_all_units()  # else they would be walked again, and bring the topic back
                 leaving = self._queues.of_topic(topic)
                 try:
                     self.mark_deleted(leaving)
@@ -556,6 +556,7 @@ class MessageStore(PutPath):
                     if self._pool is not None:
                         self.log.commit()
                     self._dispatcher.step(self.log.committed)
+                    self._want_all_units()  # else they would be walked again, and bring the topic back
                     self._notes.note_deletion(topic, self._last_of(topic))
                 except BaseException:
                     self.mark_deleted(leaving, False)
