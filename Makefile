@@ -20,7 +20,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc
 
-.PHONY: demo demo-spark test crash crash-images spark-kills crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked, then 500 kills (15 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
+	@echo "make test-spark-versions   the core of the tests of Spark on pyspark 4.1 and 4.2 (some 1 GB; needs Java 17)"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
 	@echo "make memory  failing allocations in every public call"
@@ -99,6 +100,17 @@ crash-block: $(TESTING)
 # Drivers, executors and tasks of Spark killed at random moments; needs Java 17. KILLS_ARGS='--crashes 200 --rows 50000'.
 spark-kills: $(TESTING) $(VENV)/.spark
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/spark/kills.py $(KILLS_ARGS)
+
+# The core of the tests of Spark on the older releases that are supported, each in an environment of its own.
+SPARK_VERSIONS ?= 4.1 4.2
+SPARK_CORE := source sink staging leases auto_registration jobs_cli stream stream_queries
+test-spark-versions: $(TESTING)
+	for version in $(SPARK_VERSIONS); do \
+	  venv=.venv-spark-$$version; \
+	  test -x $$venv/bin/python || $(BIN)/python -m venv $$venv; \
+	  $$venv/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==$$version.*" pyarrow pytest hypothesis numpy || exit 1; \
+	  PYTHONPATH=$(CURDIR) $$venv/bin/python -m pytest $(patsubst %,tests/spark/test_%.py,$(SPARK_CORE)) $(PYTEST_ARGS) || exit 1; \
+	done
 
 # Lines of the engine broken one by one, each in a copy of the last commit; every one must be caught.
 ONLY ?=

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from mqfast.errors import ConfigError
 from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, open_access
 from mqfast.spark.leases import TaskLease, hold
@@ -66,9 +68,17 @@ class MqFastSource(DataSource):
         return kind(options, columns_of_type(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream read. Raises: ConfigError."""
-        from mqfast.spark.stream import StreamReader
-        from mqfast.spark.stream_of_stores import StreamOfStores
+        """A stream read. Raises: ConfigError, also where pyspark is too old for streams."""
+        try:
+            from mqfast.spark.stream import StreamReader
+            from mqfast.spark.stream_of_stores import StreamOfStores
+        except ImportError as error:
+            if error.name is None or not error.name.startswith("pyspark."):
+                raise
+            raise ConfigError(
+                f"readStream: expected pyspark 4.2 or later, whose sources know limits and AvailableNow, found "
+                f"{pyspark.__version__}; it reads and writes batches, and writes streams"
+            ) from None
 
         options = table.parse(self.options, table.STREAM)
         kind = StreamReader if options.paths is None else StreamOfStores

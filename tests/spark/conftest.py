@@ -5,6 +5,7 @@ Room: tests/spark. It must never hand out a golden directory: reading writes lea
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -22,12 +23,45 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(Path(__file__).resolve().parent))
 
 
+def _missing(name: str) -> str | None:
+    """Why the tests of a file cannot run here; None where they can."""
+    for module in ("pyspark", "pyarrow"):
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            return f"needs {module}"
+    if shutil.which("java") is None:
+        return "needs Java 17"
+    if name.startswith("test_stream"):
+        try:
+            importlib.import_module("pyspark.sql.streaming.datasource")
+        except ImportError:
+            return "streams need pyspark 4.2"
+    return None
+
+
+class _Skipped(pytest.Module):
+    """A file of which not even the imports work."""
+
+    why: str
+
+    def collect(self) -> Any:
+        pytest.skip(self.why, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Skip with a reason what cannot run here."""
+    why = _missing(module_path.name)
+    if why is None:
+        return None
+    module: _Skipped = _Skipped.from_parent(parent, path=module_path)
+    module.why = why
+    return module
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two slots; tasks are not tried again, as always with ``local[n]``."""
-    pytest.importorskip("pyspark")
-    if shutil.which("java") is None:
-        pytest.skip("needs Java 17")
     from pyspark.sql import SparkSession
 
     from mqfast.spark import conf

@@ -125,7 +125,7 @@ def test_exit_codes(
         assert shown.err.endswith(": bad\n")
 
 
-LOST = "An error occurred while calling o54.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: "
+LOST = "An error occurred while calling o54.collect.\n: org.apache.spark.SparkException: Job aborted: "
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ LOST = "An error occurred while calling o54.collect.\n: org.apache.spark.SparkEx
         (
             LOST
             + "Lost task 0.0 (TID 0): org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
-            '\n  File "worker.py", line 9, in main\n    go()\nMemoryError\n\n\tat org.apache.spark.Task.run(Task.scala)',
+            '\n  File "worker.py", line 9, in main\n    go()\nMemoryError\n\n\tat org.apache.spark.Task.run(T)',
             "MemoryError",
         ),
         (
