@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mqfast.spark.options import Options
 
-__all__ = ["Access", "LeftOut", "LocalAccess", "ReadSettings", "open_access"]
+__all__ = ["Access", "LeftOut", "LocalAccess", "ReadSettings", "StoreReplaced", "open_access"]
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,11 @@ def open_access(options: Options) -> LocalAccess:
 
 
 _log = logging.getLogger("mqfast.spark")
+
+
+class StoreReplaced(StoreNotFound):
+    """A store is there, and not the one that was planned to be read."""
+
 
 _HEAD_BYTES: Final = 128
 _LEAST_RECORD: Final = 91
@@ -288,7 +293,7 @@ class LocalAccess:
         for first, path in starts:
             if first == start and f"{start:020d}-{zlib.crc32(_record_head(path, 0)):08x}" == store_id:
                 return
-        raise StoreNotFound(
+        raise StoreReplaced(
             errno.ENOENT,
             f"not the store that was planned to be read: no file of the log is {store_id}. Every executor needs the "
             "same store under the same path",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from mqfast.errors import ConfigError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, ReadSettings, open_access
+from mqfast.spark.access import Access, ReadSettings, StoreReplaced, open_access
 from mqfast.spark.leases import TaskLease, hold
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
@@ -108,11 +109,13 @@ class Part(InputPartition):
     settings: ReadSettings
     lease: TaskLease | None = None
     store: str = ""
+    may_be_gone: bool = False  # another store may be under the path by now
 
 
 # More are not worth comparing with while reading.
 MOST_TAGS: Final = 64
 
+_log = logging.getLogger("mqfast.spark")
 _settled = False
 
 
@@ -155,7 +158,13 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
 
     Raises: StoreNotFound where the store is another one, CorruptFile, DataLoss, StorageError.
     """
-    access = opened(part.options, part.store_id)
+    try:
+        access = opened(part.options, part.store_id)
+    except StoreReplaced as error:
+        if not part.may_be_gone:
+            raise
+        _log.warning("%s: nothing of it is read", error)
+        return
     try:
         with hold(part.lease):
             yield from _batches_of(part, access)

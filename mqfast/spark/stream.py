@@ -427,7 +427,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settings = self._wanted(since, until) if self.along_log else read_settings(self.options, Selection(()))
         parts = parts_of(self.options, self.columns, snapshot, pieces, settings)
         for part in parts:
-            part.lease = lease
+            part.lease, part.may_be_gone = lease, not self.options.fail_on_data_loss
         return list(parts)
 
     def _lease(self, pieces: list[Piece]) -> TaskLease | None:

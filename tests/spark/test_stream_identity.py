@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import mqfast
-from mqfast.errors import DataLoss
+from mqfast.errors import DataLoss, StoreNotFound
 
 pytest.importorskip("pyspark")
 
@@ -382,6 +382,26 @@ def test_what_goes_between_plan_and_read_is_named_or_left_out(
                 list(strict.read(part))
     else:
         assert len(found) == 1510  # the log has them still
+
+
+@ORDERS
+def test_a_store_that_is_replaced_between_plan_and_read(base: Path, order: str) -> None:
+    path = base / "s"
+    fill(path, 0, 60)
+    strict = stream(str(path), startingOffsets="earliest", order=order)
+    lenient = stream(str(path), startingOffsets="earliest", order=order, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = lenient.latestOffset(start, ALL)
+    plans = {reader: reader.partitions(start, end) for reader in (strict, lenient)}
+    shutil.rmtree(path)
+    fill(path, 1000, 1070)
+    with pytest.raises(StoreNotFound, match="not the store"):
+        list(strict.read(plans[strict][0]))
+    assert list(lenient.read(plans[lenient][0])) == []
+    assert sorted(flat(to_the_end(lenient, end))) == list(range(1000, 1070))
+    shutil.rmtree(path)
+    with pytest.raises(StoreNotFound, match="no store here"):
+        list(lenient.read(plans[lenient][0]))
 
 
 # --- offsets of earlier versions -------------------------------------------------------------------------------------
