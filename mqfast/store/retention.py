@@ -24,6 +24,7 @@ from mqfast.store.service import Service
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
+    from mqfast.retention_rules import RetentionRules
     from mqfast.store._commit_log import CommitLog
     from mqfast.store._mapped_file import MappedFile
     from mqfast.store._os import OsDoor
@@ -83,7 +84,6 @@ class RetentionService:
         self._index = index
         self._offsets = offsets
         self._config = config
-        self._rules = config.retention_rules
         self.deleted_files = 0
         self.deleted_bytes = 0
         self.dropped_unread = 0
@@ -99,6 +99,10 @@ class RetentionService:
         self._between = Bell()
         self._passes = Mutex()
         self.service = Service("retention", self._turn, log=log)
+
+    @property
+    def _rules(self) -> RetentionRules:
+        return self._config.retention_rules
 
     def policy(self) -> str:
         """What is in effect, in one line."""
