@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from java_oracle import NEWEST, JavaOracle
-from ours import LONG_TOPIC, TAGS, make_steps, messages_of, write, write_and_be_killed
+from conftest import copy_of_open
+from java_oracle import NEWEST, JavaOracle, checkpoint_numbers
+from ours import LONG_TOPIC, TAGS, carry_out, make_steps, messages_of, write, write_and_be_killed
 from reference import ModelStore, Record, encode_properties, jhash, scan
 
 import mqfast
@@ -311,6 +312,28 @@ def test_java_reads_ours_and_goes_on(
             ours.put(rest.pop("topic"), rest.pop("body"), **rest)
         read_all(ours, sent + more + last)
     check_messages(java_oracle.dump(store, settings), sent + more + last)
+
+
+def test_an_accelerated_recovery_of_5_5_begins_where_our_checkpoint_says(
+    java_oracle: JavaOracle, tmp_path: Path
+) -> None:
+    """The sixth number of the checkpoint: without it 5.5 refuses to load, and behind it units would be missing."""
+    import mqfast
+
+    steps = make_steps(80, 55)
+    with mqfast.open(tmp_path / "store", **ROLLING) as store:
+        carry_out(store, steps[:60], lambda _: None)
+        store.get("TopicA", 0, 0)  # after it everything is dispatched
+        store.flush()
+        store._flush.flush_queues()  # as its thread does every second
+        stated = checkpoint_numbers(tmp_path / "store")
+        assert stated["logicsPhysicalOffset"] == store.max_physical_offset
+        carry_out(store, steps[60:], lambda _: None)
+        copy_of_open(tmp_path / "store", tmp_path / "killed")
+    assert (tmp_path / "killed" / "abort").exists()
+    dump = java_oracle.dump(tmp_path / "killed", {**ROLLING, "enableAcceleratedRecovery": True})
+    assert dump["checkpointFileBefore"]["logicsPhysicalOffset"] >= stated["logicsPhysicalOffset"]
+    check_messages(dump, steps)
 
 
 def test_4_9_7_reads_ours(oracle_of: Callable[[str], JavaOracle], tmp_path: Path) -> None:

@@ -1512,10 +1512,34 @@ MUTANTS: Final = (
         ("test_the_checkpoint_knows_nothing_of_what_was_not_dispatched",),
     ),
     Mutant(
+        "checkpoint-ahead-of-the-log",
+        _FLUSH,
+        "        offset = min(self._log.dispatched, self._log.flushed)\n",
+        "        offset = self._log.dispatched\n",
+        "a recovery of RocketMQ's would begin behind the end of the log after a power cut",
+        ("test_the_checkpoint_names_no_offset_that_is_not_flushed",),
+    ),
+    Mutant(
+        "tags-that-are-not-indexed",
+        _DISPATCH,
+        "    if f.tags != NULL and number >= w.key_done:\n",
+        "    if False:\n",
+        "since 5.5 the index has an entry for the tags of a record",
+        ("test_every_way_to_put_indexes_the_tags_behind_the_keys",),
+    ),
+    Mutant(
+        "tags-left-behind-by-the-put",
+        _PUT,
+        "(bool(self.tags) and self.store.dispatcher.index is not None)",
+        "False",
+        "a put that puts its unit itself leaves no entry for its tags",
+        ("test_every_way_to_put_indexes_the_tags_behind_the_keys",),
+    ),
+    Mutant(
         "checkpoint-before-the-sync",
         _FLUSH,
         "        with self._latching():\n            self._queues.flush(by_clock)\n",
-        "        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered)\n"
+        "        self._checkpoint.logics_msg_timestamp = max(self._checkpoint.logics_msg_timestamp, covered[0])\n"
         "        self._checkpoint.flush()\n"
         "        with self._latching():\n"
         "            self._queues.flush(by_clock)\n",

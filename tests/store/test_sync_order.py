@@ -119,6 +119,27 @@ def test_the_checkpoint_knows_nothing_of_what_was_not_dispatched(start: Callable
     assert checkpoint_times(run.path)[1] == dispatched
 
 
+def test_the_checkpoint_names_no_offset_that_is_not_flushed(start: Callable[..., Run]) -> None:
+    """The sixth number, at which a recovery of RocketMQ 5.5 may begin: both the log and the units must be there."""
+    run = start()
+
+    def stated() -> int:
+        (offset,) = struct.unpack_from(">q", Path(run.path, "checkpoint").read_bytes(), 40)
+        return int(offset)
+
+    run.put()
+    run.flush_log()
+    end = run.store.log.flushed
+    run.put()
+    run.reput()
+    run.flush_queues()
+    assert run.store.log.dispatched > end > 0
+    assert stated() == end
+    run.flush_log()
+    run.flush_queues()
+    assert stated() == run.store.log.written
+
+
 def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: Path) -> None:
     door = OsDoor()
     door.fix_clock(1_700_000_000_000)

@@ -228,9 +228,9 @@ def prop_crc(machine: Machine) -> Stores:
 
 
 def ha(machine: Machine) -> Stores:
-    """The slave comes when the master is in its second log file, so its log begins there and its queues with fillers."""
+    """The slave comes when the master is in its second log file: its log begins there, its queues with fillers."""
     master, slave = machine.work / "master", machine.work / "slave"
-    port, other = free_port(), 0
+    port = free_port()
     first = machine.start_broker(master, SIZES, port)
     machine.act(port, "plain", "0", "130")
     wait_for(lambda: (master / "commitlog" / f"{32768:020}").exists(), "the second log file")
