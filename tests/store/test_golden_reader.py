@@ -191,7 +191,8 @@ def test_key_queries(golden_case: Case, reader: StoreReader) -> None:
             # Java's index knows times to the second only; the reader asks the message.
             if message.topic == topic and key in index_entries(message.properties):
                 carrying += [offset] * (begin <= message.store_timestamp <= end_ms)
-        found = [m.physical_offset for m in reader.query(topic, key, 1000, begin, end_ms)]
+        asked: dict[str, Any] = {"tag": key[2:]} if key.startswith("T#") else {"key": key}
+        found = [m.physical_offset for m in reader.query(topic, max_count=1000, begin_ms=begin, end_ms=end_ms, **asked)]
         # Java stops at `count` hits, twins counted; the reader goes on to `count` messages.
         assert set(carrying) <= set(found), (topic, key)
         if len(physical) < count and golden_case.name not in KILLED:
@@ -202,7 +203,8 @@ def test_key_queries(golden_case: Case, reader: StoreReader) -> None:
             assert key in index_entries(message.properties)
             assert begin <= message.store_timestamp <= end_ms
             assert golden_case.name == "torn-middle" or offset < end
-        assert [m.physical_offset for m in reader.query(topic, key, 1, begin, end_ms)] == found[:1]
+        newest = reader.query(topic, max_count=1, begin_ms=begin, end_ms=end_ms, **asked)
+        assert [m.physical_offset for m in newest] == found[:1]
         hits += len(found)
     assert hits > 5
 
