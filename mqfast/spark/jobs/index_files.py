@@ -46,6 +46,7 @@ class IndexPiece:
     columns: tuple[Column, ...]
     store_id: str
     scan: ScanRange
+    tags: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ class _IndexPart:
 
 
 def build_index(
-    spark: SparkSession, store: str, directory: str, config: StoreConfig, partition_bytes: int
+    spark: SparkSession, store: str, directory: str, config: StoreConfig, partition_bytes: int, tags: bool
 ) -> tuple[int, int]:
-    """Make all index files; returns how many, and how many keys they hold. Durable on return."""
+    """Make all index files; returns how many, and how many entries they hold. Durable on return.
+
+    Args: tags: with entries for tags, as release 5.5 has them.
+    """
     options = table.parse({"path": store, "columns": KEY_COLUMNS, "batchBytes": "4m"}, table.BATCH)
     access = open_access(options)
     try:
@@ -73,7 +77,7 @@ def build_index(
         scans = scan_pieces(start, end, parts, access) if start < end else []
     finally:
         access.close()
-    pieces = [IndexPiece(options, chosen_columns(options), snapshot.store_id, scan) for scan in scans]
+    pieces = [IndexPiece(options, chosen_columns(options), snapshot.store_id, scan, tags) for scan in scans]
     make_directory(directory)
     counted = run_tasks(spark, pieces, _count, "rebuild: keys")
     # The first entry of an index file is never used.
@@ -125,7 +129,7 @@ def entries_of(piece: IndexPiece) -> Iterator[Entry]:
                         yield topic, unique, place, time_us // 1000, False
                     for key in split_keys(keys):
                         yield topic, key, place, time_us // 1000, False
-                    if tags:
+                    if tags and piece.tags:
                         yield topic, TAG_KEY + tags, place, time_us // 1000, True
     finally:
         access.close()

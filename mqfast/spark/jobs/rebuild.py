@@ -62,6 +62,7 @@ class Settings:
     allow_gaps: bool = False
     compare: bool = False
     batch_topics: tuple[str, ...] = ()
+    tags: bool = True
 
 
 def run(spark: SparkSession, settings: Settings) -> Report:
@@ -91,7 +92,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     )  # fmt: skip
     if settings.index:
         report.facts["indexFiles"], report.facts["indexEntries"] = build_index(
-            spark, settings.store, os.path.join(unfinished, "index"), config, settings.partition_bytes
+            spark, settings.store, os.path.join(unfinished, "index"), config, settings.partition_bytes, settings.tags
         )
     os.rename(unfinished, output)
     sync_directory(os.path.dirname(output))
@@ -237,6 +238,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("output", metavar="OUTPUT", help="directory to make, shared by all executors")
     parser.add_argument("--compare", action="store_true", help="compare with the store's own files, byte by byte")
     parser.add_argument("--no-index", action="store_true", help="only the queues")
+    parser.add_argument(
+        "--no-tags", action="store_true", help="no index entries for tags: what releases before 5.5 write"
+    )
     parser.add_argument("--allow-gaps", action="store_true", help="go on where the log has lost messages")
     sizes = parser.add_argument_group("sizes, where the store has no files that tell them")
     sizes.add_argument("--queue-file-bytes", type=size_argument, metavar="SIZE")
@@ -263,8 +267,9 @@ def settings_of(a: argparse.Namespace) -> Settings:
     }  # fmt: skip
     config = StoreConfig(**{name: value for name, value in given.items() if value is not None})
     return Settings(
-        a.store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare, a.batch_topics
-    )
+        a.store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare, a.batch_topics,
+        not a.no_tags,
+    )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
