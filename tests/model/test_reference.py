@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import ipaddress
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
@@ -215,10 +216,24 @@ def put_again(case: Case) -> ModelStore:
         release=case.release,
     )
     given = case.name in ("ha-slave", "batch-cq")  # these begin above 0, or count in batches
-    for position, _, record in golden_records(case):
-        if record is not None:
-            plain = dataclasses.replace(record, physical_offset=-1, queue_offset=-1, with_crc=False)
-            assert model.put(plain, record.queue_offset if given else None).physical_offset == position
+    records = [(position, record) for position, _, record in golden_records(case) if record is not None]
+
+    def put(row: tuple[int, Record]) -> tuple[str, int, int]:
+        """The elements of a batch went through one put, at one time; all others by themselves."""
+        position, record = row
+        return record.topic, record.queue_id, record.store_timestamp if record.topic == "BatchTopic" else position
+
+    for _, rows in itertools.groupby(records, put):
+        group = list(rows)
+        plain = [
+            dataclasses.replace(record, physical_offset=-1, queue_offset=-1, with_crc=False) for _, record in group
+        ]
+        done = (
+            model.put_batch(plain)
+            if len(plain) > 1
+            else [model.put(plain[0], group[0][1].queue_offset if given else None)]
+        )
+        assert [record.physical_offset for record in done] == [position for position, _ in group]
     return model
 
 

@@ -29,6 +29,7 @@ from mqfast.store.verify import Severity
 SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 WAITING = (SCHEDULE, WHEEL, HALF, OP)
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"  # halves that were checked too often
 RELEASES = pytest.mark.parametrize("case", golden_cases(None, ("normal-clean",)), ids=str)
 
 
@@ -51,7 +52,7 @@ def test_trap_44_a_delivered_message_is_an_ordinary_one_with_the_properties_of_i
         kinds = set()
         for message in log:
             fields = message.properties
-            if message.topic in WAITING or "REAL_TOPIC" not in fields or message.topic.startswith("%DLQ%"):
+            if message.topic in WAITING or "REAL_TOPIC" not in fields or message.topic.startswith(("%DLQ%", GIVEN_UP)):
                 continue
             kinds |= {"DELAY", "TIMER_OUT_MS", "TRAN_MSG"} & fields.keys()
             assert (message.topic, str(message.queue_id)) == (fields["REAL_TOPIC"], fields["REAL_QID"])
@@ -249,7 +250,7 @@ def test_trap_52_bodies_of_op_messages_are_offsets_with_or_without_a_comma(case:
         for op in read_queue(store, OP, 0, 0):
             text = bytes(op.body).decode()
             assert op.tags == "d"
-            assert text.endswith(",") is (case.release == "5.3.3")
+            assert text.endswith(",") is (case.release > "5")
             done += [int(part) for part in text.split(",") if part]
         assert len(set(done)) == len(done) > 3
         ended = {halves[offset].physical_offset for offset in done}
