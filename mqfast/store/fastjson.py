@@ -1,8 +1,8 @@
-"""The JSON dialect of the files under ``config/``: what fastjson 1.2.83 writes in its pretty mode, and reads.
+"""The JSON dialect of the files under ``config/``: what RocketMQ's JSON library writes in its pretty mode, and reads.
 
-It is JSON with one twist: a map whose keys are numbers is written as ``{0:22,1:23`` without quotes and line breaks
-inside. This module never touches a file; who loads and keeps the files is ``metadata.py``. Format:
-``mqfast/store/FORMAT.md``.
+It is JSON with one twist: keys that are numbers have no quotes. Since 5.5 (fastjson 2) every entry has a line of its
+own; before (fastjson 1) a map with such keys stood on one line, ``{0:22,1:23``, and so did sets. Both are read. This
+module never touches a file; who loads and keeps the files is ``metadata.py``. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mqfast.errors import CorruptFile, InternalError
 
-__all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "PrettyList", "dumps", "loads"]
+__all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "dumps", "loads"]
 
 # The deepest file of a broker has five levels.
 MAX_DEPTH: Final = 64
@@ -33,10 +33,6 @@ _TOKEN: Final = re.compile(
 _I64: Final = range(-(2**63), 2**63)
 _ESCAPE: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-
-
-class PrettyList(list[Any]):
-    """A list that is written one element a line (a Java List); plain lists stay on one line (a Java Set or array)."""
 
 
 def _integer(text: str) -> int:
@@ -164,31 +160,23 @@ def _write(value: object, depth: int, out: list[str]) -> None:
         for i, (key, item) in enumerate(value.items()):
             if i:
                 out.append(",")
-            # Only text keys start a line: the writer of the original knows them as field names.
-            out.append(f"{line}{_string(key)}:" if isinstance(key, str) else f"{int(key)}:")
+            out.append(f"{line}{_string(key)}:" if isinstance(key, str) else f"{line}{int(key)}:")
             _write(item, depth + 1, out)
         out.append("\n" + "\t" * depth + "}" if value else "}")
-    elif isinstance(value, PrettyList):
+    elif isinstance(value, (list, tuple)):
         out.append("[")
         for i, item in enumerate(value):
             out.append(("," if i else "") + "\n" + "\t" * (depth + 1))
             _write(item, depth + 1, out)
         out.append("\n" + "\t" * depth + "]" if value else "]")
-    elif isinstance(value, (list, tuple)):
-        out.append("[")
-        for i, item in enumerate(value):
-            if i:
-                out.append(",")
-            _write(item, depth + 1, out)
-        out.append("]")
     else:
         raise InternalError(f"JSON value: expected str, number, bool, None, dict or list, found {type(value).__name__}")
 
 
 def dumps(value: dict[str, Any] | dict[str | int, Any]) -> bytes:
-    """The UTF-8 text that fastjson 1.2.83 writes for ``value`` in pretty mode, without a line end behind it.
+    """The UTF-8 text that RocketMQ 5.5 writes for ``value``, without a line end behind it.
 
-    Keys of type int are written bare and on the same line. Maps keep the order they have.
+    Keys of type int are written bare. Maps keep the order they have.
 
     Raises: InternalError for a value that has no JSON form.
     """

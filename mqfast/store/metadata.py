@@ -57,6 +57,7 @@ class ConfigFile:
         self._lock: Final = Mutex()
         self._main_is_good = True
         self._written: bytes | None = None
+        self._is_as_read = False  # and somebody else's text: the same values may look otherwise
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -98,6 +99,7 @@ class ConfigFile:
                 self._main_is_good = False
             else:
                 self._written = data
+                self._is_as_read = True
                 return value
         data = self._read(backup)
         reason = str(damage) if damage is not None else f"{self.path} is {'empty' if is_empty else 'missing'}"
@@ -130,7 +132,10 @@ class ConfigFile:
         with self._lock:
             if data == self._written:
                 return False
-            self._read_back(data)
+            new = self._read_back(data)
+            if self._is_as_read and self._written is not None and new == self._parse(self._written, self.path):
+                self._written, self._is_as_read = data, False
+                return False
             if before is not None:
                 before()
             directory = self.path.rpartition("/")[0] or "."
@@ -143,12 +148,12 @@ class ConfigFile:
             self._door.rename(temporary, self.path)
             self._door.fsync_dir(directory)
             self._main_is_good = True
-            self._written = data
+            self._written, self._is_as_read = data, False
             return True
 
-    def _read_back(self, data: bytes) -> None:
+    def _read_back(self, data: bytes) -> _Json:
         try:
-            self._parse(data, self.path)
+            return self._parse(data, self.path)
         except CorruptFile as error:
             raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
 

@@ -134,7 +134,7 @@ def test_new_tables_look_like_a_brokers(tmp_path: Path) -> None:
     delays.set(3, 42)
     assert delays.persist()
     text = (tmp_path / "config" / "delayOffset.json").read_text()
-    assert text.endswith('\t"offsetTable":{1:10,3:42\n\t}\n}')
+    assert text.endswith('\t"offsetTable":{\n\t\t1:10,\n\t\t3:42\n\t}\n}')
     assert DelayOffsetTable.load(door, str(tmp_path / "config" / "delayOffset.json")).get(3) == 42
 
 
@@ -147,7 +147,7 @@ def test_unknown_fields_come_back(tmp_path: Path) -> None:
     topics.ensure("U", 1)
     topics.persist()
     text = path.read_text()
-    for kept in ('"future":[1,2]', '"mood":"good"', '"x":9', '"counter":5'):
+    for kept in ('"future":[\n\t\t1,\n\t\t2\n\t]', '"mood":"good"', '"x":9', '"counter":5'):
         assert kept in text
     # A file of 4.x stays one.
     assert "stateVersion" not in text
@@ -294,3 +294,19 @@ def test_small_tables_answer_for_what_they_do_not_have(tmp_path: Path) -> None:
     assert delays.offsets() == {3: 7}
     topics = TopicTable.load(door, str(tmp_path / "topics.json"))
     assert "'T', queues=2" in repr(topics.ensure("T", 2))
+
+
+def test_a_file_whose_values_did_not_change_keeps_the_text_of_its_writer(tmp_path: Path) -> None:
+    """Releases before 5.5 write maps of numbers in one line: only a change brings the newer form."""
+    path = tmp_path / "consumerOffset.json"
+    older = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5,1:6\n\t\t}\n\t}\n}'
+    path.write_bytes(older)
+    file = ConfigFile(OsDoor(), str(path))
+    value = file.load()
+    assert not file.persist(value)
+    assert not file.persist(value)
+    assert path.read_bytes() == older
+    value["offsetTable"]["T@g"][1] = 7
+    assert file.persist(value)
+    assert path.read_bytes() == b'{\n\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:5,\n\t\t\t1:7\n\t\t}\n\t}\n}'
+    assert (tmp_path / "consumerOffset.json.bak").read_bytes() == older

@@ -57,8 +57,8 @@ def test_new_file_looks_like_a_brokers(tmp_path: Path) -> None:
     assert offsets.persist()
     assert path.read_text() == (
         '{\n\t"dataVersion":{\n\t\t"counter":0,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n'
-        '\t"groupTopicMap":{\n\t\t"billing":["OrderEvents"]\n\t},\n'
-        '\t"offsetTable":{\n\t\t"OrderEvents@billing":{0:120,1:118\n\t\t}\n\t}\n}'
+        '\t"groupTopicMap":{\n\t\t"billing":[\n\t\t\t"OrderEvents"\n\t\t]\n\t},\n'
+        '\t"offsetTable":{\n\t\t"OrderEvents@billing":{\n\t\t\t0:120,\n\t\t\t1:118\n\t\t}\n\t}\n}'
     )
     again = ConsumerOffsets.load(door, str(path))
     assert again.offsets("billing") == {"OrderEvents": {0: 120, 1: 118}}
@@ -82,7 +82,7 @@ def test_file_of_4x_keeps_its_form(tmp_path: Path) -> None:
     offsets = ConsumerOffsets.load(OsDoor(), str(path), version_step=1)
     offsets.commit("g", "T", 0, 2)
     offsets.persist()
-    assert path.read_text() == '{\n\t"offsetTable":{\n\t\t"T@g":{0:2\n\t\t}\n\t}\n}'
+    assert path.read_text() == '{\n\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:2\n\t\t}\n\t}\n}'
 
 
 def test_light_groups_have_their_own_table(tmp_path: Path) -> None:

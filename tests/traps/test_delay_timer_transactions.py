@@ -72,7 +72,9 @@ def test_trap_44_a_delivered_message_is_an_ordinary_one_with_the_properties_of_i
             )  # fmt: skip
             twin = again.look(result.physical_offset)
             assert rest_of_record(twin.to_bytes()) == rest_of_record(message.to_bytes())
-        assert kinds == ({"TIMER_OUT_MS"} if case.name == "timer" else {"DELAY", "TRAN_MSG"})
+        # Since 5.5 a committed message says no longer where it was to go.
+        committed = set() if case.release >= "5.5" else {"TRAN_MSG"}
+        assert kinds == ({"TIMER_OUT_MS"} if case.name == "timer" else {"DELAY"} | committed)
         assert not set(again.topics()) & set(WAITING)
 
 
