@@ -49,10 +49,9 @@ def log_file_bytes(files: Sequence[tuple[int, int]], noted: int) -> int:
     longest = max(whole, default=0)
     if noted > 0 and longest <= noted and all(step % noted == 0 for step in steps) and files[0][0] % noted == 0:
         return noted
-    if steps:
-        # The names tell, unless files between them are missing.
-        return longest or min(steps)
-    return longest if longest % _KIB == 0 else 0
+    if not whole:
+        return noted or max(found, default=0)  # one of them is out of place
+    return longest if steps or longest % _KIB == 0 else 0
 
 
 class Deletion(NamedTuple):

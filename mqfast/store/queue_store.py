@@ -601,6 +601,15 @@ class QueueStore:
         with self._lock:  # no topic is deleted meanwhile
             return sum(queue.delete_expired(min_physical) for queue in self._one_by_one())
 
+    def drop_expired_files(self, min_physical: int) -> None:
+        """At open, behind settle: what a kill left of a deletion. Maps no queue that has nothing to drop."""
+        for queue in self._one_by_one():
+            files = queue.file_list
+            if len(files) < 2:
+                continue
+            if isinstance(queue, BatchConsumeQueue) or queue.min_logic >= files[0].start_offset + queue.file_bytes:
+                queue.delete_expired(min_physical)
+
     def locked(self) -> Mutex:
         """Context manager: no queue is made or dropped meanwhile."""
         return self._lock

@@ -414,7 +414,7 @@ class _Recovery:
             if again < end:
                 self._walk_before(again, end)
         queues.settle(log.min_offset)
-        queues.delete_expired(log.min_offset)
+        queues.drop_expired_files(log.min_offset)
 
     def _cut_floors(self, end: int) -> None:
         """What is put behind the cut was not deleted, whatever was noted of the log as it was."""
