@@ -178,7 +178,8 @@ cdef class MappedFile:
             check_room(door, rc, _STEPS[step], path, file_bytes if whole else 4096, setting)
         file.fd = fd
         try:
-            check_room(door, rc, _STEPS[step], path if step != SYNC_NAME else decode_path(parent), file_bytes if whole else 4096, setting)
+            if rc < 0:      # asked here: the arguments take memory, and without that the mapping below would have no owner
+                check_room(door, rc, _STEPS[step], path if step != SYNC_NAME else decode_path(parent), file_bytes if whole else 4096, setting)
             check(rc_map, "mmap", path)
             file.allocated = allocated
             file.mapped_at(address, guarded)
