@@ -5,12 +5,14 @@ Room: tests/store. Real files against RocketMQ's own account: traps 48 to 51. Fo
 
 from __future__ import annotations
 
+import lzma
 import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Case, copy_of, golden_cases
 from golden_checks import files_of
 
 import mqfast
@@ -149,3 +151,17 @@ def test_random_damage_never_ends_verify(timer_store: Path) -> None:
             path.write_bytes(data)
     assert told > 150
     assert damages(timer_store) == []
+
+
+@pytest.mark.parametrize("case", golden_cases(names=("timer",)), ids=str)
+def test_timer_files_of_every_release_are_sound(case: Case, tmp_path: Path) -> None:
+    """Also the delete: of topic and key in 5.3.3, of the key alone in 5.5.0."""
+    directory = copy_of(case, tmp_path)
+    (directory / "timerwheel").write_bytes(lzma.decompress((case.dir / "timerwheel.xz").read_bytes()))
+    report = mqfast.verify(directory)
+    assert report.ok
+    assert damages(directory) == []
+    assert report.counts["timer units"] > 15
+    deletes = [message.properties.get("TIMER_DEL_UNIQKEY") for message in mqfast.StoreReader(directory).scan()]
+    (target,) = [target for target in deletes if target]
+    assert ("+" in target) is (case.release < "5.5")
