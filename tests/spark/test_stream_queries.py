@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mqfast
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import StreamingQueryException
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -172,3 +177,19 @@ def test_what_is_wrong_is_said(spark: SparkSession, place: Path, options: dict[s
     fill(place / "store", 0, 1)
     with pytest.raises(PySparkException, match=message):
         run(stream(spark, place / "store", **options), place / "c")
+
+
+def test_what_was_lost_is_counted_in_the_progress(spark: SparkSession, place: Path) -> None:
+    options = {"startingOffsets": "earliest", "order": "queue"}
+    fill(place / "store", 0, 40)
+    first, _ = run(stream(spark, place / "store", **options), place / "checkpoint")
+    assert first.numbers == list(range(40))
+    shutil.rmtree(place / "store")
+    fill(place / "store", 100, 115)
+    with pytest.raises(StreamingQueryException, match="not the store that the stream was reading"):
+        run(stream(spark, place / "store", **options), place / "checkpoint")
+    lenient = stream(spark, place / "store", failOnDataLoss="false", **options)
+    second, query = run(lenient, place / "checkpoint")
+    assert second.numbers == list(range(100, 115))
+    progress = [json.loads(p["sources"][0]["endOffset"]) for p in query.recentProgress]
+    assert progress[-1]["lost"]["times"] == 1
