@@ -80,6 +80,24 @@ void mq_lock_wait(uint32_t *word) {
     while (__atomic_exchange_n(word, 2, __ATOMIC_ACQUIRE) != 0) mq_futex_wait(word, 2, -1);
 }
 
+int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns) {
+    struct timespec t;
+    for (int i = 0; i < LOCK_SPINS; i++) {
+        if (mq_load32(word) == 0 && mq_lock_try(word)) return 1;
+        mq_pause();
+    }
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec, deadline = now + timeout_ns;
+    /* who leaves at the deadline leaves the 2 behind: the holder then wakes nobody, or one who waits, as it should */
+    while (__atomic_exchange_n(word, 2, __ATOMIC_ACQUIRE) != 0) {
+        if (now >= deadline) return 0;
+        mq_futex_wait(word, 2, deadline - now);
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    }
+    return 1;
+}
+
 enum { MISSED_AFTER_NS = 100000 };
 
 void mq_counted_lock_wait(uint32_t *word, uint32_t *sleepers) {

@@ -73,6 +73,9 @@ static inline int mq_lock_try(uint32_t *word) {
 /* Take the lock: spin about a microsecond, then sleep. Never with the GIL held. */
 void mq_lock_wait(uint32_t *word);
 
+/* The same for at most so long: whether it was taken. */
+int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns);
+
 static inline void mq_lock(uint32_t *word) {
     if (!mq_lock_try(word)) mq_lock_wait(word);
 }

@@ -23,12 +23,11 @@
  * memory for another block the caller fails to map the file, it never maps it unguarded. A slot is reused, and what it points to freed,
  * only once no handler is inside (`inside` is 0): handlers are short, so the remover spins.
  *
- * Other people's faults. The handler that was there before ours is called for them. Python's faulthandler, the usual one, prints,
- * puts back the handler that *it* found, and raises the signal again. When it was enabled after us, it found us: the raised
- * signal must then go further down, to what we had found, not up to it again. So the handlers we found are kept as a stack: a fault
- * starts at the top, a signal that the process raised itself afterwards goes on one below. Our place is looked after with every new mapping
- * and every sync of the log: a handler that was installed over ours is put on the stack. In between, faulthandler would print a traceback
- * for a fault of ours, and its second signal would end the process.
+ * Other people's faults. The handler that was there before ours is called for them. Ours is put in with the first mapping and taken out again
+ * with the last one, if it is still the one that the process has; a handler that somebody put over ours stays there, and is never covered again.
+ * Python's faulthandler, the usual one, prints, puts back the handler that *it* found, and raises the signal again. Enabled before the first
+ * mapping, it is below ours: a fault of ours is healed, any other goes to it. Enabled later, it is above ours: a lost page then is printed and
+ * ends the process, as its second signal, which is no fault of a page, goes on to what we had found.
  *
  * fork: the child keeps table, mappings and handler; a handler that ran in another thread of the parent does not exist in it.
  */
@@ -49,7 +48,7 @@
 #include <sys/syscall.h>
 #endif
 
-enum { BLOCK_SLOTS = 256, MOST_HANDLERS = 8 };
+enum { BLOCK_SLOTS = 256 };
 
 struct mq_guarded {
     uintptr_t start; /* 0: the slot is free; set last, cleared first */
@@ -73,9 +72,9 @@ static uint32_t inside; /* handlers at work */
 static uint32_t all_hits;
 static uintptr_t page_bytes;
 
-static struct sigaction found[MOST_HANDLERS]; /* what stood in our place, oldest first */
-static int found_count;
-static int below = -1; /* where a signal goes that the process raised after the last one was handed on */
+static struct sigaction found; /* what stood in our place */
+static int placed;             /* ours is the process's handler, or below one that was put over it */
+static int handlers_of_fork;
 
 #define LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
@@ -132,17 +131,8 @@ static int heal(uintptr_t address) {
 }
 
 static void hand_on(int number, siginfo_t *info, void *context) {
-    int top = LOAD(&found_count) - 1, level = top;
     int raised = info->si_code <= 0;
-#if defined(SI_TKILL)
-    int by_us = info->si_code == SI_TKILL && info->si_pid == getpid();
-#else
-    int by_us = raised && info->si_pid == getpid();
-#endif
-    if (by_us && LOAD(&below) >= 0) level = LOAD(&below);
-    if (level < 0) level = 0;
-    STORE(&below, level - 1);
-    const struct sigaction *other = &found[level];
+    const struct sigaction *other = &found;
     if (other->sa_flags & SA_SIGINFO) {
         other->sa_sigaction(number, info, context);
         return;
@@ -174,30 +164,29 @@ static void forked(void) {
     STORE(&table_lock, 0u);
 }
 
-static int same_handler(const struct sigaction *a, const struct sigaction *b) {
-    if ((a->sa_flags & SA_SIGINFO) != (b->sa_flags & SA_SIGINFO)) return 0;
-    return a->sa_flags & SA_SIGINFO ? a->sa_sigaction == b->sa_sigaction : a->sa_handler == b->sa_handler;
+static int is_ours(const struct sigaction *action) {
+    return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_bus_error;
 }
 
 static void install(void) { /* under the lock */
-    struct sigaction now, ours;
-    if (sigaction(SIGBUS, NULL, &now) < 0) return;
-    if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_bus_error) return;
-    if (found_count == 0) {
+    struct sigaction ours;
+    if (placed) return;
+    if (!handlers_of_fork) {
         page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-        pthread_atfork(NULL, NULL, forked);
-    }
-    int n = found_count;
-    if (n == 0 || !same_handler(&found[n - 1], &now)) {
-        if (n == MOST_HANDLERS) n--;
-        found[n] = now;
-        STORE(&found_count, n + 1);
+        handlers_of_fork = pthread_atfork(NULL, NULL, forked) == 0;
     }
     memset(&ours, 0, sizeof ours);
     ours.sa_sigaction = on_bus_error;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     sigemptyset(&ours.sa_mask);
-    sigaction(SIGBUS, &ours, NULL);
+    if (sigaction(SIGBUS, NULL, &found) < 0) return; /* before ours, which needs it */
+    placed = sigaction(SIGBUS, &ours, NULL) == 0;
+}
+
+static void uninstall(void) { /* under the lock; no mapping is left */
+    struct sigaction now;
+    if (!placed || sigaction(SIGBUS, NULL, &now) < 0 || !is_ours(&now)) return;
+    placed = sigaction(SIGBUS, &found, NULL) != 0;
 }
 
 /* Sleeping on the lock word is not worth it: what is done under it takes less than a microsecond. */
@@ -211,18 +200,13 @@ static void wait_for_handlers(void) {
     while (__atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0) sched_yield();
 }
 
-void mq_guard_install(void) {
-    take();
-    install();
-    let_go();
-}
-
 mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_damage *damage, mq_latch *latch) {
     take();
     install();
     if (free_slots == NULL) {
         block *b = calloc(1, sizeof *b);
         if (b == NULL) {
+            if (guarded_count == 0) uninstall();
             let_go();
             return NULL;
         }
@@ -257,7 +241,7 @@ void mq_guard_remove(mq_guarded *guarded) {
     take();
     guarded->next_free = free_slots;
     free_slots = guarded;
-    guarded_count--;
+    if (--guarded_count == 0) uninstall();
     let_go();
 }
 

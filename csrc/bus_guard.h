@@ -27,16 +27,15 @@ typedef struct {
 typedef struct mq_guarded mq_guarded;
 
 /* Guard [address, address + bytes), a mapping of the file `path`. The text, *damage and *latch (or NULL) must live until
- * mq_guard_remove. Returns NULL without memory. The first call installs the handler. */
+ * mq_guard_remove. Returns NULL without memory. The first one installs the handler. */
 mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_damage *damage, mq_latch *latch);
 /* Change what a hit sets, NULL for nothing. */
 void mq_guard_watch(mq_guarded *guarded, mq_latch *latch);
-/* Before the memory is unmapped. When this returns no handler looks at the range or at its structs any more. */
+/* Before the memory is unmapped. When this returns no handler looks at the range or at its structs any more. The last one puts back the handler
+ * that was there before, unless somebody else put another one over ours. */
 void mq_guard_remove(mq_guarded *guarded);
 /* After this returns no handler touches what the latch points to. */
 void mq_latch_cut(mq_latch *latch);
-/* Put the handler in its place again if somebody else took it; cheap when nobody did. */
-void mq_guard_install(void);
 /* Read one byte, whatever the compiler thinks of it. */
 static inline void mq_touch(const void *p) { (void)*(const volatile uint8_t *)p; }
 /* Faults met by all mappings of the process so far. */

@@ -6,6 +6,7 @@ It must never block the event loop and never finish a future from another thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from mqfast.store.results import PutMessageStatus
@@ -29,7 +30,12 @@ async def durable(ticket: Ticket, timeout_s: float | None = None) -> bool:
             else:
                 future.set_result(None)
 
-    ticket.add_done_callback(lambda _: loop.call_soon_threadsafe(settle))
+    def tell(_: Ticket) -> None:
+        # A loop that was closed meanwhile has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle)
+
+    ticket.add_done_callback(tell)
     try:
         await asyncio.wait_for(future, timeout_s)
     except TimeoutError:

@@ -22,6 +22,7 @@ __all__ = [
     "MessageIllegal",
     "MessageTooLarge",
     "MqfastError",
+    "NestedCall",
     "NotMaster",
     "OffsetError",
     "OffsetMoved",
@@ -81,6 +82,12 @@ class StoreClosed(UsageError):
 
 class StoreForked(StoreClosed):
     """The store belongs to the parent process; a forked child must open its own."""
+
+
+class NestedCall(UsageError, RuntimeError):
+    """A signal handler, a finalizer or a callback called the store while the call that it interrupted has a lock which
+    this one needs. Nothing was done.
+    """
 
 
 class NotMaster(UsageError):

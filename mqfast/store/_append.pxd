@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport PUT_DONE, QueueState, queue_put
-from mqfast.store._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState
+from mqfast.store._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState, note_clock_fall
 from mqfast.store._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
 
 cdef struct Appended:
@@ -79,7 +79,7 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
     if in_place:
         mq_prefetchw(<void *> (<size_t> q.units + <size_t> (q.end - q.file_start)))     # one of thousands of queues is in no cache
     if now < s.last_store_timestamp:
-        now = s.last_store_timestamp
+        note_clock_fall(s, now)
     mq_store64(&s.lock_since_ms, now)
     p = s.base + position
     write_record(p, t, body, body_bytes, key, key_bytes, total, q.next_offset, physical, now)

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from mqfast.store._consume_queue cimport UNIT_BYTES, QueueState
 from mqfast.store._group_commit cimport latch
-from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, lock_puts, unlock_puts
+from mqfast.store._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, lock_puts, note_clock_fall, unlock_puts
 from mqfast.store._os cimport (
     futex_wake_all,
     mq_and32,
@@ -60,7 +60,7 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     if now < 0:
         now = mq_wall_ms(s.os, &s.tick, mq_ticks())
     if now < s.last_store_timestamp:
-        now = s.last_store_timestamp
+        note_clock_fall(s, now)
     mq_store64(&s.lock_since_ms, now)
     queue_offset = q.next_offset if counted else 0
     p = s.base + position
@@ -107,7 +107,7 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
         end = min(end, start + <Py_ssize_t> ((q.room_end - unit_end) // UNIT_BYTES))
         unit = q.units + (unit_end - q.file_start)
     if now < s.last_store_timestamp:
-        now = s.last_store_timestamp
+        note_clock_fall(s, now)
     mq_store64(&s.lock_since_ms, now)
     while i < end:
         size = _size(bodies, i)

@@ -6,10 +6,11 @@ written. Formats: FORMAT.md.
 """
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store._append cimport POPULATE_STEP, ZEROS_STEP, prefault_piece
 from mqfast.store._consume_queue cimport ConsumeQueue
-from mqfast.store._group_commit cimport call_waiters, commit_up_to, flush_by_clock, flush_up_to, latch, readable
+from mqfast.store._group_commit cimport call_waiters, commit_up_to, end_syncs, flush_by_clock, flush_up_to, latch, readable, serve_syncs
 from mqfast.store._log_state cimport (
     LOG_CLOSED,
     LOG_FAILED,
@@ -28,6 +29,7 @@ from mqfast.store._log_state cimport (
 )
 from mqfast.store._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store._os cimport (
+    LONGEST_WAIT_NS,
     Errand,
     Mutex,
     FOLIO,
@@ -43,6 +45,7 @@ from mqfast.store._os cimport (
     futex_wait,
     futex_wake_all,
     gave_gil,
+    gets_signals,
     gil_is_out,
     gil_is_wanted,
     give,
@@ -56,6 +59,7 @@ from mqfast.store._os cimport (
     mq_load32,
     mq_gil_loan,
     mq_load64,
+    mq_lock_try,
     mq_or32,
     mq_os,
     mq_publish32,
@@ -92,6 +96,7 @@ from mqfast.errors import (
     StoreClosed,
     StoreFailed,
     StoreForked,
+    UsageError,
 )
 from mqfast.store import paths as _paths
 
@@ -124,6 +129,9 @@ cdef inline int64_t _pages_behind(int64_t end, int64_t done) noexcept nogil:
 
 # --- waking service threads ------------------------------------------------------------------------------------------------
 
+cdef double LONGEST_TIMEOUT_S = 1e9
+
+
 cdef class Bell:
     """Wakes one sleeping service thread."""
 
@@ -142,6 +150,26 @@ cdef class Bell:
                 futex_wait(&self.word, seen, ns)
             ask_for_gil()
         self.seen = mq_load32(&self.word)
+
+
+cdef int64_t deadline_after(int64_t now_ns, object timeout) except? -2:
+    """Monotonic ns at which a wait of so many seconds ends; -1: never. Raises: UsageError."""
+    cdef double seconds
+    if timeout is None:
+        return -1
+    try:
+        if isinstance(timeout, (str, bytes, bytearray)):
+            raise TypeError
+        seconds = float(timeout)
+    except OverflowError:
+        return -1 if timeout > 0 else now_ns
+    except (TypeError, ValueError):
+        raise UsageError(f"timeout: expected seconds or None, found {type(timeout).__name__}") from None
+    if seconds != seconds:
+        raise UsageError("timeout: expected seconds or None, found nan")
+    if seconds >= LONGEST_TIMEOUT_S:
+        return -1
+    return now_ns + <int64_t> (max(seconds, 0.0) * 1e9)
 
 
 # --- the log -----------------------------------------------------------------------------------------------------------------
@@ -403,6 +431,17 @@ cdef class CommitLog:
             self.state.dispatched_timestamp = timestamp
         return self.state.dispatched_timestamp
 
+    def take_clock_fall(self) -> tuple | None:
+        """(from, to) when the clock fell by more than 3 s since this was last asked: store times, ms. Else None."""
+        cdef LogState *s = &self.state
+        if mq_load64(&s.clock_fall_from) == 0:
+            return None
+        self.take_put_lock()
+        fall = s.clock_fall_from, s.clock_fall_to
+        mq_store64(&s.clock_fall_from, 0)
+        unlock_puts(s)
+        return fall
+
     @property
     def last_store_timestamp(self) -> int:
         """Store time of the newest record, ms."""
@@ -635,7 +674,7 @@ cdef class CommitLog:
     def flush(self, timeout=None) -> bool:
         """Make everything written so far durable.
 
-        Returns: False at the timeout (seconds). Raises: FlushError when a sync fails; the store is latched then.
+        Args: timeout: seconds, None for ever. Returns: False at the timeout. Raises: FlushError when a sync fails; the store is latched then.
         GIL: released while waiting.
         """
         cdef LogState *s = &self.state
@@ -644,21 +683,45 @@ cdef class CommitLog:
     def wait_flushed(self, int64_t end, timeout=None) -> bool:
         """Wait until everything before physical offset ``end`` is durable; as flush."""
         cdef LogState *s = &self.state
-        cdef int64_t deadline = -1
+        cdef int64_t deadline = deadline_after(self.door.monotonic_ns(), timeout), until = -1
         cdef int rc
         if mq_load64(&s.flushed) >= end:
             return True
-        if timeout is not None:
-            deadline = self.door.monotonic_ns() + <int64_t> (timeout * 1e9)
-        with nogil:
-            gave_gil()
-            rc = flush_up_to(s, end, deadline)
-            ask_for_gil()
+        while True:
+            if deadline >= 0 or gets_signals():
+                until = self.door.monotonic_ns() + LONGEST_WAIT_NS
+                if 0 <= deadline < until:
+                    until = deadline
+            with nogil:
+                gave_gil()
+                rc = flush_up_to(s, end, until)
+                ask_for_gil()
+            if rc != 0 or until == deadline:
+                break
+            PyErr_CheckSignals()
         if rc < 0:
             # that the store is closing is not why
             self.raise_lost()
             raise FlushError(-rc, "flush failed; the store is latched", self.path)
         return rc == 1
+
+    def serve_syncs(self) -> None:
+        """Lead syncs for those who have a deadline, which a slow disk must not hold up, until end_syncs. GIL: released. Thread: one."""
+        with nogil:
+            gave_gil()
+            serve_syncs(&self.state)
+            ask_for_gil()
+
+    def end_syncs(self) -> None:
+        """Let serve_syncs return, behind the sync under way. Safe to call twice."""
+        cdef LogState *s = &self.state
+        cdef uint32_t word = 0
+        while not mq_lock_try(&s.flush_lock):
+            with nogil:
+                futex_wait(&word, 0, NAP_NS)
+            PyErr_CheckSignals()
+        with nogil:
+            end_syncs(s)
 
     def flush_pages(self, int64_t least_pages) -> None:
         """Flush when at least so many pages of 4 KiB are not durable. GIL: released while it syncs. Raises: FlushError."""

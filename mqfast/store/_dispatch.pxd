@@ -102,6 +102,7 @@ cdef class Dispatcher:
     cdef bint _is_room_again(self, bint again) except -1
     cdef bint _make_index_room(self) except -1
     cdef int _roll_index(self, Walk *w) except -1
+    cdef int64_t _visible(self) except -1
     cdef int _run(self, Walk *w, progress) except -1
     cdef int _make_room(self, Walk *w) except -1
     cdef int _without_queue(self, Walk *w, Lease held) except -1

@@ -22,7 +22,7 @@ from mqfast.store._group_commit cimport commit_up_to, readable
 from mqfast.store._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
 from mqfast.store._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, take, unlock
+from mqfast.store._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, unlock
 from mqfast.store._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -381,7 +381,7 @@ cdef class Dispatcher:
         self.table = table
         self.queues = queues
         self.index = index
-        self.mutex = Mutex()
+        self.mutex = Mutex(nests=True)      # delete_topic
         self.space = Space()
         self.waits_units = self.waits_keys = self.key_at = -1
         self.follow_bytes = MAX_FOLLOW
@@ -391,18 +391,22 @@ cdef class Dispatcher:
             self.delays[level] = delay_levels_ms[level - 1]
 
     cdef int catch_up(self) except -1:
-        """Dispatch everything that readers may see (read your own writes)."""
-        cdef int64_t limit
+        """Dispatch everything that readers may see (read your own writes). Raises: NestedCall, as from a handler that interrupted a step."""
+        if mq_load64(&self.log.state.dispatched) < self._visible():
+            refuse_nested()
+            self.step_if_needed()
+        return 0
+
+    cdef int64_t _visible(self) except -1:
         if self.log.state.pooled and not self.log.hide_unflushed:
             self.log.commit()
-        limit = readable(&self.log.state, self.log.hide_unflushed)
-        if mq_load64(&self.log.state.dispatched) < limit:
-            self.step(limit)
-        return 0
+        return readable(&self.log.state, self.log.hide_unflushed)
 
     def step_if_needed(self) -> None:
         """Dispatch everything that readers may see, but what waits for space on the disk."""
-        self.catch_up()
+        cdef int64_t limit = self._visible()
+        if mq_load64(&self.log.state.dispatched) < limit:
+            self.step(limit)
 
     def step(self, int64_t limit=-1, bint again=False) -> int:
         """Dispatch up to ``limit`` (default: what readers may see, and what they may see by then); returns the records done. GIL: released

@@ -7,7 +7,10 @@ wake it. Positions are physical offsets: flushed <= committed <= written.
 Group commit: a ticket is an end offset; there is no queue, no tick and no thread. Who finds the flush lock free leads: it syncs everything
 that is written, publishes `flushed`, wakes those whom that covers, and one of those who came too late, to lead the next sync while the
 covered ones go on. The covered and the late sleep in two futexes (group_done) that change roles with each sync, so that nobody is woken
-for nothing; on a machine with few processors that is half of the cost. Why nobody is forgotten:
+for nothing; on a machine with few processors that is half of the cost.
+
+A sync cannot be left before its end, however long the disk takes. So who has a deadline does not lead one itself: it takes the flush lock and hands
+it over to a thread that does nothing else (serve_syncs), and sleeps with the others. Why nobody is forgotten:
   - a sync says what it covers (group_end) before it says that it has begun (group), and it moves both futexes when it is over;
   - a waiter reads the futex that it will sleep on, then sees that `group` has not changed, that it is not covered yet, and that somebody
     holds the flush lock. That holder has not moved the futex yet, so it will wake the waiter, or one beside it that leads a sync covering both;
@@ -21,7 +24,6 @@ from mqfast.store._os cimport (
     futex_wake_all,
     futex_wake_one,
     give_way,
-    guard_install,
     lock,
     mq_add32,
     mq_load32,
@@ -51,6 +53,11 @@ cdef int GATHER_TURNS = 1000             # the same for a clock that stands stil
 cdef int64_t TURN_NS = 5000              # from taking the GIL to giving it back in the next put: 2 to 4 us
 cdef int TURN_LOOKS = 500                # the same for a clock that stands still
 cdef int TURN_PAUSES = 8                 # between two looks at the clock
+cdef int JOB_LOOKS = 256                 # some 10 us, before the thread of the syncs sleeps
+cdef enum:
+    JOB_NONE = 0
+    JOB_LEAD = 1
+    JOB_END = 2
 cdef uint32_t HASTY_MIN = 4
 cdef uint32_t HASTY_MAX = 64
 
@@ -162,7 +169,6 @@ cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
         rc = commit_up_to(s, target)
         if rc < 0:
             return rc
-    guard_install()
     while s.flushed < target:
         if s.pending_head >= mq_load64(&s.pending_tail):
             return 0
@@ -258,7 +264,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
         if end == written:
             mq_store64(&s.flushed_timestamp, timestamp)
         elif end >= s.led_end:          # that time belongs to a record that was left: the one before does not
-            mq_store64(&s.flushed_timestamp, max(s.flushed_timestamp, s.led_timestamp))
+            mq_store64(&s.flushed_timestamp, s.led_timestamp)
     s.led_timestamp = timestamp
     mq_store64(&s.led_end, written)
     s.sync_ns = s.os.monotonic_ns(s.os) - began
@@ -305,7 +311,8 @@ cdef int flush_by_clock(LogState *s) noexcept nogil:
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil:
     """Wait until everything before target is durable, leading a sync where nobody else does.
 
-    Returns 1 when durable, 0 at the deadline (monotonic ns; negative: none), or -errno when the log is latched.
+    Returns 1 when durable, 0 at the deadline (monotonic ns; negative: none), or -errno when the log is latched. With a deadline the sync is
+    led by the thread of serve_syncs, where there is one; 0 may then come before its sync is over.
     """
     cdef uint32_t seen, group, own
     cdef int64_t left = -1
@@ -319,10 +326,14 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
         if deadline_ns >= 0:
             left = max(0, deadline_ns - s.os.monotonic_ns(s.os))
         if mq_lock_try(&s.flush_lock):
-            failed = _lead_and_let_go(s, target, False)
-            if left == 0 and not failed and mq_load64(&s.flushed) < target:
-                return 0
-            continue
+            if deadline_ns < 0 or not s.syncer or s.flushed >= target:
+                failed = _lead_and_let_go(s, target, False)
+                if left == 0 and not failed and mq_load64(&s.flushed) < target:
+                    return 0
+                continue
+            s.sync_target = target
+            mq_store32(&s.sync_job, JOB_LEAD)
+            futex_wake_one(&s.sync_job)
         if left == 0:
             call_waiters(s, mq_load32(&s.group), False)
             return 0
@@ -331,6 +342,59 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
         seen = mq_load32(&s.group_done[own])
         if mq_load32(&s.group) == group and mq_load64(&s.flushed) < target and mq_load32(&s.flush_lock):
             futex_wait(&s.group_done[own], seen, left)
+
+
+cdef void serve_syncs(LogState *s) noexcept nogil:
+    """Lead syncs for those who have a deadline, until end_syncs. One thread at a time."""
+    cdef uint32_t job
+    cdef int look
+    lock(&s.flush_lock)
+    if mq_load32(&s.sync_job) != JOB_END:
+        s.syncer = True
+    _let_go(s)
+    while True:
+        job = mq_load32(&s.sync_job)
+        if job == JOB_LEAD:
+            mq_store32(&s.sync_job, JOB_NONE)
+            _lead_one_by_one(s)
+            # who was let go is on its way back with the next one
+            for look in range(JOB_LOOKS):
+                if mq_load32(&s.sync_job) != JOB_NONE:
+                    break
+                mq_pause()
+        elif job == JOB_END:
+            return
+        else:
+            futex_wait(&s.sync_job, JOB_NONE, -1)
+
+
+cdef void _lead_one_by_one(LogState *s) noexcept nogil:
+    """Lead the sync of the job, and as many more as there is somebody who came too late for the one before. The flush lock is held, and let go of."""
+    cdef int64_t target = s.sync_target
+    while s.flushed < target and not mq_load32(&s.flags) & LOG_FAILED:
+        _lead(s, False)
+        if mq_load32(&s.arrivals) == s.group_arrivals or mq_load32(&s.flags) & LOG_FAILED:
+            break
+        target = mq_load64(&s.written)
+        if s.flushed < target:      # whom it covered go on; the others sleep on, until the next one is over
+            mq_add32(&s.group_done[s.group & 1], 1)
+            futex_wake_all(&s.group_done[s.group & 1])
+    _let_go(s)
+
+
+cdef void end_syncs(LogState *s) noexcept nogil:
+    """The flush lock is held, so that there is no job, and let go of: from now on everybody leads syncs itself."""
+    s.syncer = False
+    mq_store32(&s.sync_job, JOB_END)
+    futex_wake_all(&s.sync_job)
+    _let_go(s)
+
+
+cdef void _let_go(LogState *s) noexcept nogil:
+    cdef uint32_t group = s.group
+    cdef bint failed = mq_load32(&s.flags) & LOG_FAILED
+    unlock(&s.flush_lock)
+    call_waiters(s, group, failed)
 
 
 cdef void _take_turn(LogState *s) noexcept nogil:

@@ -1,7 +1,7 @@
 # What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
 # Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store._os cimport counted_lock_wait, futex_wake_one, mq_counted_unlock, mq_gil_loan, mq_lock_try, mq_os, mq_tick
+from mqfast.store._os cimport counted_lock_wait, futex_wake_one, mq_counted_unlock, mq_gil_loan, mq_lock_try, mq_os, mq_store64, mq_tick
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
@@ -20,6 +20,7 @@ cdef enum Append:
 cdef enum:
     RING = 1024                     # files that may wait for a flush before a roll waits for one
     BLANK_BYTES = 8
+    CLOCK_FALL_MS = 3000            # what the checkpoint's times are taken to be too late (checkpoint.py)
 
 cdef struct PendingFile:            # a file with bytes that are not yet flushed
     int64_t start
@@ -58,6 +59,9 @@ cdef struct LogState:
     uint32_t arrivals               # counts who came to wait for a sync
     uint32_t group_arrivals         # what that was when the newest sync began
     uint32_t company                # how many it covered, or came while it ran
+    uint32_t sync_job               # futex of the thread that leads syncs for those who have a deadline: 0 none, 1 lead one, 2 end
+    bint syncer                     # is there such a thread? Under the flush lock
+    int64_t sync_target             # of the job
     uint32_t turn                   # 1: somebody whom a sync let go went to take the GIL, and nobody gave it back since (wait_for_disk)
     uint32_t hasty, in_vain         # so many syncs begin without waiting for company; because the last wait brought none
     int64_t group_end[2]            # what the newest sync of even and of odd number covers
@@ -73,12 +77,22 @@ cdef struct LogState:
     int64_t whole_bytes             # length of the current file: blocks for the rest of it come step by step, in front of the puts
     int64_t walked                  # physical offset up to which all is dispatched but what waits for space, from `dispatched` on
     int64_t prefaulted              # physical offset up to which pages were made writable, or a pool buffer touched, ahead
+    int64_t clock_fall_from         # the clock fell by more than the checkpoint's allowance: from this store time, 0: it did not
+    int64_t clock_fall_to           # to this one
     int64_t sync_calls
     int64_t synced_bytes
     mq_gil_loan gil_loan
     int64_t pending_head            # ring positions: head is the oldest unflushed file
     int64_t pending_tail
     PendingFile pending[RING]
+
+
+cdef inline void note_clock_fall(LogState *s, int64_t now) noexcept nogil:
+    """The clock says less than the newest store time. The put lock is held."""
+    if s.last_store_timestamp - now > CLOCK_FALL_MS:
+        if s.clock_fall_from == 0:
+            mq_store64(&s.clock_fall_to, now)
+        mq_store64(&s.clock_fall_from, s.last_store_timestamp)
 
 
 cdef inline bint try_to_lock_puts(LogState *s) noexcept nogil:

@@ -206,7 +206,6 @@ cdef inline int64_t in_folios(int64_t position) noexcept nogil:
 cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil
 cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil
 cdef void guard_remove(mq_guarded *guarded) noexcept nogil
-cdef void guard_install() noexcept nogil
 cdef void latch_cut(mq_latch *latch) noexcept nogil
 
 # errno (negative, as the door returns it) -> exception of mqfast.errors
@@ -221,8 +220,13 @@ cdef class Mutex:
     cdef readonly uint32_t waiting      # threads
     cdef unsigned long owner
     cdef int depth
+    cdef bint nests
 
 
-cdef void take(Mutex mutex) noexcept
+cdef int take(Mutex mutex) except -1
 cdef void give(Mutex mutex) noexcept
 cdef void pass_on(Mutex mutex) noexcept
+cdef int refuse_nested() except -1
+cdef bint gets_signals() noexcept
+cdef enum:
+    LONGEST_WAIT_NS = 100000000         # without a look at signals, which only a thread with the GIL can handle

@@ -6,14 +6,17 @@ that links csrc/, so that its statics (CPU choice, OS table) exist once.
 
 import errno as _errno
 import os as _os
+import threading as _threading
 
-from mqfast.errors import DiskFull, MapFailed, StorageError, StoreLocked, StoreNotFound
+from mqfast.errors import DiskFull, MapFailed, NestedCall, StorageError, StoreLocked, StoreNotFound
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.pythread cimport PyThread_get_thread_ident, PyThread_start_new_thread
+from cpython.ref cimport Py_DECREF, Py_INCREF
 
 cdef extern from "crc32.h" nogil:
     uint32_t mq_crc32(uint32_t seed, const uint8_t *p, size_t n)
@@ -25,6 +28,7 @@ cdef extern from "crc32.h" nogil:
 cdef extern from "atomics.h" nogil:
     void mq_lock(uint32_t *word)
     void mq_lock_wait(uint32_t *word)
+    int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns)
     void mq_unlock(uint32_t *word)
     void mq_counted_lock_wait(uint32_t *word, uint32_t *sleepers)
     void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns)
@@ -58,7 +62,6 @@ cdef extern from "bus_guard.h" nogil:
     mq_guarded *mq_guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch)
     void mq_guard_watch(mq_guarded *guarded, mq_latch *latch)
     void mq_guard_remove(mq_guarded *guarded)
-    void mq_guard_install()
     void mq_latch_cut(mq_latch *latch)
     uint32_t mq_guard_hits()
     int64_t mq_guard_count()
@@ -151,9 +154,6 @@ cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil:
 
 cdef void guard_remove(mq_guarded *guarded) noexcept nogil:
     mq_guard_remove(guarded)
-
-cdef void guard_install() noexcept nogil:
-    mq_guard_install()
 
 cdef void latch_cut(mq_latch *latch) noexcept nogil:
     mq_latch_cut(latch)
@@ -284,14 +284,51 @@ cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t want
     raise full
 
 
+cdef extern from *:
+    """
+    /* How many Mutexes the calling thread has. */
+    #if defined(__GLIBC__)
+    static __thread int mq_mutexes_held __attribute__((tls_model("initial-exec")));
+    #else
+    static __thread int mq_mutexes_held;
+    #endif
+    static void mq_hold(int more) { mq_mutexes_held += more; }
+    """
+    int mq_mutexes_held
+    void mq_hold(int more) noexcept nogil
+
+cdef unsigned long main_thread = 0     # the one in which Python runs signal handlers
+
+
+def _note_main_thread() -> None:
+    global main_thread
+    main_thread = _threading.main_thread().ident or 0
+
+
+_note_main_thread()
+_os.register_at_fork(after_in_child=_note_main_thread)
+
+
 @cython.final
 cdef class Mutex:
-    """A lock that a thread may take again while it has it: ``with mutex:``.
+    """A lock that knows which thread has it: ``with mutex:``.
+
+    A signal handler runs in the middle of whatever the main thread does, also of a call that has a lock. It cannot wait for that call, and what the
+    lock guards may be half done: to take a lock that the thread has already raises NestedCall, unless the lock ``nests``, as some do for calls of
+    one method from another. What may be called from a handler therefore begins with ``refuse_nested`` where such locks are taken.
 
     threading's locks make a tuple when a block ends with an exception; where there is no memory for it, they stay locked for ever.
     Cython's ``with`` makes that tuple too: in a .pyx it is take, try, finally, give.
-    Thread: any. GIL: released while waiting.
+    Thread: any. GIL: released while waiting. Raises, before it is taken: what a signal handler raises meanwhile.
     """
+
+    def __cinit__(self, bint nests=False):
+        self.nests = nests
+
+    @property
+    def is_mine(self) -> bool:
+        """Does the calling thread have it?"""
+        return self.depth > 0 and self.owner == PyThread_get_thread_ident()
 
     def __enter__(self):
         take(self)
@@ -301,27 +338,74 @@ cdef class Mutex:
         give(self)
 
 
-cdef void take(Mutex mutex) noexcept:
+cdef int take(Mutex mutex) except -1:
     cdef unsigned long me = PyThread_get_thread_ident()
+    cdef bint taken = False
     if mutex.depth > 0 and mutex.owner == me:
+        if not mutex.nests:
+            raise _nested()
         mutex.depth += 1
-        return
+        return 0
     if not mq_lock_try(&mutex.word):
         mq_add32(&mutex.waiting, 1)
-        with nogil:
-            gave_gil()
-            lock_wait(&mutex.word)
+        try:
+            while not taken:
+                with nogil:
+                    gave_gil()
+                    if me != main_thread:
+                        lock_wait(&mutex.word)
+                        taken = True
+                    else:
+                        taken = mq_lock_wait_for(&mutex.word, LONGEST_WAIT_NS)
+                    ask_for_gil()
+                if not taken:
+                    PyErr_CheckSignals()
+        finally:
             mq_add32(&mutex.waiting, <uint32_t> -1)
-            ask_for_gil()
     mutex.owner = me
     mutex.depth = 1
+    mq_hold(1)
+    return 0
 
 
 cdef void give(Mutex mutex) noexcept:
     mutex.depth -= 1
     if mutex.depth == 0:
         mutex.owner = 0
+        mq_hold(-1)
         unlock(&mutex.word)
+
+
+cdef object _nested():
+    return NestedCall("called while the same thread is inside another call that has a lock of a store, from a signal handler, a finalizer or a callback"
+                      ": nothing was done; set a flag there and call when that call has returned")
+
+
+cdef int refuse_nested() except -1:
+    """Raises NestedCall in a signal handler that interrupted a call which has a lock."""
+    if mq_mutexes_held > 0 and PyThread_get_thread_ident() == main_thread:
+        raise _nested()
+    return 0
+
+
+cdef bint gets_signals() noexcept:
+    """Is it the thread in which Python runs signal handlers? It must not wait longer than LONGEST_WAIT_NS without PyErr_CheckSignals."""
+    return PyThread_get_thread_ident() == main_thread
+
+
+def current_ident() -> int:
+    """The calling thread of the system, whatever stands in the place of threading's function."""
+    return PyThread_get_thread_ident()
+
+
+def check_not_nested() -> None:
+    """Raise NestedCall in a signal handler that interrupted a call of the main thread which has a lock of a store."""
+    refuse_nested()
+
+
+def is_nested() -> bool:
+    """Does the calling thread have a lock of a store?"""
+    return mq_mutexes_held > 0
 
 
 cdef void pass_on(Mutex mutex) noexcept:
@@ -340,6 +424,41 @@ cdef void pass_on(Mutex mutex) noexcept:
             if now < waited:
                 break
         ask_for_gil()
+
+
+@cython.final
+cdef class SystemThread:
+    """A thread of the system, also where something else stands in the place of threading's (gevent and eventlet: a loop that sleeps in C would stop
+    all that runs beside it). It ends with the interpreter, as a daemon does.
+    """
+    cdef object target
+    cdef uint32_t ended
+
+    def __init__(self, target):
+        """Start it. Raises: RuntimeError where the system has no thread."""
+        self.target = target
+        Py_INCREF(self)
+        if PyThread_start_new_thread(_run_thread, <void *> self) == <unsigned long> -1:
+            Py_DECREF(self)
+            raise RuntimeError("can't start new thread")
+
+    def join(self) -> None:
+        """Wait for its end. GIL: released. Raises: what a signal handler raises."""
+        while not mq_load32(&self.ended):
+            with nogil:
+                mq_futex_wait(&self.ended, 0, LONGEST_WAIT_NS)
+            PyErr_CheckSignals()
+
+
+cdef void _run_thread(void *given) noexcept with gil:
+    cdef SystemThread thread = <SystemThread> given
+    try:
+        thread.target()
+    finally:
+        thread.target = None
+        mq_store32(&thread.ended, 1)
+        mq_futex_wake_all(&thread.ended)
+        Py_DECREF(thread)
 
 
 @cython.no_gc_clear

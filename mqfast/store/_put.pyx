@@ -8,6 +8,7 @@ changes while it is copied leave a record whose CRC is wrong. The bound producer
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy, memset
@@ -21,6 +22,7 @@ from mqfast.store._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_F
 from mqfast.store._os cimport (
     Mutex,
     crc31,
+    LONGEST_WAIT_NS,
     give,
     mq_load32,
     mq_load64,
@@ -29,6 +31,7 @@ from mqfast.store._os cimport (
     mq_put32,
     mq_ticks,
     mq_wall_ms,
+    refuse_nested,
     take,
 )
 from mqfast.store._put_result cimport BatchResult, PutResult, fill_result
@@ -114,6 +117,9 @@ cdef int check_numbers(object message) except -1:
     return 0
 
 
+cdef Py_ssize_t MOST_PRODUCERS = 4096       # kept for who puts without one of its own: some 2 KB each
+
+
 @cython.no_gc_clear
 cdef class PutPath:
     """Everything of a put that must be fast; MessageStore is built on it."""
@@ -187,10 +193,17 @@ cdef class PutPath:
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
         """Wait for the disk; the outcome as a PutMessageStatus."""
         cdef LogState *s = self.state
-        cdef int64_t deadline = s.os.monotonic_ns(s.os) + timeout_ns
+        cdef int64_t left = timeout_ns, now = s.os.monotonic_ns(s.os), wait
         cdef int rc
-        with nogil:
-            rc = wait_for_disk(s, end, deadline)
+        while True:
+            wait = min(left, LONGEST_WAIT_NS)
+            with nogil:
+                rc = wait_for_disk(s, end, now + wait)
+            if rc != 0 or left == wait:
+                break
+            PyErr_CheckSignals()
+            left -= wait
+            now += wait
         if rc == 1:
             return OK
         if rc == 0:
@@ -203,10 +216,13 @@ cdef class PutPath:
             p = self.last_producer
         else:
             key = (topic, queue_id, tags)
-            p = self.producers.get(key)
+            try:
+                p = self.producers.get(key)
+            except TypeError:       # no text, and no key of a dict either: a producer says so
+                p = None
             if p is None:
                 p = Producer(self, topic, queue_id, tags)
-                if len(self.producers) >= 65536:
+                if len(self.producers) >= MOST_PRODUCERS:
                     self.producers = {}
                 self.producers[key] = p
             self.last_topic = topic
@@ -283,6 +299,7 @@ cdef class PutPath:
         cdef bytes topic_text, properties
         cdef ConsumeQueue queue
         self.log.raise_state()
+        refuse_nested()
         check_numbers(message)
         topic_text = check_topic(message.topic)
         properties = _encoded_properties(message)
@@ -604,6 +621,7 @@ cdef class Producer:
         self.topic = topic
         self.tags = tags
         store.log.raise_state()
+        refuse_nested()
         text = check_topic(topic)
         self.state = store.state
         self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
@@ -643,6 +661,7 @@ cdef class Producer:
     cdef int rebind(self) except -1:
         """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
         if self.queue.state.deleted:
+            refuse_nested()
             self.queue = self.store.queues.head(self.topic, self.queue.queue_id)
             self.q = &self.queue.state
         return 0

@@ -150,7 +150,7 @@ class Ticket:
         """Is the message durable, or its flush failed?"""
         return self._finished or self._path.log.flushed >= self.end_offset
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout=None) -> bool:
         """Wait until the message is durable.
 
         Args: timeout: seconds, None for ever. Returns: False at the timeout. Raises: FlushError, StoreFailed. GIL: released.

@@ -452,7 +452,10 @@ def read(PutPath store, topic, queue_id, offset_, max_count_, max_bytes_, tags):
     if type(topic) is not str:
         raise UsageError(f"topic: expected str, found {type(topic).__name__}")
     queue = store.table.queues.get((topic, queue_id))
-    wanted = None if tags is None else tag_filter(tags)
+    try:
+        wanted = None if tags is None else tag_filter(tags)
+    except (TypeError, UnicodeEncodeError):
+        raise UsageError(f"tags: expected text that has a UTF-8 form or None, found {tags!r:.80}") from None
     if queue is None:
         if store.read_your_writes:
             store.dispatcher.catch_up()

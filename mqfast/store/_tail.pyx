@@ -18,7 +18,6 @@ from mqfast.store._os cimport (
     OsDoor,
     futex_wait,
     futex_wake_all,
-    guard_install,
     mq_add32,
     mq_fence,
     mq_get32,
@@ -215,7 +214,6 @@ cdef class LogTail:
         cdef int stop, outcome
         cdef const uint8_t *p
         cdef int64_t pause = 0 if self.spin else self.interval_ns
-        guard_install()
         now = self.os.monotonic_ns(self.os)
         if timeout_ns >= 0:
             deadline = now + timeout_ns

@@ -33,6 +33,7 @@ __all__ = ["AllocateMappedFileService"]
 _log = logging.getLogger("mqfast.store")
 
 _TAKE_TIMEOUT_S: Final = 5.0
+_LONGEST_NAP_S: Final = 0.1
 _RETRY_S: Final = 1.0
 # Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one
 # after at three quarters, so that a store of a few messages does not take three files of 64 MiB or 1 GiB.
@@ -86,7 +87,7 @@ class AllocateMappedFileService:
                     f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
                     self._log.path,
                 )
-            self._made.sleep(left)
+            self._made.sleep(min(left, _LONGEST_NAP_S))  # a signal handler runs in between
         with self._guard:
             if self._closed:
                 raise StoreClosed("the store is closing")

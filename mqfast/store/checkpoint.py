@@ -103,6 +103,12 @@ class StoreCheckpoint:
         """The same with the index."""
         return min(self.get_min_timestamp(), self.index_msg_timestamp)
 
+    def lower(self, timestamp_ms: int) -> None:
+        """Vouch for nothing that was stored at this time or later: the clock fell to it."""
+        self.physic_msg_timestamp = min(self.physic_msg_timestamp, timestamp_ms)
+        self.logics_msg_timestamp = min(self.logics_msg_timestamp, timestamp_ms)
+        self.index_msg_timestamp = min(self.index_msg_timestamp, timestamp_ms)
+
     def flush(self) -> bool:
         """Write the six numbers and wait for the disk; does nothing when they are there already.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EIO
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mqfast.store.index_service import IndexService
     from mqfast.store.queue_store import QueueStore
 
-__all__ = ["CommitService", "FlushService"]
+__all__ = ["CommitService", "FlushService", "SyncService"]
 
 _log = logging.getLogger("mqfast.store")
 
@@ -43,6 +43,10 @@ class _Covered(NamedTuple):
 
     timestamp: int
     physical_offset: int
+
+
+def _utc(ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ms / 1000))
 
 
 class FlushService:
@@ -59,7 +63,9 @@ class FlushService:
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
         space: Space | None = None,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
+        self._warn = warn
         self._log = log
         self._space = space or Space()
         self._queues = queues
@@ -106,6 +112,7 @@ class FlushService:
             let_puts()
             synced = self._finish_errands()
             let_puts()
+        self.see_clock()
         self._see_flushed()
         if time.monotonic() >= self._queues_due:
             self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
@@ -123,7 +130,18 @@ class FlushService:
 
     def _see_flushed(self) -> None:
         checkpoint = self._checkpoint
-        checkpoint.physic_msg_timestamp = max(checkpoint.physic_msg_timestamp, self._log.flushed_timestamp)
+        checkpoint.physic_msg_timestamp = self._log.flushed_timestamp
+
+    def see_clock(self) -> None:
+        """When the clock fell: the checkpoint vouches for no later time, and the user hears of it."""
+        fall = self._log.take_clock_fall()
+        if fall is None:
+            return
+        self._checkpoint.lower(fall[1])
+        self._warn(
+            f"the clock fell from {_utc(fall[0])} to {_utc(fall[1])}, or was wrong before: store times fall with it, "
+            "and offset_by_time and query between two times may miss messages that were stored before the fall"
+        )
 
     def flush_log(self, *, thorough: bool) -> None:
         """One interval flush: whole, or only when enough pages are dirty. Raises: FlushError."""
@@ -177,7 +195,7 @@ class FlushService:
         synced = self._covered if self._queues.left_page else covered
         self._covered = covered
         checkpoint = self._checkpoint
-        checkpoint.logics_msg_timestamp = max(checkpoint.logics_msg_timestamp, synced.timestamp)
+        checkpoint.logics_msg_timestamp = synced.timestamp
         checkpoint.logics_physical_offset = max(checkpoint.logics_physical_offset, synced.physical_offset)
 
     def _prepare_syncs(self) -> None:
@@ -252,6 +270,7 @@ class FlushService:
             error = failure  # of a queue or the checkpoint: the log is flushed all the same, unless it was latched
         try:
             if not self._log.error_number:
+                self.see_clock()
                 self.flush_log(thorough=True)
                 self.flush_queues()
                 if self._index is not None:
@@ -265,6 +284,24 @@ class FlushService:
                 self._tickets.pop()
         if error is not None:
             raise error
+
+
+class SyncService:
+    """Leads the syncs of those who wait with a deadline: nobody can leave a sync before the disk is done with it.
+
+    Thread: its own.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self.service = Service("sync", self._turn, log=log, end_turn=log.end_syncs)
+
+    def _turn(self, bell: Bell) -> None:
+        self._log.serve_syncs()
+
+    def close(self) -> None:
+        """Stop, behind the sync under way."""
+        self.service.stop()
 
 
 class CommitService:

@@ -129,7 +129,7 @@ class IndexService:
         self._directory = directory
         self._config = config
         self._checkpoint = checkpoint
-        self._lock = Mutex()
+        self._lock = Mutex(nests=True)
         # The open files, oldest first. Replaced, never changed: a query walks the tuple it found.
         self.files: tuple[IndexFile, ...] = ()
         self.is_closed = False
@@ -139,7 +139,7 @@ class IndexService:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def load(self, last_exit_ok: bool = True) -> IndexLoad:
-        """Open the files of the directory, oldest first.
+        """Open the files of the directory.
 
         After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ, and
         one that is not full whatever its time.
@@ -153,13 +153,15 @@ class IndexService:
                 raise UsageError("the index is loaded already")
             files: list[IndexFile] = []
             try:
-                for name in self._door.listdir(self._directory):
+                for name in reversed(self._door.listdir(self._directory)):
                     self._load_one(name, last_exit_ok, files, report)
             except BaseException:
                 for file in files:
                     file.close()
                 raise
-            self.files = tuple(files)
+            self.files = tuple(reversed(files))
+        for names in (report.kept, report.destroyed, report.skipped, report.damaged):
+            names.reverse()
         for text in report.damaged:
             log.warning("index: %s", text)
         if report.skipped:
@@ -182,8 +184,10 @@ class IndexService:
             report.destroyed.append(name)
             return
         file = IndexFile.open(self._door, path, self._config.max_hash_slot_num, self._config.max_index_num)
-        # The checkpoint vouches for full files only; of another one any page may be lost, the header first.
-        if not last_exit_ok and (file.end_timestamp > self._checkpoint.index_msg_timestamp or not file.is_full):
+        # The checkpoint vouches for full files only; of another one any page may be lost, the header first. Each file
+        # was flushed before the next was made: where the clock fell, one that ends later may stand before a kept one.
+        vouched = files or file.end_timestamp <= self._checkpoint.index_msg_timestamp
+        if not last_exit_ok and not (vouched and file.is_full):
             file.destroy()
             report.destroyed.append(name)
             return

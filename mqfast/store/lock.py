@@ -36,7 +36,7 @@ class _Registry:
     """Directories of the stores and logs that this process has open for writing, as (device, inode)."""
 
     def __init__(self) -> None:
-        self.mutex = Mutex()
+        self.mutex = Mutex(nests=True)
         self.held: WeakValueDictionary[tuple[int, int], StoreLock] = WeakValueDictionary()
 
     def before_fork(self) -> None:
@@ -46,6 +46,7 @@ class _Registry:
         self.mutex.__exit__(None, None, None)
 
     def in_child(self) -> None:
+        self.in_parent()  # this thread took it
         for lock in set(self.held.values()):
             lock._abandon()
         self.__init__()  # type: ignore[misc]

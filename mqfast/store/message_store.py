@@ -25,6 +25,7 @@ from mqfast.errors import (
     ConfigError,
     CorruptFile,
     DiskFull,
+    MqfastError,
     OffsetError,
     StoreClosed,
     StoreForked,
@@ -38,7 +39,7 @@ from mqfast.store._commit_log import CommitLog
 from mqfast.store._consume_queue import ConsumeQueue
 from mqfast.store._dispatch import Dispatcher
 from mqfast.store._mapped_file import locked_byte_count, mapping_count
-from mqfast.store._os import Mutex, OsDoor, let_puts
+from mqfast.store._os import Mutex, OsDoor, check_not_nested, is_nested, let_puts
 from mqfast.store._put import PutPath
 from mqfast.store._put_call import PUT
 from mqfast.store._query import query
@@ -46,7 +47,7 @@ from mqfast.store._read import GetResult, read
 from mqfast.store.allocate import AllocateMappedFileService
 from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.consumer import Consumer, OffsetReset
-from mqfast.store.flush import CommitService, FlushService
+from mqfast.store.flush import CommitService, FlushService, SyncService
 from mqfast.store.index_service import IndexService, infer_index_sizes
 from mqfast.store.metadata import QUEUES_MAX, TopicTable
 from mqfast.store.notes import Deletion, StoreNotes, log_file_bytes
@@ -57,7 +58,7 @@ from mqfast.store.recovery import Memory, RecoveryReport, recover, refuse_damage
 from mqfast.store.reput import PrefaultService, ReputMessageService
 from mqfast.store.results import BoundaryType, StoreState
 from mqfast.store.retention import RetentionService
-from mqfast.store.service import Service
+from mqfast.store.service import Joinable, Service, start_thread
 from mqfast.store.space import Space
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ _CLOSED: Final = 1
 _FAILED: Final = 2
 _FORKED: Final = 4
 _SLAVE: Final = 16
+_MOST_INTERRUPTIONS: Final = 100  # of a close, before what they raise counts as its failure
 _MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
 _WAITING: Final = 64
 _RETRY_S: Final = 0.5  # while something waits for space on the disk
@@ -111,8 +113,9 @@ class MessageStore(PutPath):
         # is started, and a put that needs a new log file makes it.
         self.path: Final = path
         self.door: Final = door or OsDoor()
-        self._close_lock = Mutex()
+        self._close_lock = Mutex(nests=True)
         self._is_closed = False
+        self._closer: Joinable | None = None
         self._warned: list[str] = []
         self._space = Space()
         self._unready: list[Callable[[], None]] = []
@@ -125,6 +128,7 @@ class MessageStore(PutPath):
         self._letting_go: list[Callable[[], object]] = []
         self._queues: QueueStore = None  # type: ignore[assignment]
         self._close_failure: Exception | None = None
+        self._interruptions = 0
         try:
             self._open(config, progress)
             _stores.add(self)
@@ -229,7 +233,8 @@ class MessageStore(PutPath):
             )
             self._allocate.pool = self._pool
             log.enable_pool(self._pool)
-        self._flush = FlushService(log, self._queues, index, checkpoint, config, self._space)
+        self._flush = FlushService(log, self._queues, index, checkpoint, config, self._space, self._warn)
+        self._syncs = SyncService(log)
         self._commit = CommitService(log, config) if self._pool is not None else None
         self._reput = ReputMessageService(log, dispatcher)
         self._prefault = PrefaultService(log) if config.prefault_window_bytes else None
@@ -290,7 +295,7 @@ class MessageStore(PutPath):
             raise
 
     def _services(self) -> list[Service]:
-        owners = (self._allocate, self._flush, self._commit, self._reput, self._prefault, self._retention)
+        owners = (self._allocate, self._syncs, self._flush, self._commit, self._reput, self._prefault, self._retention)
         return [*(owner.service for owner in owners if owner is not None), self._metadata]
 
     def _persist_turn(self, bell: Bell) -> None:
@@ -443,7 +448,7 @@ class MessageStore(PutPath):
         if isinstance(queue, ConsumeQueue):
             return queue.readable_offset(self.log.readable)
         end = queue.max_offset
-        self._check_open()  # a queue that was closed meanwhile has no bounds
+        self._check_still_open()  # a queue that was closed meanwhile has no bounds
         return end
 
     @property
@@ -530,8 +535,6 @@ class MessageStore(PutPath):
         """
         self._check_open()
         self.log.check_state()
-        if timeout is not None and not isinstance(timeout, int | float):
-            raise UsageError(f"timeout: expected seconds or None, found {type(timeout).__name__}")
         return self.log.flush(timeout)
 
     def delete_topic(self, topic: str) -> int:
@@ -546,7 +549,7 @@ class MessageStore(PutPath):
         self._check_open()
         check_topic_name(topic)
         with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
-            self._check_open()
+            self._check_still_open()
             with self._dispatcher.locked(), self._queues.locked():
                 self._dispatcher.step(-1, True)
                 leaving = self._queues.of_topic(topic)
@@ -609,6 +612,7 @@ class MessageStore(PutPath):
     def stats(self) -> dict[str, Any]:
         """Run-time figures, by name; bytes and counts unless the name says another unit."""
         log = self.log
+        self._flush.see_clock()
         warnings = [
             *self._warned,
             *self._checkpoint.warnings,
@@ -679,6 +683,10 @@ class MessageStore(PutPath):
         return self._retention
 
     def _check_open(self) -> None:
+        self._check_still_open()
+        check_not_nested()
+
+    def _check_still_open(self) -> None:
         if self._is_closed:
             self._refuse_closed()
 
@@ -692,12 +700,21 @@ class MessageStore(PutPath):
     def close(self) -> None:
         """Flush and close. Safe to call twice. Messages and views already got stay valid.
 
+        In a signal handler, a finalizer or a callback that interrupted a call of this thread which has a lock: nothing
+        more is put, and a thread does the rest as soon as that call has let go; the interpreter waits for it at its
+        end. Within a close that it interrupted it does nothing: that one goes on.
+
         Raises: FlushError, StorageError when something could not be made durable: the next open then recovers;
         MemoryError when there was not enough to go on: then call it again.
         """
+        if self._opened_in != os.getpid():
+            return  # a forked child: threads, lock and files are the parent's
+        if self._is_closed and self._close_lock.is_mine:
+            return
+        if is_nested():
+            self._close_in_a_thread()
+            return
         with self._close_lock:
-            if self._opened_in != os.getpid():
-                return  # a forked child: threads, lock and files are the parent's
             if not self._is_closed:
                 self._letting_go = [
                     self._lock.release,
@@ -713,14 +730,32 @@ class MessageStore(PutPath):
             if failure is not None:
                 raise failure
 
+    def _close_in_a_thread(self) -> None:
+        self._refuse_puts()
+        if self._closer is None:
+            with contextlib.suppress(RuntimeError):  # none at the end of the interpreter, which closes all stores
+                self._closer = start_thread(self._close_later, "mqfast-close", daemon=False)
+
+    def _close_later(self) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            _log.error("%s: close: %s", self.path, error)
+        finally:
+            self._closer = None
+
     def _carry_out(self, steps: list[Callable[[], object]]) -> None:
-        """From the last one on; what is left when memory fails is for the next close."""
+        """From the last one on; what is left when memory fails, or a signal handler raises, is for the next close."""
         while steps:
             try:
                 steps[-1]()
             except MemoryError:
                 raise
             except Exception as error:
+                # What is none of ours comes from a signal handler; should it come from a step, it does so each time.
+                if not isinstance(error, MqfastError | OSError) and self._interruptions < _MOST_INTERRUPTIONS:
+                    self._interruptions += 1
+                    raise
                 self._close_failure = self._close_failure or error
             steps.pop()
 
@@ -739,6 +774,7 @@ class MessageStore(PutPath):
         else:
             steps += [self._reput.close, self._flush.close]
         steps += [
+            self._syncs.close,
             lambda: self._if_there_is_space("topics.json", self._persist_topics),
             lambda: self._if_there_is_space("consumerOffset.json", self._persist_last_offsets),
             self._say_closed_in_order,
@@ -944,7 +980,7 @@ def _close_all() -> None:
 def _forked() -> None:
     for store in list(_stores):
         store._is_closed = True
-        store._close_lock = Mutex()  # a thread that is not here may have held it
+        store._close_lock = Mutex(nests=True)  # a thread that is not here may have held it
         store.log.set_flag(_FORKED)
 
 

@@ -35,6 +35,10 @@ def _key(topic: str, group: str) -> str:
             raise UsageError(f"{what}: expected str, found {type(name).__name__}")
         if not name or _SEPARATOR in name:
             raise UsageError(f"{what}: expected a name without '@', found {name!r}")
+        try:
+            name.encode("utf-8")  # as the file has it
+        except UnicodeEncodeError:
+            raise UsageError(f"{what}: expected text that has a UTF-8 form, found {name!r}") from None
     return topic + _SEPARATOR + group
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import CorruptFile, DiskFull, MessageIllegal, MqfastError, OffsetError, StoreClosed
+from mqfast.errors import CorruptFile, DiskFull, MessageIllegal, MqfastError, OffsetError, StoreClosed, UsageError
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.store import paths as _paths
 from mqfast.store._consume_queue import ConsumeQueue, QueueTable, look_ahead
@@ -90,7 +90,7 @@ class QueueStore:
         self._paths = paths
         self._config = config
         self._topics = topics
-        self._lock = Mutex()
+        self._lock = Mutex(nests=True)
         self._tails: dict[ConsumeQueue, None] = {}  # queues whose last file is mapped for writing
         self.table = QueueTable()
         self.batch: dict[tuple[str, int], BatchConsumeQueue] = {}
@@ -183,7 +183,11 @@ class QueueStore:
         return found
 
     def get(self, topic: str, queue_id: int) -> AnyQueue | None:
-        """The queue, or None."""
+        """The queue, or None. Raises: UsageError for what is no topic or no queue id."""
+        if not isinstance(topic, str):
+            raise UsageError(f"topic: expected str, found {type(topic).__name__}")
+        if not isinstance(queue_id, int):
+            raise UsageError(f"queue_id: expected int, found {type(queue_id).__name__}")
         return self.table.get(topic, queue_id) or self.batch.get((topic, queue_id))
 
     def all(self) -> list[AnyQueue]:

@@ -84,7 +84,7 @@ class ReaderBounds:
             read_only = config.read_only_commit_log_dirs
         self.paths: Final = StorePaths(root_of(path, self._door), directories, read_only)
         check_is_store(self._door, self.paths)
-        self._lock = Mutex()
+        self._lock = Mutex(nests=True)
         self._closed = False
         self._files = OpenFiles(self._door)
         self._log = FileStream(self._door, (*self.paths.commit_logs, *self.paths.read_only_commit_logs), self._files)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "RecoveryReport", "recover", "refuse_damage", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
+_NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
 
 _ENDS: Final = ("end of the log", "end of the last file")  # reasons of a walk that met no damage
 
@@ -144,6 +145,7 @@ class _Recovery:
         self.report = RecoveryReport(clean=clean)
         self.counted_from = 0  # records and bytes from here on are counted by the walk to the end
         self.end_of_files = 0
+        self.fell = False  # the clock did, behind what the checkpoint vouches for
         self.dropped = DroppedUnits()
 
     def run(self) -> RecoveryReport:
@@ -217,7 +219,10 @@ class _Recovery:
         missed = self.memory.notes.missed(queues.present(), topics.version_ms, topics.__contains__)
         largest = queues.largest_end()
         self.end_of_files = log.written
+        self.fell = not clean and _clock_fell(log, self.dispatcher, self.checkpoint)
         start = _start_file(log, self.checkpoint, config, clean=clean, largest=largest)
+        if self.fell:
+            start = int(log.files[0].start_offset)
         keys_from = _keys_from(log, self.index, clean=clean)
         if missed and largest >= 0:
             missing = 0
@@ -337,7 +342,7 @@ class _Recovery:
             property_crc=config.force_verify_prop_crc,
             dispatch_from=max(0, largest) if self.clean else 0,
             index_from=index_from,
-            flushed_time=max(self.checkpoint.physic_msg_timestamp, 0),
+            flushed_time=0 if self.fell else max(self.checkpoint.physic_msg_timestamp, 0),
             progress=self._report_progress,
         )
         report.end, report.last_start, report.reason = end, last_start, reason
@@ -493,6 +498,19 @@ def sync_names(door: OsDoor, paths: StorePaths) -> None:
             door.fsync_dir(os.path.join(base, topic))
             for queue_id in ids:
                 door.fsync_dir(queue_dir(base, topic, queue_id))
+
+
+def _clock_fell(log: CommitLog, dispatcher: Dispatcher, checkpoint: StoreCheckpoint) -> bool:
+    """Does the checkpoint name a time behind the end of the log? The record of that time is durable: if what stands
+    behind it is older, no time tells any more what was stored later.
+    """
+    for file in reversed(log.files):
+        if log.first_store_timestamp(file.start_offset) > 0:
+            _, _, last, records, _, _ = dispatcher.recover(
+                file.start_offset, log.written, checked=False, property_crc=False, dispatch_from=_NOTHING, keys=False
+            )
+            return bool(records and last < checkpoint.get_min_timestamp())
+    return False
 
 
 def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:

@@ -97,7 +97,7 @@ class RetentionService:
         self._held: list[tuple[MappedFile, int]] = []
         self._held_look_at = 0
         self._between = Bell()
-        self._passes = Mutex()
+        self._passes = Mutex(nests=True)
         self.service = Service("retention", self._turn, log=log)
 
     @property

@@ -7,16 +7,41 @@ logged once and kept in ``error``; it never ends the loop.
 
 from __future__ import annotations
 
+import _thread
 import logging
 import threading
 from collections.abc import Callable
+from types import BuiltinFunctionType
+from typing import Protocol
 
 from mqfast.store._commit_log import Bell, CommitLog
-from mqfast.store._os import ask_for_short_slices, let_puts, name_thread, stop_borrowing_gil
+from mqfast.store._os import (
+    SystemThread,
+    ask_for_short_slices,
+    current_ident,
+    let_puts,
+    name_thread,
+    stop_borrowing_gil,
+)
 
-__all__ = ["Service"]
+__all__ = ["Joinable", "Service", "start_thread"]
 
 _log = logging.getLogger("mqfast.store")
+
+
+class Joinable(Protocol):
+    """A thread that was started."""
+
+    def join(self) -> None: ...
+
+
+def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True) -> Joinable:
+    """Run ``target`` in a thread of the system: under gevent or eventlet, too, whose threads are none."""
+    if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+        return SystemThread(target)
+    thread = threading.Thread(target=target, name=name, daemon=daemon)
+    thread.start()
+    return thread
 
 
 class Service:
@@ -26,6 +51,7 @@ class Service:
     ``heavy``: its work keeps a processor for milliseconds. The threads of all others run before it when they wake up:
     they want the GIL for a moment, and as soon as they are woken for it a thread that puts waits for them.
     ``log``: what it serves: a thread that puts there lends it the GIL without a sleep.
+    ``end_turn``: called by ``stop``, where the bell does not end a turn.
     Thread: start and stop from the owner's thread.
     """
 
@@ -36,6 +62,7 @@ class Service:
         *,
         heavy: bool = False,
         log: CommitLog | None = None,
+        end_turn: Callable[[], object] | None = None,
         pause_after_error_s: float = 0.1,
     ) -> None:
         self.name = name
@@ -43,16 +70,16 @@ class Service:
         self.error: BaseException | None = None
         self._log = log
         self._turn = turn
+        self._end_turn = end_turn
         self._bell = Bell()
         self._pause = pause_after_error_s
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread: Joinable | None = None
+        self._ident = 0
 
     def start(self) -> None:
         """Start the loop."""
-        thread = threading.Thread(target=self._run, name=f"mqfast-{self.name}", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread = start_thread(self._run, f"mqfast-{self.name}")
 
     def wake(self) -> None:
         """End the current sleep."""
@@ -62,9 +89,11 @@ class Service:
         """Stop the loop and wait for the turn under way. Safe to call twice, and from the loop itself."""
         self._stopping = True
         self._bell.ring()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        if self._end_turn is not None:
+            self._end_turn()
+        if self._thread is not None and self._ident != current_ident():
+            self._thread.join()  # a signal handler may end it: then the next stop goes on
+        self._thread = None
 
     @property
     def is_running(self) -> bool:
@@ -77,6 +106,7 @@ class Service:
         return self._stopping
 
     def _run(self) -> None:
+        self._ident = current_ident()
         try:
             name_thread(f"mqfast-{self.name}")
         except MemoryError:

@@ -222,15 +222,12 @@ MUTANTS: Final = (
         ("test_a_batch_into_a_queue_whose_next_offset_is_not_its_end",),
     ),
     Mutant(
-        "batch-store-time-goes-back",
+        "batch-store-time-does-not-fall",
         _APPEND,
-        "    if now < s.last_store_timestamp:\n"
-        "        now = s.last_store_timestamp\n"
-        "    mq_store64(&s.lock_since_ms, now)\n"
-        "    while",
-        "    mq_store64(&s.lock_since_ms, now)\n    while",
+        "        note_clock_fall(s, now)\n    mq_store64(&s.lock_since_ms, now)\n    while",
+        "        now = s.last_store_timestamp\n    mq_store64(&s.lock_since_ms, now)\n    while",
         "the same, for a record of a batch",
-        ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
+        ("test_a_store_time_is_the_clock_s_also_where_that_falls",),
     ),
     Mutant(
         "general-room-one-byte-short",
@@ -269,26 +266,20 @@ MUTANTS: Final = (
         ("test_a_reader_that_sees_the_end_sees_the_record",),
     ),
     Mutant(
-        "store-time-goes-back",
+        "store-time-does-not-fall",
         _APPEND_ONE,
-        "    if now < s.last_store_timestamp:\n"
-        "        now = s.last_store_timestamp\n"
-        "    mq_store64(&s.lock_since_ms, now)\n"
-        "    p = s.base + position\n",
-        "    mq_store64(&s.lock_since_ms, now)\n    p = s.base + position\n",
-        "search by time and the choice of the start file need store times that never fall",
-        ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
+        "        note_clock_fall(s, now)\n    mq_store64(&s.lock_since_ms, now)\n    p = s.base + position\n",
+        "        now = s.last_store_timestamp\n    mq_store64(&s.lock_since_ms, now)\n    p = s.base + position\n",
+        "a clock that was wrong once would stay in the store",
+        ("test_a_store_time_is_the_clock_s_also_where_that_falls",),
     ),
     Mutant(
-        "general-store-time-goes-back",
+        "general-store-time-does-not-fall",
         _APPEND,
-        "    if now < s.last_store_timestamp:\n"
-        "        now = s.last_store_timestamp\n"
-        "    mq_store64(&s.lock_since_ms, now)\n"
-        "    queue_offset",
-        "    mq_store64(&s.lock_since_ms, now)\n    queue_offset",
+        "        note_clock_fall(s, now)\n    mq_store64(&s.lock_since_ms, now)\n    queue_offset",
+        "        now = s.last_store_timestamp\n    mq_store64(&s.lock_since_ms, now)\n    queue_offset",
         "the same, for a record of any kind",
-        ("test_a_clock_that_goes_back_does_not_take_store_times_with_it",),
+        ("test_a_store_time_is_the_clock_s_also_where_that_falls",),
     ),
     Mutant(
         "keys-before-tags",
@@ -875,8 +866,8 @@ MUTANTS: Final = (
     Mutant(
         "dispatch-beyond-readable",
         _DISPATCH,
-        "        limit = readable(&self.log.state, self.log.hide_unflushed)\n        if",
-        "        limit = mq_load64(&self.log.state.written)\n        if",
+        "        return readable(&self.log.state, self.log.hide_unflushed)\n",
+        "        return mq_load64(&self.log.state.written)\n",
         "queues and index may not name what readers may not see",
         ("test_nothing_is_dispatched_that_readers_may_not_see",),
     ),
@@ -1549,8 +1540,8 @@ MUTANTS: Final = (
     Mutant(
         "log-checkpoint-ahead",
         _FLUSH,
-        "max(checkpoint.physic_msg_timestamp, self._log.flushed_timestamp)\n",
-        "max(checkpoint.physic_msg_timestamp, self._log.last_store_timestamp)\n",
+        "checkpoint.physic_msg_timestamp = self._log.flushed_timestamp\n",
+        "checkpoint.physic_msg_timestamp = self._log.last_store_timestamp\n",
         "a message that is put during the sync is not covered by it",
         ("test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint",),
     ),

@@ -402,25 +402,46 @@ def foreign_fault(path: Path, enabled: str) -> dict[str, Any]:
     if enabled == "before":
         faulthandler.enable()
     if enabled == "after":
-        # Over our handler, while no page is lost: a service thread may touch a lost one at any moment.
-        opened(path.parent / "another").put("T", BODY)
-        faulthandler.enable()
-    store = _lose_a_page(path)  # a new mapping: our place is taken again
-    if until_refused(lambda: store.put("T", BODY), 1)[1] != "StoreFailed":
-        raise AssertionError("the put was not refused")
+        opened(path).put("T", BODY)
+        faulthandler.enable()  # over our handler, and while no page of ours is lost: that would end the process as well
+    else:
+        store = _lose_a_page(path)
+        if until_refused(lambda: store.put("T", BODY), 1)[1] != "StoreFailed":
+            raise AssertionError("the put was not refused")
     _touch_a_foreign_page(path)
     return {"outlived": True}
 
 
-def handler_taken_from_us(path: Path) -> dict[str, Any]:
-    """faulthandler is enabled over us; after the next sync a fault of ours is ours again."""
+def _bus_handler() -> bytes:
+    """What the process does at SIGBUS, as the system tells."""
+    action = ctypes.create_string_buffer(256)
+    ctypes.CDLL(None).sigaction(signal.SIGBUS, None, action)
+    return action.raw
+
+
+def handler_of_others(path: Path) -> dict[str, Any]:
+    """The handler of the process before a store, after its close, and when somebody put another one over ours."""
+    before = _bus_handler()
     store = opened(path)
     for _ in range(40):
         store.put("T", BODY)
+    with_store = _bus_handler()
+    store.close()
+    del store
+    closed = _bus_handler()
+    store = opened(path)
     faulthandler.enable()
-    store.flush()
-    os.truncate(log_file(path), 0)
-    return {"put": until_refused(lambda: store.put("T", BODY), 1), "close": outcome(store.close)}
+    theirs = _bus_handler()
+    for _ in range(400):  # new mappings, and syncs
+        store.put("T", BODY)
+        store.flush()
+    with_both = _bus_handler()
+    store.close()
+    return {
+        "ours": with_store != before,
+        "restored": closed == before,
+        "left alone": with_both == theirs and _bus_handler() == theirs,
+    }
 
 
 def sent_signal(path: Path, how: str) -> dict[str, Any]:

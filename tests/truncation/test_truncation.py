@@ -226,9 +226,8 @@ def test_a_fault_of_somebody_else_ends_the_process_as_before(tmp_path: Path, ena
     assert ended.stderr.count("Fatal Python error: Bus error") == prints
 
 
-def test_our_place_is_taken_again_at_the_next_sync(tmp_path: Path) -> None:
-    report = report_of("handler_taken_from_us", tmp_path)
-    assert report["put"][:2] == [0, "StoreFailed"]
+def test_the_handlers_of_others_are_left_alone_and_put_back(tmp_path: Path) -> None:
+    assert report_of("handler_of_others", tmp_path) == {"ours": True, "restored": True, "left alone": True}
 
 
 def test_a_sent_signal_means_what_it_meant(tmp_path: Path) -> None:
