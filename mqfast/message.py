@@ -30,6 +30,7 @@ __all__ = [
     "decode_message_id",
     "encode_message_id",
     "format_host",
+    "is_topic_name",
     "join_keys",
     "needs_version_2",
     "not_a_message_id",
@@ -253,6 +254,11 @@ def _wrong_name(topic: object) -> str:
     except UnicodeEncodeError:
         return f"topic: expected text that has a UTF-8 form, found {topic!r}"
     return ""
+
+
+def is_topic_name(topic: object) -> bool:
+    """Can a store have a topic of this name, whatever its length?"""
+    return not _wrong_name(topic)
 
 
 def check_topic_name(topic: object) -> str:

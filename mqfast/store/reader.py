@@ -36,7 +36,7 @@ from mqfast.store.checkpoint import StoreCheckpoint
 from mqfast.store.index_service import infer_index_sizes
 from mqfast.store.offsets import ConsumerOffsets
 from mqfast.store.paths import list_index_files
-from mqfast.store.reader_bounds import QueueRange, on_files_that_are_there
+from mqfast.store.reader_bounds import QueueRange, check_numbers, on_files_that_are_there
 from mqfast.store.reader_bulk import BulkReader
 from mqfast.store.reader_files import BATCH_UNIT_BYTES, UNIT_BYTES, UNITS_AT_ONCE, Unit, UnitQueue, may_match
 from mqfast.store.results import BoundaryType, GetMessageStatus
@@ -283,6 +283,7 @@ class StoreReader(BulkReader):
         Source: DefaultMessageStore.getMessage.
         """
         wanted = _tag_filter(tags)
+        check_numbers(offset=offset, max_count=max_count, max_bytes=max_bytes)
         with self._lock:
             queue = self._queue(topic, queue_id)
             if queue is None:
@@ -422,6 +423,7 @@ class StoreReader(BulkReader):
 
         Source: ConsumeQueueStore.getOffsetInQueueByTime, ConsumeQueue, BatchConsumeQueue.
         """
+        check_numbers(timestamp=timestamp)
         with self._lock:
             queue = self._queue(topic, queue_id)
             if queue is None:
@@ -599,6 +601,11 @@ class StoreReader(BulkReader):
         for what, text in (("topic", topic), ("key", key) if tag is None else ("tag", tag)):
             if not isinstance(text, str):
                 raise UsageError(f"{what}: expected str, found {type(text).__name__}")
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError:
+                raise UsageError(f"{what}: expected text that has a UTF-8 form, found {text!r:.80}") from None
+        check_numbers(max_count=max_count, begin_ms=begin_ms, end_ms=end_ms)
         wanted = f"{TAG_KEY}{tag}" if key is None else key
         with self._lock:
             self._check_open()
@@ -684,8 +691,10 @@ def _physical_offset(place: object) -> int:
 def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:
     """Hash -> tags of ``"A || B"``; None: everything.
 
-    Raises: UsageError beyond 64 tags.
+    Raises: UsageError beyond 64 tags, and for what is no text.
     """
+    if expression is not None and not isinstance(expression, str):
+        raise UsageError(f"tags: expected str or None, found {type(expression).__name__}")
     if expression is None or expression.strip() in ("", "*"):
         return None
     tags = {part.strip() for part in expression.split("||") if part.strip()}

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from mqfast.config import StoreConfig
-from mqfast.errors import CorruptFile, StoreClosed, StoreNotFound
+from mqfast.errors import CorruptFile, StoreClosed, StoreNotFound, UsageError
+from mqfast.message import is_topic_name
 from mqfast.store._os import REAL, Mutex, OsDoor
 from mqfast.store._record import StoredMessage
 from mqfast.store._scan import LogTally, LogWalk, PreadFile
@@ -64,6 +65,13 @@ def on_files_that_are_there(
             return method(self, *args, **kwargs)
 
     return run
+
+
+def check_numbers(**given: object) -> None:
+    """Raise UsageError for what is no whole number of 64 bits."""
+    for name, value in given.items():
+        if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+            raise UsageError(f"{name}: expected a whole number of 64 bits, found {value!r:.80}")
 
 
 class ReaderBounds:
@@ -325,10 +333,13 @@ class ReaderBounds:
 
     def _queue(self, topic: str, queue_id: int) -> UnitQueue | None:
         self._check_open()
+        if not isinstance(topic, str):
+            raise UsageError(f"topic: expected str, found {type(topic).__name__}")
+        check_numbers(queue_id=queue_id)
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             # One look at the disk, so that a reader that follows a writer needs no refresh for a queue it waits for.
-            fits = topic and "/" not in topic and "\0" not in topic and topic not in (".", "..") and queue_id >= 0
+            fits = queue_id >= 0 and is_topic_name(topic)
             bases = (self.paths.consume_queue, self.paths.batch_consume_queue)
             if fits and any(self._door.is_dir(queue_dir(base, topic, queue_id)) for base in bases):
                 self._list_queues()
