@@ -125,6 +125,8 @@ class ConsumerOffsets:
     def get(self, group: str, topic: str, queue_id: int) -> int:
         """The next queue offset to read, or -1 if the group never committed one."""
         key = _key(topic, group)
+        if not isinstance(queue_id, int):
+            raise UsageError(f"queue_id: expected int, found {type(queue_id).__name__}")
         with self._lock:
             if self._is_light(group):
                 return self._light.get(key, -1)

@@ -181,6 +181,9 @@ class StoreReader(BulkReader):
         Messages of one block of 256 KiB share its memory.
         Raises: OffsetError when ``from_offset`` is below the log or within a record; StorageError.
         """
+        check_numbers(
+            from_offset=0 if from_offset is None else from_offset, to_offset=0 if to_offset is None else to_offset
+        )
         with self._lock:
             self._check_open()
             self._log.refresh()
@@ -211,6 +214,16 @@ class StoreReader(BulkReader):
         Unlike the rest of the reader it maps the file that it follows, and needs no ``refresh``.
         Raises: OffsetError when ``from_offset`` is below the log or within a record; CorruptFile, StorageError.
         """
+        check_numbers(
+            from_offset=0 if from_offset is None else from_offset, queue_id=0 if queue_id is None else queue_id
+        )
+        for what, text in (("topic", topic), ("tags", tags)):
+            if not isinstance(text, str | None):
+                raise UsageError(f"{what}: expected str or None, found {type(text).__name__}")
+            try:
+                (text or "").encode("utf-8")
+            except UnicodeEncodeError:
+                raise UsageError(f"{what}: expected text that has a UTF-8 form, found {text!r:.80}") from None
         with self._lock:
             self._check_open()
         if from_offset is not None:
