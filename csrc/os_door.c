@@ -30,18 +30,6 @@
 
 #define RESULT(call) ((call) < 0 ? -errno : 0)
 
-static int real_open(mq_os *os, const char *path, int flags) {
-    (void)os;
-    int mode = flags & MQ_OPEN_WRITE ? O_RDWR : O_RDONLY;
-    if (flags & MQ_OPEN_CREATE) mode |= O_CREAT;
-    if (flags & MQ_OPEN_TRUNCATE) mode |= O_TRUNC;
-    if (flags & MQ_OPEN_EXCLUSIVE) mode |= O_EXCL;
-    int fd;
-    do fd = open(path, mode | O_CLOEXEC, 0644);
-    while (fd < 0 && errno == EINTR);
-    return fd < 0 ? -errno : fd;
-}
-
 static int real_close(mq_os *os, int fd) {
     (void)os;
     return RESULT(close(fd));
@@ -76,6 +64,7 @@ static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
     out->device = (int64_t)st->st_dev;
     out->inode = (int64_t)st->st_ino;
     out->is_directory = S_ISDIR(st->st_mode);
+    out->is_regular = S_ISREG(st->st_mode);
     out->unlinked = st->st_nlink == 0;
     return 0;
 }
@@ -102,6 +91,7 @@ static int real_fstat(mq_os *os, int fd, mq_stat *out) {
         out->device = (int64_t)makedev(sx.stx_dev_major, sx.stx_dev_minor);
         out->inode = (int64_t)sx.stx_ino;
         out->is_directory = S_ISDIR(sx.stx_mode);
+        out->is_regular = S_ISREG(sx.stx_mode);
         out->unlinked = sx.stx_nlink == 0;
         return 0;
     }
@@ -110,6 +100,24 @@ static int real_fstat(mq_os *os, int fd, mq_stat *out) {
     int rc = copy_stat(stat_fd(fd, &st), &st, out);
     out->mtime_ms = 0;
     return rc;
+}
+
+static int real_open(mq_os *os, const char *path, int flags) {
+    int mode = flags & MQ_OPEN_WRITE ? O_RDWR : O_RDONLY;
+    if (flags & MQ_OPEN_CREATE) mode |= O_CREAT;
+    if (flags & MQ_OPEN_TRUNCATE) mode |= O_TRUNC;
+    if (flags & MQ_OPEN_EXCLUSIVE) mode |= O_EXCL;
+    int fd;
+    /* A store has regular files and directories. O_NONBLOCK means nothing to them; without it a FIFO of their name would wait for a writer. */
+    do fd = open(path, mode | O_CLOEXEC | O_NONBLOCK, 0644);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0) return -errno;
+    mq_stat st;
+    if (real_fstat(os, fd, &st) == 0 && !st.is_regular && !st.is_directory) {
+        close(fd);
+        return -ENXIO; /* what the system itself says of a socket */
+    }
+    return fd;
 }
 
 static int real_stat(mq_os *os, const char *path, mq_stat *out) {

@@ -19,7 +19,7 @@ typedef struct {
     int64_t bytes;    /* length */
     int64_t mtime_ms; /* last modification, ms since the epoch; fstat does not ask for it, and says 0 */
     int64_t device, inode;
-    int is_directory;
+    int is_directory, is_regular; /* neither: a FIFO, a socket or a device, which open refuses with ENXIO */
     int unlinked; /* no name leads to the file any more; set to 0 before a call: a table may leave it alone */
 } mq_stat;
 

@@ -236,6 +236,8 @@ cdef object os_error(int64_t rc, str what, object path):
     hint = ""
     if kind is MapFailed:
         hint = " (limit of open files)" if code != _errno.ENOMEM else " (see vm.max_map_count and the memory limit)"
+    elif what == "open" and code == _errno.ENXIO:
+        hint = " (expected a regular file, found a FIFO, a socket or a device)"
     return kind(code, f"{what} failed: {_os.strerror(code)}{hint}", path)
 
 

@@ -101,10 +101,8 @@ def infer_index_sizes(
     """
     refused: CorruptFile | None = None
     for name in door.listdir(directory):
-        if not _NAME.fullmatch(name):
-            continue
         path = os.path.join(directory, name)
-        if door.file_size(path) == 0:
+        if not _NAME.fullmatch(name) or door.is_dir(path) or door.file_size(path) == 0:
             continue
         try:
             return infer_sizes(door, path, slots, capacity)
