@@ -14,7 +14,7 @@ from collections import deque
 from operator import index
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
-from mqfast.errors import OffsetMoved, UsageError
+from mqfast.errors import NestedCall, OffsetMoved, UsageError
 from mqfast.store.results import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ __all__ = ["Consumer", "OffsetReset"]
 _log = logging.getLogger("mqfast.store")
 
 OffsetReset = Literal["error", "earliest", "latest"]
+_NESTED: Final = (
+    "another call of this consumer is under way, as where a signal handler interrupted it: nothing was done; call "
+    "again when it has returned"
+)
 _RESETS: Final = ("error", "earliest", "latest")
 
 
@@ -59,8 +63,9 @@ class Consumer:
     When messages were deleted before the group has read them, ``poll`` and iteration raise OffsetMoved;
     ``offset_reset`` chooses another answer.
 
-    Thread: one thread at a time. Durability: acknowledged offsets reach the disk every
-    ``flush_consumer_offset_interval_ms``, with ``sync()`` and at close, and never before the messages that they pass.
+    Thread: one thread at a time; a call in a signal handler that interrupts another call raises NestedCall.
+    Durability: acknowledged offsets reach the disk every ``flush_consumer_offset_interval_ms``, with ``sync()`` and at
+    close, and never before the messages that they pass.
     After a crash a group may see messages again; no message is skipped.
     """
 
@@ -88,6 +93,7 @@ class Consumer:
         self._from_first = from_first
         self._batch: Final = _integer("batch", batch)
         self._offset_reset: Final = offset_reset
+        self._under_way = False  # a call: one in a signal handler that interrupts another would find half of a move
         self._birth = store.consumer_offsets.deletions(topic)
         # By queue id: behind what was handed out, and behind what was acknowledged.
         self._handed_out: dict[int, int] = {}
@@ -122,10 +128,16 @@ class Consumer:
         queue_id, offset = _integer("queue_id", queue_id), _integer("offset", offset)
         if offset < 0 or queue_id < 0:
             raise UsageError(f"queue_id and offset: expected at least 0, found {queue_id} and {offset}")
-        self._look_for_deletion()
-        self._ahead.clear()
-        self._in_hand = None
-        self._handed_out[queue_id] = self._acknowledged[queue_id] = offset
+        if self._under_way:
+            raise NestedCall(_NESTED)
+        self._under_way = True
+        try:
+            self._look_for_deletion()
+            self._ahead.clear()
+            self._in_hand = None
+            self._handed_out[queue_id] = self._acknowledged[queue_id] = offset
+        finally:
+            self._under_way = False
 
     def poll(self) -> list[StoredMessage]:
         """The next messages of one queue, behind those that were handed out; an empty list when all queues are read to
@@ -133,12 +145,18 @@ class Consumer:
 
         Raises: OffsetMoved, CorruptFile, StoreClosed.
         """
-        self._look_for_deletion()
-        self._ahead.clear()
-        found, queue_id, end = self._read()
-        if found:
-            self._handed_out[queue_id] = end
-        return found
+        if self._under_way:
+            raise NestedCall(_NESTED)
+        self._under_way = True
+        try:
+            self._look_for_deletion()
+            self._ahead.clear()
+            found, queue_id, end = self._read()
+            if found:
+                self._handed_out[queue_id] = end
+            return found
+        finally:
+            self._under_way = False
 
     def _read(self) -> tuple[list[StoredMessage], int, int]:
         """Read one batch of the next queue that has one: messages, queue id, where the queue goes on behind them."""
@@ -211,16 +229,28 @@ class Consumer:
 
     def commit(self) -> None:
         """Acknowledge everything that was handed out, the message in hand included, and nothing more."""
-        self._look_for_deletion()
-        self._in_hand = None
-        for queue_id, to in self._handed_out.items():
-            self._acknowledged[queue_id] = to
-            self._store_offset(queue_id)
+        if self._under_way:
+            raise NestedCall(_NESTED)
+        self._under_way = True
+        try:
+            self._look_for_deletion()
+            self._in_hand = None
+            for queue_id, to in self._handed_out.items():
+                self._acknowledged[queue_id] = to
+                self._store_offset(queue_id)
+        finally:
+            self._under_way = False
 
     def commit_message(self, message: StoredMessage) -> None:
         """Acknowledge this message and all before it in its queue; later ones stay as they are."""
-        self._look_for_deletion()
-        self._acknowledge(message.queue_id, message.queue_offset + 1)
+        if self._under_way:
+            raise NestedCall(_NESTED)
+        self._under_way = True
+        try:
+            self._look_for_deletion()
+            self._acknowledge(message.queue_id, message.queue_offset + 1)
+        finally:
+            self._under_way = False
 
     def _acknowledge(self, queue_id: int, to: int) -> None:
         self._acknowledged[queue_id] = max(to, self._acknowledged.get(queue_id, 0))
@@ -239,34 +269,46 @@ class Consumer:
 
         Raises (while looping): OffsetMoved, CorruptFile, StoreClosed.
         """
-        self._look_for_deletion()
-        self._ahead.clear()
-        self._in_hand = None
-        self._handed_out.update(self._acknowledged)
-        return _Loop(self)
+        if self._under_way:
+            raise NestedCall(_NESTED)
+        self._under_way = True
+        try:
+            self._look_for_deletion()
+            self._ahead.clear()
+            self._in_hand = None
+            self._handed_out.update(self._acknowledged)
+            return _Loop(self)
+        finally:
+            self._under_way = False
 
     def _next(self, before: StoredMessage | None) -> StoredMessage | None:
         """Acknowledge the message that the loop has in hand, and hand out the next one."""
-        self._look_for_deletion()
-        if before is not None and self._in_hand is not None and self._in_hand[0] is before:
-            _, queue_id, to = self._in_hand
-            self._in_hand = None
-            self._acknowledge(queue_id, to)
-        if not self._ahead:
-            found, queue_id, end = self._read()
-            if not found:
-                for passed in self._acknowledged:
-                    self._store_offset(passed)
-                return None
-            self._ahead.extend(found)
-            self._ahead_end = queue_id, end
-        message = self._ahead.popleft()
-        queue_id, end = self._ahead_end
-        # Up to the next one that is wanted: a record may also stand for several places in its queue.
-        to = self._ahead[0].queue_offset if self._ahead else end
-        self._handed_out[queue_id] = to
-        self._in_hand = message, queue_id, to
-        return message
+        if self._under_way:
+            raise NestedCall(_NESTED)
+        self._under_way = True
+        try:
+            self._look_for_deletion()
+            if before is not None and self._in_hand is not None and self._in_hand[0] is before:
+                _, queue_id, to = self._in_hand
+                self._in_hand = None
+                self._acknowledge(queue_id, to)
+            if not self._ahead:
+                found, queue_id, end = self._read()
+                if not found:
+                    for passed in self._acknowledged:
+                        self._store_offset(passed)
+                    return None
+                self._ahead.extend(found)
+                self._ahead_end = queue_id, end
+            message = self._ahead.popleft()
+            queue_id, end = self._ahead_end
+            # Up to the next one that is wanted: a record may also stand for several places in its queue.
+            to = self._ahead[0].queue_offset if self._ahead else end
+            self._handed_out[queue_id] = to
+            self._in_hand = message, queue_id, to
+            return message
+        finally:
+            self._under_way = False
 
     def lag(self) -> int:
         """Messages that are stored and not yet acknowledged, over all queues and whatever their tags."""

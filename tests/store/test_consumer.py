@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import settings
@@ -15,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import OffsetMoved, UsageError
+from mqfast.errors import NestedCall, OffsetMoved, UsageError
 
 
 def bodies(messages: object) -> list[bytes]:
@@ -392,3 +396,34 @@ def test_in_any_order_of_calls_no_message_is_passed_that_was_not_handed_out(tmp_
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
     )
+
+
+def test_a_loop_in_a_handler_that_interrupts_a_loop(tmp_path: Path) -> None:
+    """At every line of the consumer: it works or is refused, and every message is handed out."""
+    with filled(tmp_path / "store", 6) as store:
+        everything = {b"%d" % number for number in range(6)}
+        for line in range(1, 150):
+            consumer = store.consumer(f"group {line}", "T", batch=2)
+            seen: set[bytes] = set()
+            lines = 0
+
+            def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+                nonlocal lines
+                if "mqfast" not in frame.f_code.co_filename:
+                    return None
+                if event == "line":
+                    lines += 1
+                    if lines == line:  # noqa: B023
+                        sys.settrace(None)
+                        with contextlib.suppress(NestedCall):
+                            seen.update(bodies(itertools.islice(consumer, 2)))  # noqa: B023
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                seen.update(bodies(consumer))
+            finally:
+                sys.settrace(before)
+            assert seen | set(bodies(consumer)) == everything
+            assert consumer.lag() == 0
