@@ -435,6 +435,7 @@ class Verifier:
         ended = False
         with_tags = topic != _SCHEDULE
         previous_end = -1
+        first_bytes = 0
         for n, file in enumerate(files):
             opened = PreadFile(self.door, file.path, file.start_offset)
             report.bytes_checked += opened.bytes
@@ -446,7 +447,11 @@ class Verifier:
                 self.add("queue.gap", file.path, None, f"a file that starts at a multiple of {size}", file.start_offset,
                          Severity.DAMAGE)  # fmt: skip
             previous_end = opened.end
-            if opened.bytes % size and not batch:
+            first_bytes = first_bytes or opened.bytes
+            if opened.bytes not in (0, first_bytes):
+                self.add("queue.size", file.path, None, f"{first_bytes} bytes, as the first file", opened.bytes,
+                         Severity.DAMAGE)  # fmt: skip
+            elif opened.bytes % size and not batch:
                 self.add("queue.size", file.path, None, f"a multiple of {size} bytes", opened.bytes, Severity.DAMAGE)
             valid = opened.valid_units(0, size)
             whole = opened.bytes - opened.bytes % size
@@ -581,6 +586,11 @@ class Verifier:
             severity = self.unless_dirty() if name == names[-1] else Severity.DAMAGE
             try:
                 opened = PreadFile(self.door, path)
+                if opened.bytes != (whole := 40 + 4 * sizes[0] + 20 * sizes[1]):
+                    # No open takes it, not even to make it anew.
+                    self.add("index.file", path, None, f"{whole} bytes", opened.bytes, Severity.DAMAGE)
+                    sound = False
+                    continue
                 entries, n, digest, wrong, wrong_at, slots, slot_at, beyond = tally_index(
                     opened, *sizes, self.log_min, self.log_end
                 )
