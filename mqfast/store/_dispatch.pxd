@@ -105,6 +105,6 @@ cdef class Dispatcher:
     cdef int64_t _visible(self) except -1
     cdef int _run(self, Walk *w, progress) except -1
     cdef int _make_room(self, Walk *w) except -1
-    cdef int _without_queue(self, Walk *w, Lease held) except -1
-    cdef int _by_hand(self, Walk *w, Lease held, IndexState *x, bint indexing) except -1
+    cdef int _without_queue(self, Walk *w) except -1
+    cdef int _by_hand(self, Walk *w, IndexState *x, bint indexing) except -1
     cdef int _finish_by_hand(self, Walk *w) except -1

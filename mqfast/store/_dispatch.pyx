@@ -13,6 +13,7 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store._commit_log cimport CommitLog
@@ -369,6 +370,13 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             _show(w)
 
 
+cdef object _copied(const Walk *w):
+    """The record in hand as a message that does not hold the file: CPython may keep the arguments of a call that finds no memory."""
+    cdef const char *p = <const char *> w.base + (w.at - w.file_start)
+    cdef bytes record = p[:w.record.total]
+    return make_message(record, <const uint8_t *> PyBytes_AS_STRING(record), -1)
+
+
 @cython.no_gc_clear
 cdef class Dispatcher:
     """Keeps queues and index in step with the log.
@@ -662,13 +670,13 @@ cdef class Dispatcher:
                     index_file.check_damage()
                 log.raise_lost()
                 if stop == NO_QUEUE:
-                    self._without_queue(w, held)
+                    self._without_queue(w)
                 elif stop == NO_ROOM:
                     self._make_room(w)
                 elif stop == NO_INDEX:
                     self._roll_index(w)
                 elif stop == BY_HAND:
-                    self._by_hand(w, held, x, indexing)
+                    self._by_hand(w, x, indexing)
                 else:
                     break
             if progress is not None:
@@ -703,9 +711,9 @@ cdef class Dispatcher:
             w.keys_wait = True
         return 0
 
-    cdef int _without_queue(self, Walk *w, Lease held) except -1:
+    cdef int _without_queue(self, Walk *w) except -1:
         """The queue does not exist: make it, or put a unit of another kind by hand and step over the queue part."""
-        message = make_message(held, w.base + (w.at - w.file_start), -1)
+        message = _copied(w)
         held_back = self.queues.held_back
         if self.queues.put_special(message, w.tags_code):
             if self.queues.held_back != held_back:
@@ -713,8 +721,8 @@ cdef class Dispatcher:
             self._finish_by_hand(w)
         return 0
 
-    cdef int _by_hand(self, Walk *w, Lease held, IndexState *x, bint indexing) except -1:
-        message = make_message(held, w.base + (w.at - w.file_start), -1)
+    cdef int _by_hand(self, Walk *w, IndexState *x, bint indexing) except -1:
+        message = _copied(w)
         self.queues.keep_few_tails()
         held_back = self.queues.held_back
         self.queues.put_multi(message, w.tags_code)

@@ -263,6 +263,8 @@ cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t want
     cdef int64_t total = 0, available = -1
     cdef bytes encoded
     cdef const char *name
+    if rc >= 0:
+        return 0        # without an object: the caller may hold a descriptor
     if rc not in (-_errno.ENOSPC, -_errno.EDQUOT):
         return check(rc, what, path)
     directory = _os.path.dirname(_os.path.abspath(path))
@@ -494,6 +496,10 @@ cdef class ByteLock:
             self.door.os.close(self.door.os, self.fd)
 
 
+def _name_of(entry) -> str:
+    return decode_path(entry.name)
+
+
 def _is_directory(entry) -> bool:
     try:
         return entry.is_dir()
@@ -719,7 +725,8 @@ cdef class OsDoor:
     def listdir(self, path) -> list:
         """Names in a directory, sorted; an empty list when there is no such directory."""
         try:
-            names = [decode_path(name) for name in _os.listdir(encode_path(path))]
+            # no comprehension: Cython 3.3 gives up an element of one twice where the list cannot grow
+            names = list(map(decode_path, _os.listdir(encode_path(path))))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -732,7 +739,7 @@ cdef class OsDoor:
         try:
             # the listing tells what is a directory: no stat for each
             with _os.scandir(encode_path(path)) as entries:
-                names = [decode_path(entry.name) for entry in entries if _is_directory(entry)]
+                names = list(map(_name_of, filter(_is_directory, entries)))
         except FileNotFoundError:
             return []
         except OSError as error:

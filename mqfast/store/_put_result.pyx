@@ -89,10 +89,7 @@ cdef class BatchResult:
         return ",".join(self[i].message_id for i in range(self.count))
 
     def __reduce__(self):
-        cdef Py_ssize_t i
-        items = [(self.items[i].physical_offset, self.items[i].queue_offset, self.items[i].store_timestamp, self.items[i].size)
-                 for i in range(self.count)]
-        return load_batch, (items, self.outcome, self.host)
+        return load_batch, (list(map(_fields_of, self)), self.outcome, self.host)
 
     def __repr__(self):
         return f"<BatchResult {self.status.name} {self.count} messages>"
@@ -108,6 +105,10 @@ def load_result(int64_t physical_offset, int64_t queue_offset, int64_t store_tim
     r.outcome = STATUS[outcome]
     r.host = host
     return r
+
+
+def _fields_of(PutResult r):
+    return r.physical_offset, r.queue_offset, r.store_timestamp, r.size
 
 
 def load_batch(list items not None, int outcome, bytes host) -> BatchResult:

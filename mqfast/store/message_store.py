@@ -83,6 +83,7 @@ _CLOSED: Final = 1
 _FAILED: Final = 2
 _FORKED: Final = 4
 _SLAVE: Final = 16
+_MOST_TRIES: Final = 100  # of an open that failed, to close what it has opened without memory
 _MOST_INTERRUPTIONS: Final = 100  # of a close, before what they raise counts as its failure
 _MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
 _WAITING: Final = 64
@@ -125,7 +126,8 @@ class MessageStore(PutPath):
         self.door.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
         self._closing: list[Callable[[], object]] = []
-        self._letting_go: list[Callable[[], object]] = []
+        # What a close, or an open that fails, lets go of at the end: the last first.
+        self._letting_go: list[Callable[[], object]] = [self._lock.release]
         self._queues: QueueStore = None  # type: ignore[assignment]
         self._close_failure: Exception | None = None
         self._interruptions = 0
@@ -135,13 +137,26 @@ class MessageStore(PutPath):
             if _start_services:
                 self._start()
         except BaseException:
-            try:
-                # Not left to the end of the object: CPython may keep the arguments of a call that finds no memory.
-                if self._queues is not None:
-                    self._queues.close()
-            finally:
-                self._lock.release()
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        """Close what a failed open has opened, the last first.
+
+        Not left to the end of the object, which services refer to; and CPython may keep the arguments of a call that
+        finds no memory. A step that finds none is tried again.
+        """
+        tries = 0
+        while self._letting_go:
+            try:
+                self._letting_go[-1]()
+            except MemoryError:
+                tries += 1
+                if tries < _MOST_TRIES:
+                    continue
+            except Exception as error:
+                _log.warning("%s: after an open that failed: %s", self.path, error)
+            self._letting_go.pop()
 
     # --- open ---
 
@@ -182,16 +197,19 @@ class MessageStore(PutPath):
             inline_dispatch=config.dispatch == "inline",
             prefault_window=config.prefault_window_bytes,
         )
+        self._letting_go.append(log.close)
         log.set_flag(_SLAVE, config.broker_role == "SLAVE")
         self._lock.cover(door, self.paths.commit_logs)
         log.load()
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
+        self._letting_go.append(self._queues.close)
         self._queues.load()
         index = self._index = (
             IndexService(door, self.paths.index, config, checkpoint)
             if config.message_index_enable and config.index_file_write_enable
             else None
         )
+        self._letting_go.append(self._close_index)
         asked = index if config.index_file_read_enable else None
         self._query_settings = asked, config.default_query_max_num, config.max_msgs_num_batch
         dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
@@ -231,6 +249,7 @@ class MessageStore(PutPath):
             self._pool = TransientStorePool(
                 door, config.transient_store_pool_size, config.mapped_file_bytes_commit_log, config.mlock_budget_bytes
             )
+            self._letting_go.insert(1, self._close_pool)  # behind the log, which has its buffers
             self._allocate.pool = self._pool
             log.enable_pool(self._pool)
         self._flush = FlushService(log, self._queues, index, checkpoint, config, self._space, self._warn)
@@ -716,13 +735,6 @@ class MessageStore(PutPath):
             return
         with self._close_lock:
             if not self._is_closed:
-                self._letting_go = [
-                    self._lock.release,
-                    self._close_pool,
-                    self.log.close,
-                    self._queues.close,
-                    self._close_index,
-                ]
                 self._closing = self._steps_of_closing()
                 self._is_closed = True
             self._carry_out(self._closing)
