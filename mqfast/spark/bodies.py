@@ -31,6 +31,9 @@ _CLEAR: Final = ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
 # A batch is cut when its bodies have become so many bytes; one body may become so many.
 _BATCH_BYTES: Final = 64 << 20
 _MOST_BODY: Final = 1 << 30
+# A stream is read in pieces: pyarrow takes memory for as many bytes as it is asked for.
+_LEAST_PIECE: Final = 64 << 10
+_MOST_PIECE: Final = 4 << 20
 
 
 class _Damaged(Exception):
@@ -58,13 +61,18 @@ def _stream(codec: str) -> Callable[[bytes], bytes]:
         )
 
     def read(data: bytes) -> bytes:
+        pieces: list[bytes] = []
+        size, most = 0, min(max(_LEAST_PIECE, 4 * len(data)), _MOST_PIECE)
         try:
-            found: bytes = pa.CompressedInputStream(pa.BufferReader(data), codec).read(_MOST_BODY + 1)
+            stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
+            while piece := stream.read(most):
+                pieces.append(piece)
+                size += len(piece)
+                if size > _MOST_BODY:
+                    raise _Damaged(f"more than {_MOST_BODY} bytes")
         except OSError as error:
             raise _Damaged(str(error)) from None
-        if len(found) > _MOST_BODY:
-            raise _Damaged(f"more than {_MOST_BODY} bytes")
-        return found
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     return read
 
