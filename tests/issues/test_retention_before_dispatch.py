@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from other_thread import in_another_thread
+
 import mqfast
 
 SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "maxHashSlotNum": 16, "maxIndexNum": 100}
@@ -15,9 +17,13 @@ SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "ma
 def test_a_log_file_goes_only_when_it_is_dispatched(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", fileReservedTime=1, deleteWhen="00;01;02;03;04", **SMALL) as store:
         with store._dispatcher.locked():  # as if dispatch were slow
-            for i in range(40):
-                store.put("T", b"x" * 400, keys=f"k{i}")
-            store.flush()
+
+            def put() -> None:
+                for i in range(40):
+                    store.put("T", b"x" * 400, keys=f"k{i}")
+                store.flush()
+
+            in_another_thread(put)
             store.log.reap()
             for path in (tmp_path / "store/commitlog").iterdir():
                 os.utime(path, (0, 0))

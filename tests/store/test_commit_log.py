@@ -29,6 +29,7 @@ from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
+from other_thread import in_another_thread
 from simulation import Sim
 
 
@@ -230,12 +231,13 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
         waiter = threading.Thread(target=wait)
 
         def faster() -> None:
-            if store.put_count == 1:
+            if store.put_count == 1 and not waiter.ident:
                 waiter.start()
             while not seen and not mutex.waiting:
                 time.sleep(0)
             if not seen:
-                store.put("T", b"x" * 16000, queue_id=store.put_count)  # a queue that has to be made as well
+                # a queue that has to be made as well
+                in_another_thread(lambda: store.put("T", b"x" * 16000, queue_id=store.put_count))
             keep_few_tails()
 
         monkeypatch.setattr(store._queues, "keep_few_tails", faster)
@@ -273,7 +275,7 @@ def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_tha
                 while not (mutex.waiting and is_asleep(waiter)):
                     time.sleep(0)
                 time.sleep(0.005)  # its processor rests by then: to wake it takes longer
-                store.put("T", b"x")
+                in_another_thread(lambda: store.put("T", b"x"))
             while not had.is_set() and steps < 10_000:
                 store.put("T", b"x" * 2000)
                 dispatcher.step()

@@ -316,8 +316,8 @@ def test_checksums() -> None:
     assert crc32_variant() in ("vpclmul512", "vpclmul256", "pclmul", "arm_pmull", "arm_crc", "portable")
 
 
-def test_who_holds_a_lock_may_take_it_again() -> None:
-    mutex = Mutex()
+def test_who_holds_a_lock_that_nests_may_take_it_again() -> None:
+    mutex = Mutex(nests=True)
     entered = threading.Event()
 
     def enter() -> None:

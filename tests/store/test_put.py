@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from golden_checks import read_queue
+from other_thread import in_another_thread
 from store.small_store import SMALL, bodies, in_threads
 
 import mqfast
@@ -302,10 +303,12 @@ def test_a_failing_callback_harms_nobody(tmp_path: Path) -> None:
 
     with mqfast.open(tmp_path / "store", **SMALL | SYNC) as store:
         with store._dispatcher.locked():
-            ticket = store.put_nowait("T", b"x")
-            ticket.add_done_callback(fail)
-            other = store.put_nowait("T", b"y")
-            other.add_done_callback(lambda _: done.set())
+
+            def put() -> None:
+                store.put_nowait("T", b"x").add_done_callback(fail)
+                store.put_nowait("T", b"y").add_done_callback(lambda _: done.set())
+
+            in_another_thread(put)
         assert done.wait(20)
         assert store.put("T", b"z").status.name == "PUT_OK"
 
@@ -577,7 +580,7 @@ def test_a_light_put_that_another_thread_overtakes_begins_again(tmp_path: Path, 
         body = Body(b"slow")
 
         def overtake() -> None:
-            store.put("T", b"quick") if errand == "put" else store.delete_topic("T")
+            in_another_thread(lambda: store.put("T", b"quick") if errand == "put" else store.delete_topic("T"))
 
         body.action = overtake
         slow = Sly("T", body, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from golden_checks import read_queue
+from other_thread import in_another_thread
 from traps.common import (
     SMALL,
     T0,
@@ -157,9 +158,9 @@ def test_trap_36_a_record_that_cannot_be_read_is_not_skipped_in_silence(tmp_path
     path = tmp_path / "store"
     store = mqfast.open(path, **SMALL)
     with store._dispatcher.locked():
-        fill(store, 2)
-        bad = store.put("T", b"bad", keys="k")
-        store.put("T", b"behind", keys="k")
+        in_another_thread(lambda: fill(store, 2))
+        bad = in_another_thread(lambda: store.put("T", b"bad", keys="k"))
+        in_another_thread(lambda: store.put("T", b"behind", keys="k"))
         patch(path / "commitlog" / f"{0:020}", bad.physical_offset + 4, b"?")
     with pytest.raises(CorruptFile) as caught:
         store.get("T", 0, 0, max_count=10)
