@@ -136,7 +136,8 @@ static void successes(mq_os *os) {
     char read[8] = "";
     WANT(os->mkdir(os, "d") == 0);
     WANT(os->stat(os, "d", &st) == 0 && st.is_directory && !st.is_regular && !st.unlinked);
-    WANT(mkfifo("d/fifo", 0600) == 0 && os->open(os, "d/fifo", MQ_OPEN_READ) == -ENXIO && os->unlink(os, "d/fifo") == 0);
+    WANT(mkfifo("d/fifo", 0600) == 0 && os->open(os, "d/fifo", MQ_OPEN_READ) == -ENXIO &&
+         os->unlink(os, "d/fifo") == 0);
     WANT(os->sync_directory(os, "d") == 0);
     WANT(os->statvfs(os, "d", &total, &available) == 0 && 0 < available && available <= total);
     int fd = os->open(os, "d/f", MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE);
@@ -144,7 +145,8 @@ static void successes(mq_os *os) {
     WANT(os->open(os, "d/f", MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE) == -EEXIST);
     WANT(os->ftruncate(os, fd, 4 * PAGE) == 0);
     WANT(os->fallocate(os, fd, 0, 4 * PAGE) == 0);
-    WANT(os->fstat(os, fd, &st) == 0 && st.bytes == 4 * PAGE && st.is_regular && !st.is_directory && st.mtime_ms == 0 && st.inode != 0);
+    WANT(os->fstat(os, fd, &st) == 0 && st.bytes == 4 * PAGE && st.is_regular && !st.is_directory && st.mtime_ms == 0 &&
+         st.inode != 0);
     WANT(os->pwrite(os, fd, "abc", 3, PAGE) == 3);
     WANT(os->pread(os, fd, read, 3, PAGE) == 3 && memcmp(read, "abc", 3) == 0);
     WANT(os->seek_data(os, fd, PAGE) == PAGE);
