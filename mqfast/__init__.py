@@ -38,6 +38,7 @@ from mqfast.store.recovery import RecoveryReport
 from mqfast.store.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
 
 if TYPE_CHECKING:
+    from mqfast.settings import StoreSettings
     from mqfast.store._gather import RecordColumns
     from mqfast.store._tail import LogTail
     from mqfast.store.reader import LogScan, ReadResult, StoreReader
@@ -76,6 +77,7 @@ __all__ = [
     "Severity",
     "StoreConfig",
     "StoreReader",
+    "StoreSettings",
     "StoreState",
     "StoredMessage",
     "SysFlag",
@@ -101,6 +103,7 @@ _LATER = {
     "Report": "mqfast.store.verify",
     "Severity": "mqfast.store.verify",
     "StoreReader": "mqfast.store.reader",
+    "StoreSettings": "mqfast.settings",
     "repair": "mqfast.store.repair",
     "verify": "mqfast.store.verify",
 }
