@@ -557,8 +557,8 @@ class MessageStore(PutPath):
         return self.log.flush(timeout)
 
     def delete_topic(self, topic: str) -> int:
-        """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them.
-        Returns queues dropped.
+        """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them:
+        ``query``, ``look`` and scans of the log find them so long. Returns queues dropped.
 
         Raises: UsageError for what is no topic name; FlushError, StorageError when the deletion cannot be made durable;
         DiskFull also while units of queues wait for space. Then nothing was deleted.
@@ -916,14 +916,7 @@ def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) 
         (paths.consume_queue_ext, "mapped_file_bytes_consume_queue_ext"),
     )
     for base, name in kinds:
-        for topic in door.subdirectories(base):
-            for queue_id in _paths.queue_ids(door, base, topic):
-                for file in _paths.list_offset_files(door, _paths.queue_dir(base, topic, queue_id))[0][:1]:
-                    note(name, door.file_size(file.path), file.path)
-                if name in found:
-                    break
-            if name in found:
-                break
+        note(name, *_paths.usual_queue_bytes(door, base, getattr(config, name)))
     slots = config.max_hash_slot_num if "max_hash_slot_num" in config.explicit else None
     entries = config.max_index_num if "max_index_num" in config.explicit else None
     try:

@@ -10,8 +10,10 @@ import codecs
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from errno import EACCES, ENOENT, ENOTDIR, EPERM
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mqfast.errors import CorruptFile, StorageError, StoreNotFound, UsageError
@@ -36,10 +38,12 @@ __all__ = [
     "parse_offset_name",
     "queue_dir",
     "root_of",
+    "usual_queue_bytes",
 ]
 
 _OFFSET_DIGITS: Final = 20
 _INDEX_DIGITS: Final = 17
+_QUEUES_ASKED: Final = 9  # for the length of queue files
 _I64_MAX: Final = 2**63 - 1
 
 
@@ -346,3 +350,27 @@ def queue_ids(door: Door, base: str, topic: str) -> list[int]:
 def list_queues(door: Door, base: str) -> dict[str, list[int]]:
     """Topic -> queue ids that have a directory below ``base``. Raises: as queue_ids."""
     return {topic: queue_ids(door, base, topic) for topic in door.subdirectories(base)}
+
+
+def _first_files(door: Door, base: str) -> Iterator[tuple[str, int]]:
+    """Path and length of the first file of each queue."""
+    for topic in door.subdirectories(base):
+        for queue_id in queue_ids(door, base, topic):
+            for file in list_offset_files(door, queue_dir(base, topic, queue_id))[0][:1]:
+                size = door.file_size(file.path)
+                if size > 0:
+                    yield file.path, size
+
+
+def usual_queue_bytes(door: Door, base: str, configured: int) -> tuple[int, str]:
+    """How long the files of the queues below ``base`` are, and one that is; 0 where there is none.
+
+    One that was cut short or grew must not speak for the others: the length that most of the first queues have. Where
+    two are as frequent it is the configured one.
+    """
+    sizes = dict(islice(_first_files(door, base), _QUEUES_ASKED))
+    if not sizes:
+        return 0, base
+    counts = Counter(sizes.values())
+    size = max(counts, key=lambda size: (counts[size], size == configured))
+    return size, next(path for path in sizes if sizes[path] == size)

@@ -41,6 +41,7 @@ from mqfast.store.paths import (
     list_queues,
     queue_dir,
     root_of,
+    usual_queue_bytes,
 )
 from mqfast.store.reader_bounds import check_is_store
 from mqfast.store.timer_files import Finding, TimerFiles
@@ -399,11 +400,17 @@ class Verifier:
         paths, report = self.paths, self.report
         present: set[_Key] = set()
         suspects: dict[_Key, bool] = {}
-        for base, batch in ((paths.consume_queue, False), (paths.batch_consume_queue, True)):
+        config = self.config or StoreConfig()
+        kinds = (
+            (paths.consume_queue, False, config.mapped_file_bytes_consume_queue),
+            (paths.batch_consume_queue, True, config.mapped_file_bytes_batch_consume_queue),
+        )
+        for base, batch, configured in kinds:
+            usual, _ = usual_queue_bytes(self.door, base, configured)
             for topic, queue_ids in list_queues(self.door, base).items():
                 for queue_id in queue_ids:
                     present.add((topic, queue_id))
-                    if not self._one_queue(topic, queue_id, queue_dir(base, topic, queue_id), batch):
+                    if not self._one_queue(topic, queue_id, queue_dir(base, topic, queue_id), batch, usual):
                         suspects[topic, queue_id] = batch
         if suspects:
             self._compare_queues(suspects)
@@ -425,7 +432,7 @@ class Verifier:
             path = queue_dir(self.paths.consume_queue, topic, queue_id)
             self.add("queue.none", path, None, f"a queue for {records} records", "none", severity)
 
-    def _one_queue(self, topic: str, queue_id: int, directory: str, batch: bool) -> bool:
+    def _one_queue(self, topic: str, queue_id: int, directory: str, batch: bool, usual: int) -> bool:
         """Check the units of one queue; do their sums agree with the log's?"""
         size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
         report = self.report
@@ -435,7 +442,6 @@ class Verifier:
         ended = False
         with_tags = topic != _SCHEDULE
         previous_end = -1
-        first_bytes = 0
         for n, file in enumerate(files):
             opened = PreadFile(self.door, file.path, file.start_offset)
             report.bytes_checked += opened.bytes
@@ -447,9 +453,8 @@ class Verifier:
                 self.add("queue.gap", file.path, None, f"a file that starts at a multiple of {size}", file.start_offset,
                          Severity.DAMAGE)  # fmt: skip
             previous_end = opened.end
-            first_bytes = first_bytes or opened.bytes
-            if opened.bytes not in (0, first_bytes):
-                self.add("queue.size", file.path, None, f"{first_bytes} bytes, as the first file", opened.bytes,
+            if opened.bytes not in (0, usual):
+                self.add("queue.size", file.path, None, f"{usual} bytes, as most queues", opened.bytes,
                          Severity.DAMAGE)  # fmt: skip
             elif opened.bytes % size and not batch:
                 self.add("queue.size", file.path, None, f"a multiple of {size} bytes", opened.bytes, Severity.DAMAGE)
