@@ -93,7 +93,7 @@ class Consumer:
         self._from_first = from_first
         self._batch: Final = _integer("batch", batch)
         self._offset_reset: Final = offset_reset
-        self._under_way = False  # a call: one in a signal handler that interrupts another would find half of a move
+        self._alone: Final = _Alone()
         self._birth = store.consumer_offsets.deletions(topic)
         # By queue id: behind what was handed out, and behind what was acknowledged.
         self._handed_out: dict[int, int] = {}
@@ -128,16 +128,11 @@ class Consumer:
         queue_id, offset = _integer("queue_id", queue_id), _integer("offset", offset)
         if offset < 0 or queue_id < 0:
             raise UsageError(f"queue_id and offset: expected at least 0, found {queue_id} and {offset}")
-        if self._under_way:
-            raise NestedCall(_NESTED)
-        self._under_way = True
-        try:
+        with self._alone:
             self._look_for_deletion()
             self._ahead.clear()
             self._in_hand = None
             self._handed_out[queue_id] = self._acknowledged[queue_id] = offset
-        finally:
-            self._under_way = False
 
     def poll(self) -> list[StoredMessage]:
         """The next messages of one queue, behind those that were handed out; an empty list when all queues are read to
@@ -145,18 +140,13 @@ class Consumer:
 
         Raises: OffsetMoved, CorruptFile, StoreClosed.
         """
-        if self._under_way:
-            raise NestedCall(_NESTED)
-        self._under_way = True
-        try:
+        with self._alone:
             self._look_for_deletion()
             self._ahead.clear()
             found, queue_id, end = self._read()
             if found:
                 self._handed_out[queue_id] = end
             return found
-        finally:
-            self._under_way = False
 
     def _read(self) -> tuple[list[StoredMessage], int, int]:
         """Read one batch of the next queue that has one: messages, queue id, where the queue goes on behind them."""
@@ -229,28 +219,18 @@ class Consumer:
 
     def commit(self) -> None:
         """Acknowledge everything that was handed out, the message in hand included, and nothing more."""
-        if self._under_way:
-            raise NestedCall(_NESTED)
-        self._under_way = True
-        try:
+        with self._alone:
             self._look_for_deletion()
             self._in_hand = None
             for queue_id, to in self._handed_out.items():
                 self._acknowledged[queue_id] = to
                 self._store_offset(queue_id)
-        finally:
-            self._under_way = False
 
     def commit_message(self, message: StoredMessage) -> None:
         """Acknowledge this message and all before it in its queue; later ones stay as they are."""
-        if self._under_way:
-            raise NestedCall(_NESTED)
-        self._under_way = True
-        try:
+        with self._alone:
             self._look_for_deletion()
             self._acknowledge(message.queue_id, message.queue_offset + 1)
-        finally:
-            self._under_way = False
 
     def _acknowledge(self, queue_id: int, to: int) -> None:
         self._acknowledged[queue_id] = max(to, self._acknowledged.get(queue_id, 0))
@@ -269,24 +249,16 @@ class Consumer:
 
         Raises (while looping): OffsetMoved, CorruptFile, StoreClosed.
         """
-        if self._under_way:
-            raise NestedCall(_NESTED)
-        self._under_way = True
-        try:
+        with self._alone:
             self._look_for_deletion()
             self._ahead.clear()
             self._in_hand = None
             self._handed_out.update(self._acknowledged)
             return _Loop(self)
-        finally:
-            self._under_way = False
 
     def _next(self, before: StoredMessage | None) -> StoredMessage | None:
         """Acknowledge the message that the loop has in hand, and hand out the next one."""
-        if self._under_way:
-            raise NestedCall(_NESTED)
-        self._under_way = True
-        try:
+        with self._alone:
             self._look_for_deletion()
             if before is not None and self._in_hand is not None and self._in_hand[0] is before:
                 _, queue_id, to = self._in_hand
@@ -307,8 +279,6 @@ class Consumer:
             self._handed_out[queue_id] = to
             self._in_hand = message, queue_id, to
             return message
-        finally:
-            self._under_way = False
 
     def lag(self) -> int:
         """Messages that are stored and not yet acknowledged, over all queues and whatever their tags."""
@@ -326,6 +296,23 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer of group {self.group!r}, topic {self.topic!r}>"
+
+
+class _Alone:
+    """One call of a consumer at a time: what a signal handler would do within another one is refused."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    def __enter__(self) -> None:
+        if self._taken:
+            raise NestedCall(_NESTED)
+        self._taken = True
+
+    def __exit__(self, *exc: object) -> None:
+        self._taken = False
 
 
 class _Loop:
