@@ -70,6 +70,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     options = table.parse(
         {
             "path": settings.store, "order": "commitlog", "properties": settings.properties, "batchBytes": "4m",
+            "includeSystemTopics": "true", "decompress": "false",  # everything, as it is stored
             "columns": f"{COLUMNS},crcOk" if marked else COLUMNS,
             "verifyCrc": "mark" if marked else settings.verify_crc,
             "partitionBytes": str(settings.partition_bytes), "failOnDataLoss": str(not settings.allow_loss),

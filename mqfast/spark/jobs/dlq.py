@@ -317,7 +317,8 @@ class _Work:
 
 def _options(settings: Settings) -> Options:
     store = os.path.abspath(settings.store)
-    return table.parse({"path": store, "columns": _TO_SEND, "properties": "raw", "verifyCrc": "fail"}, table.BATCH)
+    options = {"path": store, "columns": _TO_SEND, "properties": "raw", "verifyCrc": "fail", "decompress": "false"}
+    return table.parse(options, table.BATCH)
 
 
 def _pieces(letters: dict[Queue, Runs]) -> list[tuple[QueueRange, Runs]]:

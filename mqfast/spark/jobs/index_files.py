@@ -68,7 +68,8 @@ def build_index(
 
     Args: tags: with entries for tags, as release 5.5 has them.
     """
-    options = table.parse({"path": store, "columns": KEY_COLUMNS, "batchBytes": "4m"}, table.BATCH)
+    read = {"path": store, "columns": KEY_COLUMNS, "batchBytes": "4m", "includeSystemTopics": "true"}
+    options = table.parse(read, table.BATCH)
     access = open_access(options)
     try:
         snapshot = access.snapshot()

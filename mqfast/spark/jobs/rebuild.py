@@ -115,6 +115,7 @@ def _build_queues(
     options = table.parse(
         {
             "path": settings.store, "columns": COLUMNS, "properties": "raw", "order": "commitlog", "batchBytes": "4m",
+            "includeSystemTopics": "true",
             "partitionBytes": str(settings.partition_bytes), "failOnDataLoss": str(not settings.allow_gaps),
             "verifyCrc": "skip" if settings.allow_gaps else "fail",
         },
