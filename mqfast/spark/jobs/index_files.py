@@ -87,8 +87,11 @@ def build_index(
     total, name = sum(number for number, _ in counted), None
     for first in range(0, total, room):
         entries = min(room, total - first)
-        inside, before = _pieces_of(pieces, [number for number, _ in counted], first, entries)
-        stored_ms = counted[pieces.index(inside[0])][1]
+        numbers = [number for number, _ in counted]
+        stored_ms = counted[pieces.index(_pieces_of(pieces, numbers, first, entries)[0][0])][1]
+        # With the entry before: the first time in a file counts from the end of the file before.
+        behind = min(first, 1)
+        inside, before = _pieces_of(pieces, numbers, first - behind, entries + behind)
         name = index_name(stored_ms, name)
         path = os.path.join(directory, name)
         found.append(_IndexPart(inside, first - before, entries, path, config.max_hash_slot_num, config.max_index_num))
@@ -150,21 +153,26 @@ def _write(part: _IndexPart) -> None:
     """One index file."""
     if os.path.exists(part.path):
         os.unlink(part.path)  # of an attempt that failed
-    file = IndexFile.create(REAL, part.path, part.slots, part.capacity)
+    file: IndexFile | None = None
+    previous: tuple[int, int] | None = None
     try:
         left, skip = part.entries, part.skip
-        file.reserve()
         for piece in part.pieces:
             for topic, key, place, stored_ms, _ in entries_of(piece):
                 if skip:
                     skip -= 1
+                    previous = stored_ms, place
                     continue
                 if left == 0:
                     break
+                if file is None:
+                    file = IndexFile.create(REAL, part.path, part.slots, part.capacity, previous)
+                    file.reserve()
                 file.put(key_hash(topic, key), place, stored_ms)
                 left -= 1
-        if left:
+        if left or file is None:
             raise CorruptFile("keys are gone that were counted before", path=part.path, expected=0, found=left)
         file.flush()
     finally:
-        file.close()
+        if file is not None:
+            file.close()
