@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import lzma
 import os
 import random
@@ -38,6 +39,14 @@ settings.register_profile("default", deadline=None, max_examples=30, derandomize
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_CALM)
 LONG = os.environ.get("MQFAST_LONG") == "1"
 settings.load_profile("long" if LONG else "default")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Lanes that meet thousands of failures switch logging off for the process: not for the tests behind them."""
+    before = logging.root.manager.disable
+    yield
+    logging.disable(before)
 
 
 @pytest.fixture
