@@ -154,7 +154,7 @@ cdef class Overwrite(Errand):
     cdef const char *name
     cdef const char *from_
     cdef int64_t count, offset
-    cdef int fd, rc, rc_sync
+    cdef int fd, flags, rc, rc_sync
     cdef bint tried
 
 

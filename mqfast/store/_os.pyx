@@ -598,16 +598,16 @@ cdef class OsDoor:
         check_room(self, rc, "write", path, n, None)
         check(rc2, "fsync", path)
 
-    def overwrite(self, path, bytes data, int64_t offset=0) -> None:
-        """Write ``data`` in place at ``offset`` (the file is created if missing, never shortened) and fsync."""
-        cdef Overwrite errand = self.overwriting(path, data, offset)
+    def overwrite(self, path, bytes data, int64_t offset=0, bint create=True) -> None:
+        """Write ``data`` in place at ``offset`` (the file is never shortened; created if missing, with ``create``) and fsync."""
+        cdef Overwrite errand = self.overwriting(path, data, offset, create)
         with nogil:
             gave_gil()
             errand.carry_out()
             ask_for_gil()
         errand.finish()
 
-    def overwriting(self, path, bytes data, int64_t offset=0) -> Overwrite:
+    def overwriting(self, path, bytes data, int64_t offset=0, bint create=True) -> Overwrite:
         """The same as an errand: nothing is written yet."""
         cdef Overwrite errand = Overwrite.__new__(Overwrite)
         errand.door = self
@@ -618,6 +618,7 @@ cdef class OsDoor:
         errand.from_ = data
         errand.count = len(data)
         errand.offset = offset
+        errand.flags = MQ_OPEN_WRITE | (MQ_OPEN_CREATE if create else 0)
         return errand
 
     def replace_file(self, path, bytes data) -> None:
@@ -931,7 +932,7 @@ cdef class Overwrite(Errand):
     cdef int carry_out(self) noexcept nogil:
         cdef mq_os *os = self.door.os
         self.tried = True
-        self.fd = os.open(os, self.name, MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+        self.fd = os.open(os, self.name, self.flags)
         if self.fd < 0:
             return self.fd
         self.rc = mq_os_write_all(os, self.fd, self.from_, self.count, self.offset)

@@ -12,6 +12,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
+from mqfast.errors import StoreNotFound
 from mqfast.store._os import Mutex
 from mqfast.store.paths import Door
 
@@ -122,8 +123,11 @@ class StoreCheckpoint:
                 return False
             self._written = None
             if self._whole:
-                self._door.overwrite(self._path, data, 0)
-            else:
+                try:
+                    self._door.overwrite(self._path, data, 0, create=False)
+                except StoreNotFound:
+                    self._whole = False  # somebody has removed the file of a running store
+            if not self._whole:
                 self._door.replace_file(self._path, data.ljust(_FILE_BYTES, b"\0"))
                 self._whole = True
             self._written = data
@@ -136,13 +140,16 @@ class StoreCheckpoint:
             if data == self._written:
                 return None
             self._written = None
-            return self._door.overwriting(self._path, data, 0)
+            return self._door.overwriting(self._path, data, 0, create=False)
 
     def finish_flush(self, errand: Overwrite) -> None:
         """Believe the errand, if it was carried out. Raises: as ``flush``."""
-        if errand.finish():
-            with self._lock:
-                self._written = errand.data
+        with self._lock:
+            try:
+                if errand.finish():
+                    self._written = errand.data
+            except StoreNotFound:
+                self._whole = False  # the next flush makes another
 
     def _packed(self) -> bytes:
         return _FIELDS.pack(
