@@ -24,6 +24,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -286,7 +287,9 @@ def measure(name: str, place: Path, plant: float) -> None:
 
 def compiler() -> str:
     """Name and major version of the C compiler, as the key has it."""
-    text = subprocess.run([os.environ.get("CC", "cc"), "--version"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [*shlex.split(os.environ.get("CC", "cc")), "--version"], capture_output=True, text=True, check=True
+    ).stdout
     kind = "clang" if "clang" in text else "gcc"
     found = re.search(r"(\d+)\.\d+", text.splitlines()[0])
     return f"{kind}-{found[1] if found else '?'}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ def build(directory: Path) -> Path:
     if not sys.platform.startswith("linux"):
         raise CannotTrace("ptrace as it is used here is Linux only")
     program = directory / "at_syscall"
-    compiler = os.environ.get("CC", "cc")
+    compiler = shutil.which(os.environ.get("CC", "cc")) or "cc"
     source = Path(__file__).with_name("at_syscall.c")
     try:
         subprocess.run([compiler, "-std=gnu11", "-O1", "-o", str(program), str(source)], check=True)
