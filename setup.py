@@ -1,8 +1,9 @@
 """Builds the extension modules. Everything that is data about the package stands in pyproject.toml.
 
-Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store._os`` alone links ``csrc/*.c``:
-the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other extensions reach
-it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program runs.
+Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base._os`` alone links
+``csrc/*.c``: the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other
+extensions reach it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program
+runs.
 
 Environment switches, each kept in its own build directory so that changing between them rebuilds what it must:
     MQFAST_DEBUG=1      no optimisation, debug information, C assertions on
@@ -23,7 +24,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-C_OWNER = "mqfast.store._os"
+C_OWNER = "mqfast.store.base._os"
 WORKERS = 2
 
 

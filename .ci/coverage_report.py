@@ -68,7 +68,7 @@ OURS = re.compile(
 NOT_OURS = re.compile(
     r"__Pyx_|__pyx_(?:pw|tp|mod|pymod|setprop|getprop|sq|mp)_|PyInit_|__pyx_pf_.*__(?:reduce|setstate)_cython__"
 )
-FROM = re.compile(r'\s*/\* "(mqfast/store/\w+\.p[yx][xd])":(\d+)$')
+FROM = re.compile(r'\s*/\* "(mqfast/store/[\w/]+\.p[yx][xd])":(\d+)$')
 ELSEWHERE = re.compile(r'\s*/\* "[^"]*":\d+$')
 EVERYTHING = re.compile(r"\bexcept BaseException\b")
 
@@ -338,8 +338,8 @@ def main() -> int:
     missed: list[str] = []
     show("csrc (gcov)", {name: c[name].row() for name in sorted(c)}, options.goal, missed)
     for path, modules in PATHS.items():
-        names = [f"mqfast/store/{module}.{end}" for module in modules for end in ("pyx", "pxd")]
-        show(f"{path} (gcov)", {n: cython[n].row() for n in names if n in cython}, options.goal, missed)
+        found = {n: cython[n].row() for n in sorted(cython) if Path(n).stem in modules}
+        show(f"{path} (gcov)", found, options.goal, missed)
     named = sum(PATHS.values(), ())
     others = {n: cython[n].row() for n in sorted(cython) if Path(n).stem not in named}
     show("other .pyx, not in the goal (gcov)", others, None, missed)

@@ -56,7 +56,7 @@ Mark = Callable[[Callable[[int], object], int], None]
 
 def _open(place: Path, **settings: Any) -> Any:
     import mqfast
-    from mqfast.store._os import OsDoor
+    from mqfast.store.base._os import OsDoor
 
     door = OsDoor()
     door.fix_clock(FIXED_MS)
@@ -156,7 +156,7 @@ def _get_bodies(place: Path, mark: Mark) -> None:
 
 
 def _crc(place: Path, mark: Mark) -> None:
-    from mqfast.store._os import body_crc
+    from mqfast.store.base._os import body_crc
 
     # Long, so that the call itself counts for nothing; short ones are in put_40.
     body = bytes(range(256)) * 256
@@ -169,7 +169,7 @@ def _crc(place: Path, mark: Mark) -> None:
 
 
 def _decode(place: Path, mark: Mark) -> None:
-    from mqfast.store._record import decode_record
+    from mqfast.store.record._record import decode_record
 
     store = _filled(place, 1, 256, keys=True)
     record = store.get("Bench", 0, 1)[0].to_bytes()
@@ -315,7 +315,7 @@ def count(name: str, plant: float = 0.0) -> Count:
 def key() -> tuple[str, str]:
     """What counts depend on (the key of a baseline), and the very build of Python."""
     program = (
-        "import mqfast, sys, json; from mqfast.store._os import crc32_variant; "
+        "import mqfast, sys, json; from mqfast.store.base._os import crc32_variant; "
         "print(json.dumps([crc32_variant(), [m for m in sys.modules if m.startswith('_cython_')][0]]))"
     )
     done = subprocess.run(

@@ -7,14 +7,14 @@
 
 The route of one message, and the room of each step:
 
-    put        store/_put.pyx            checks, and the bound producer
-    append     store/_commit_log.pyx     one record in the log, in the page cache (or a pool buffer)
-    commit     store/flush.py            pool buffer -> page cache
-    flush      store/flush.py            page cache -> disk
-    dispatch   store/_dispatch.pyx       log -> queue unit, index entry
-    get        store/_read.pyx           queue unit -> message, zero-copy
-    query      store/index_service.py    key -> message
-    reopen     store/recovery.py         what a crash left -> a store that goes on
+    put        store/put/_put.pyx            checks, and the bound producer
+    append     store/log/_commit_log.pyx     one record in the log, in the page cache (or a pool buffer)
+    commit     store/log/flush.py            pool buffer -> page cache
+    flush      store/log/flush.py            page cache -> disk
+    dispatch   store/dispatch/_dispatch.pyx       log -> queue unit, index entry
+    get        store/get/_read.pyx           queue unit -> message, zero-copy
+    query      store/index/index_service.py    key -> message
+    reopen     store/check/recovery.py         what a crash left -> a store that goes on
 
 Importing this package imports neither numpy nor asyncio.
 """
@@ -27,24 +27,24 @@ from typing import TYPE_CHECKING, Any
 from mqfast import errors
 from mqfast.config import Setting, StoreConfig
 from mqfast.message import Bodies, Body, Keys, Message, MessageId, Properties, PutOptions, SysFlag
-from mqfast.store._put import Producer
-from mqfast.store._put_result import BatchResult, PutResult, Ticket
-from mqfast.store._read import GetResult
-from mqfast.store._record import StoredMessage
+from mqfast.store.base.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
+from mqfast.store.check.recovery import RecoveryReport
 from mqfast.store.consumer import Consumer, OffsetReset
+from mqfast.store.get._read import GetResult
 from mqfast.store.message_store import MessageStore
 from mqfast.store.message_store import open_store as open
-from mqfast.store.recovery import RecoveryReport
-from mqfast.store.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
+from mqfast.store.put._put import Producer
+from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
+from mqfast.store.record._record import StoredMessage
 
 if TYPE_CHECKING:
     from mqfast.settings import StoreSettings
-    from mqfast.store._gather import RecordColumns
-    from mqfast.store._tail import LogTail
-    from mqfast.store.reader import LogScan, ReadResult, StoreReader
-    from mqfast.store.reader_bounds import QueueRange
-    from mqfast.store.repair import RepairReport, repair
-    from mqfast.store.verify import Damage, Report, Severity, verify
+    from mqfast.store.check.repair import RepairReport, repair
+    from mqfast.store.check.verify import Damage, Report, Severity, verify
+    from mqfast.store.reader._gather import RecordColumns
+    from mqfast.store.reader._tail import LogTail
+    from mqfast.store.reader.bounds import QueueRange
+    from mqfast.store.reader.store_reader import LogScan, ReadResult, StoreReader
 
 __all__ = [
     "BatchResult",
@@ -93,19 +93,19 @@ __version__ = "0.1.0"
 
 # What only some programs need is imported when it is asked for.
 _LATER = {
-    "Damage": "mqfast.store.verify",
-    "LogScan": "mqfast.store.reader",
-    "LogTail": "mqfast.store._tail",
-    "QueueRange": "mqfast.store.reader_bounds",
-    "ReadResult": "mqfast.store.reader",
-    "RecordColumns": "mqfast.store._gather",
-    "RepairReport": "mqfast.store.repair",
-    "Report": "mqfast.store.verify",
-    "Severity": "mqfast.store.verify",
-    "StoreReader": "mqfast.store.reader",
+    "Damage": "mqfast.store.check.verify",
+    "LogScan": "mqfast.store.reader.store_reader",
+    "LogTail": "mqfast.store.reader._tail",
+    "QueueRange": "mqfast.store.reader.bounds",
+    "ReadResult": "mqfast.store.reader.store_reader",
+    "RecordColumns": "mqfast.store.reader._gather",
+    "RepairReport": "mqfast.store.check.repair",
+    "Report": "mqfast.store.check.verify",
+    "Severity": "mqfast.store.check.verify",
+    "StoreReader": "mqfast.store.reader.store_reader",
     "StoreSettings": "mqfast.settings",
-    "repair": "mqfast.store.repair",
-    "verify": "mqfast.store.verify",
+    "repair": "mqfast.store.check.repair",
+    "verify": "mqfast.store.check.verify",
 }
 
 

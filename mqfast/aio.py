@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from mqfast.store.results import PutMessageStatus
+from mqfast.store.base.results import PutMessageStatus
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store._put_result import PutResult, Ticket
+    from mqfast.store.put._put_result import PutResult, Ticket
 
 __all__ = ["durable", "settled"]
 

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from mqfast.errors import MqfastError
-from mqfast.store._os import OsDoor
-from mqfast.store.memory_room import mount_of
-from mqfast.store.paths import absolute
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.memory_room import mount_of
+from mqfast.store.base.paths import absolute
 
 __all__ = ["Finding", "examine"]
 

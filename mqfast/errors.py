@@ -3,7 +3,7 @@
 Every error answers one question: did the caller misuse us, did the disk fail, is the file damaged, or are we wrong?
 Each class is mixed with the builtin that ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``).
 Outcomes of a healthy system (no new message, end of file, a torn tail after a crash) are enum values in
-``mqfast.store.results``, never exceptions.
+``mqfast.store.base.results``, never exceptions.
 
 This module imports nothing of ours and must never do so.
 """

@@ -1,7 +1,7 @@
 """What a user hands in: the message, its hosts, its system flags, its topic rules and the two kinds of id text.
 
 This module must never touch a file, a clock or the store. It only checks and converts; the bytes of a record are
-made in ``mqfast/store/_record.pyx``. Format: ``mqfast/store/FORMAT.md``.
+made in ``mqfast/store/record/_record.pyx``. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a store deletes by itself, in plain words: ``"never"``, ``"72h"``, ``"20GB"``, ``"72h, 20GB"``, ``"rocketmq"``.
 
-Room: settings. Only the words are read here; ``mqfast/store/retention.py`` carries them out. It must never turn
+Room: settings. Only the words are read here; ``mqfast/store/log/retention.py`` carries them out. It must never turn
 silence into a rule that deletes.
 """
 

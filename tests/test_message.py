@@ -23,7 +23,7 @@ from mqfast.message import (
     needs_version_2,
     parse_host,
 )
-from mqfast.store.results import AppendMessageStatus, GetMessageStatus, PutMessageStatus
+from mqfast.store.base.results import AppendMessageStatus, GetMessageStatus, PutMessageStatus
 
 GOLDEN = Path(__file__).parent / "golden"
 

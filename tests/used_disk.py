@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 _STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
 _CALL = ctypes.CFUNCTYPE(

@@ -17,7 +17,7 @@ from mqfast.cli.stores import known_queues, near, reader_of
 from mqfast.errors import OffsetError, UsageError
 
 if TYPE_CHECKING:
-    from mqfast.store.reader import QueueRange, StoreReader
+    from mqfast.store.reader.store_reader import QueueRange, StoreReader
 
 __all__ = ["add_commands"]
 
@@ -168,7 +168,7 @@ def reset_offsets(arguments: argparse.Namespace) -> ExitCode:
 def _apply(arguments: argparse.Namespace, out: Output) -> list[_Change]:
     """The plan once more, for the store as it is under its lock, and then its offsets on disk."""
     import mqfast
-    from mqfast.store.reader_bounds import QueueRange
+    from mqfast.store.reader.bounds import QueueRange
 
     group, topic = arguments.group, arguments.topic
     with out.progress("recovering") as progress:

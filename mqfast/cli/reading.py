@@ -30,8 +30,8 @@ from mqfast.cli.stores import (
 from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
-    from mqfast.store._record import StoredMessage
-    from mqfast.store.reader import QueueRange, StoreReader
+    from mqfast.store.reader.store_reader import QueueRange, StoreReader
+    from mqfast.store.record._record import StoredMessage
 
 __all__ = ["add_commands"]
 
@@ -169,7 +169,7 @@ def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end
 
 def _tree_size(path: str) -> tuple[int, int, int]:
     """(files, bytes, bytes on disk) below a directory; what vanishes meanwhile does not count."""
-    from mqfast.store._os import encode_path
+    from mqfast.store.base._os import encode_path
 
     files = length = used = 0
     for directory, _, names in os.walk(encode_path(path)):
@@ -187,7 +187,7 @@ def _tree_size(path: str) -> tuple[int, int, int]:
 def stat(arguments: argparse.Namespace) -> ExitCode:
     """Tell what the store is made of and what it needs."""
     from mqfast.config import StoreConfig
-    from mqfast.store._os import OsDoor
+    from mqfast.store.base._os import OsDoor
     from mqfast.store.message_store import sizes_of_files
 
     out = Output(arguments.json)
@@ -391,7 +391,7 @@ def _by_id(reader: StoreReader, text: str) -> StoredMessage:
 
 def query(arguments: argparse.Namespace) -> ExitCode:
     """Find messages by key."""
-    from mqfast.store._os import encode_path
+    from mqfast.store.base._os import encode_path
 
     out = Output(arguments.json)
     printer = _printer(arguments, out)
@@ -415,7 +415,7 @@ def query(arguments: argparse.Namespace) -> ExitCode:
 
 def dump(arguments: argparse.Namespace) -> ExitCode:
     """Print every record of the log."""
-    from mqfast.store.column_scan import LogColumns
+    from mqfast.store.reader.column_scan import LogColumns
 
     out = Output(arguments.json)
     printer = Printer(out, sha256=arguments.sha256, short=True)

@@ -22,13 +22,13 @@ from mqfast.spark import views
 from mqfast.spark.bodies import NEEDED, decompressed
 from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Snapshot
 from mqfast.spark.schema import Column
-from mqfast.store._gather import Gather
-from mqfast.store._os import REAL
-from mqfast.store._scan import LogTally
-from mqfast.store.column_scan import LogColumns, QueueColumns
-from mqfast.store.leases import write_lease
-from mqfast.store.paths import offset_name
-from mqfast.store.reader import StoreReader
+from mqfast.store.base._os import REAL
+from mqfast.store.base.paths import offset_name
+from mqfast.store.meta.leases import write_lease
+from mqfast.store.reader._gather import Gather
+from mqfast.store.reader._scan import LogTally
+from mqfast.store.reader.column_scan import LogColumns, QueueColumns
+from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,11 +36,11 @@ from mqfast.spark.staging import (
     unlink,
     write_note,
 )
-from mqfast.store._os import OsDoor
-from mqfast.store._staged import append_records
-from mqfast.store.lock import StoreLock
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock import StoreLock
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.reader import StoreReader
+from mqfast.store.put._staged import append_records
+from mqfast.store.reader.store_reader import StoreReader
 
 __all__ = ["STAMP", "Committed", "Transaction", "check_target"]
 

@@ -17,7 +17,7 @@ from mqfast.spark.access import LocalAccess
 from mqfast.spark.identity import log_marks
 from mqfast.spark.offsets import Mark, Place
 from mqfast.spark.plan import Queue, Snapshot
-from mqfast.store._scan import LogTally
+from mqfast.store.reader._scan import LogTally
 
 __all__ = ["Follower"]
 

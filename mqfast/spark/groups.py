@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from mqfast.errors import MqfastError, StoreLocked
 from mqfast.spark.offsets import LOG_KEY, Offsets, decode
-from mqfast.store._os import OsDoor
-from mqfast.store.lock import StoreLock
-from mqfast.store.offsets import ConsumerOffsets
-from mqfast.store.paths import StorePaths
-from mqfast.store.reader import StoreReader
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock import StoreLock
+from mqfast.store.base.paths import StorePaths
+from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.reader.store_reader import StoreReader
 
 __all__ = ["GroupProgress", "queue_offsets"]
 

@@ -4,7 +4,7 @@ Room: the Spark adapter; nothing of Spark in it. Nobody tells a source that a qu
 read leaves a lease of ``leaseTtl``; each task that begins makes it one of a minute and renews it while it runs; the
 last one of the planned tasks to end removes it. A query that stops early, or is killed, holds its messages for that
 minute. What has a process of its own for as long as it runs, a stream or a job, renews and ends its lease itself.
-It must never fail a read: a store that may not be written is read without. Format: ``mqfast/store/leases.py``.
+It must never fail a read: a store that may not be written is read without. Format: ``mqfast/store/meta/leases.py``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqfast.errors import StorageError, StoreNotFound
-from mqfast.store._os import REAL
-from mqfast.store.leases import end_lease, renew_lease, write_lease
+from mqfast.store.base._os import REAL
+from mqfast.store.meta.leases import end_lease, renew_lease, write_lease
 
 __all__ = ["HeldLease", "TaskLease", "hold"]
 

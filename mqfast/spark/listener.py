@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from mqfast.errors import UsageError
 from mqfast.spark.groups import GroupProgress, queue_offsets
 from mqfast.spark.offsets import LOG_KEY, STORES_KEY, backlog, decode
-from mqfast.store.reader import StoreReader
+from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -23,9 +23,9 @@ from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter, check_columns
 from mqfast.spark.staging import StagedFile, clean_staging
-from mqfast.store._os import OsDoor
-from mqfast.store.metadata import TopicTable
-from mqfast.store.paths import StorePaths
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.paths import StorePaths
+from mqfast.store.meta.metadata import TopicTable
 
 if TYPE_CHECKING:
     import pyarrow as pa

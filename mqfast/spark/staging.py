@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, StorageError, UsageError
-from mqfast.store._staged import count_records
+from mqfast.store.put._staged import count_records
 
 __all__ = [
     "Ledger",

@@ -62,7 +62,7 @@ from mqfast.spark.plan import Piece, QueueRange, ScanRange, Selection, Snapshot,
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets
 from mqfast.spark.source import Part, least_physical_offset, parts_of, read_part, read_settings, settle
-from mqfast.store._gather import ANY_QUEUE
+from mqfast.store.reader._gather import ANY_QUEUE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,8 @@ from mqfast.spark.options import Options, option_name
 from mqfast.spark.plan import Piece, QueueRange, ScanRange, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import Column, arrow_schema
 from mqfast.spark.selection import select, selected_queues
-from mqfast.store._gather import Gather
-from mqfast.store.column_scan import LogColumns
+from mqfast.store.reader._gather import Gather
+from mqfast.store.reader.column_scan import LogColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

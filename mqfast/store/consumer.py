@@ -15,14 +15,14 @@ from operator import index
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from mqfast.errors import NestedCall, OffsetMoved, UsageError
-from mqfast.store.results import GetMessageStatus
+from mqfast.store.base.results import GetMessageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mqfast.store._read import GetResult
-    from mqfast.store._record import StoredMessage
-    from mqfast.store.offsets import ConsumerOffsets
+    from mqfast.store.get._read import GetResult
+    from mqfast.store.meta.offsets import ConsumerOffsets
+    from mqfast.store.record._record import StoredMessage
 
 __all__ = ["Consumer", "OffsetReset"]
 

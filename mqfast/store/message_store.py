@@ -33,33 +33,33 @@ from mqfast.errors import (
     UsageError,
 )
 from mqfast.message import check_topic_name, decode_message_id, not_a_message_id
-from mqfast.store import lock as _lock
-from mqfast.store import paths as _paths
-from mqfast.store._commit_log import CommitLog
-from mqfast.store._consume_queue import ConsumeQueue
-from mqfast.store._dispatch import Dispatcher
-from mqfast.store._mapped_file import locked_byte_count, mapping_count
-from mqfast.store._os import Mutex, OsDoor, check_not_nested, is_nested, let_puts
-from mqfast.store._put import PutPath
-from mqfast.store._put_call import PUT
-from mqfast.store._query import query
-from mqfast.store._read import GetResult, read
-from mqfast.store.allocate import AllocateMappedFileService
-from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.base import lock as _lock
+from mqfast.store.base import paths as _paths
+from mqfast.store.base._mapped_file import locked_byte_count, mapping_count
+from mqfast.store.base._os import Mutex, OsDoor, check_not_nested, is_nested, let_puts
+from mqfast.store.base.results import BoundaryType, StoreState
+from mqfast.store.base.service import Joinable, Service, start_thread
+from mqfast.store.base.space import Space
+from mqfast.store.check.record_starts import check_start
+from mqfast.store.check.recovery import Memory, RecoveryReport, recover, refuse_damage, sync_names
 from mqfast.store.consumer import Consumer, OffsetReset
-from mqfast.store.flush import CommitService, FlushService, SyncService
-from mqfast.store.index_service import IndexService, infer_index_sizes
-from mqfast.store.metadata import QUEUES_MAX, TopicTable
-from mqfast.store.notes import Deletion, StoreNotes, log_file_bytes
-from mqfast.store.offsets import ConsumerOffsets
-from mqfast.store.queue_store import AnyQueue, QueueStore
-from mqfast.store.record_starts import check_start
-from mqfast.store.recovery import Memory, RecoveryReport, recover, refuse_damage, sync_names
-from mqfast.store.reput import PrefaultService, ReputMessageService
-from mqfast.store.results import BoundaryType, StoreState
-from mqfast.store.retention import RetentionService
-from mqfast.store.service import Joinable, Service, start_thread
-from mqfast.store.space import Space
+from mqfast.store.dispatch._dispatch import Dispatcher
+from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
+from mqfast.store.get._query import query
+from mqfast.store.get._read import GetResult, read
+from mqfast.store.index.index_service import IndexService, infer_index_sizes
+from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.log.allocate import AllocateMappedFileService
+from mqfast.store.log.flush import CommitService, FlushService, SyncService
+from mqfast.store.log.retention import RetentionService
+from mqfast.store.meta.checkpoint import StoreCheckpoint
+from mqfast.store.meta.metadata import QUEUES_MAX, TopicTable
+from mqfast.store.meta.notes import Deletion, StoreNotes, log_file_bytes
+from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.put._put import PutPath
+from mqfast.store.put._put_call import PUT
+from mqfast.store.queues._consume_queue import ConsumeQueue
+from mqfast.store.queues.queue_store import AnyQueue, QueueStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 
     from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.settings import StoreSettings
-    from mqfast.store._commit_log import Bell
-    from mqfast.store._put_result import PutResult
-    from mqfast.store._record import StoredMessage
+    from mqfast.store.log._commit_log import Bell
+    from mqfast.store.put._put_result import PutResult
+    from mqfast.store.record._record import StoredMessage
 
 __all__ = ["MessageStore", "open_store"]
 
@@ -244,7 +244,7 @@ class MessageStore(PutPath):
         log.allocator = self._allocate
         self._pool: Any = None
         if config.transient_store_pool_enable:
-            from mqfast.store._transient_pool import TransientStorePool
+            from mqfast.store.log._transient_pool import TransientStorePool
 
             self._pool = TransientStorePool(
                 door, config.transient_store_pool_size, config.mapped_file_bytes_commit_log, config.mlock_budget_bytes

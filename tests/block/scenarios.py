@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import mqfast
-from mqfast.store._os import lost_page_count
-from mqfast.store.offsets import ConsumerOffsets
+from mqfast.store.base._os import lost_page_count
+from mqfast.store.meta.offsets import ConsumerOffsets
 
 LOG_BYTES = 4 << 20
 BODY = bytes(range(250)) * 40

@@ -18,7 +18,7 @@ from harness import Run, Workload, check_image, leave, log_messages, want
 from simulation import KILLED, SHORT_COUNT, STRICT, Image
 
 from mqfast.errors import CorruptFile, DiskFull, FlushError, MapFailed, MqfastError, StorageError, StoreFailed
-from mqfast.store.results import StoreState
+from mqfast.store.base.results import StoreState
 
 __all__ = ["ERRORS", "OPERATIONS", "Case", "Count", "run_case", "run_kind"]
 

@@ -23,13 +23,13 @@ from simulation import KILLED, START_MS, Image, Sim
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.message import Message
-from mqfast.store._commit_log import Bell
-from mqfast.store._os import REAL
-from mqfast.store._scan import LogWalk, PreadFile
+from mqfast.store.base._os import REAL
+from mqfast.store.base.paths import list_offset_files
+from mqfast.store.base.results import PutMessageStatus
+from mqfast.store.check.verify import verify
+from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.paths import list_offset_files
-from mqfast.store.results import PutMessageStatus
-from mqfast.store.verify import verify
+from mqfast.store.reader._scan import LogWalk, PreadFile
 
 __all__ = ["Bad", "Run", "Workload", "check_image"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from simulation import KINDS
 
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 Msync = Callable[[int, int, int], int]
 _MSYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)

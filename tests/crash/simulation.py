@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 __all__ = ["KINDS", "SHORT_COUNT", "Image", "Sim", "in_real_time", "scratch_root"]
 

@@ -14,7 +14,7 @@ from simulation import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root
 from sweep import Stretch, check_stretch, count_calls
 from workloads import WORKLOADS
 
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 _IMAGES = 5200
 

@@ -18,8 +18,8 @@ import pytest
 
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull, FlushError, StoreFailed
+from mqfast.store.base.results import StoreState
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.results import StoreState
 
 sys.path.append(str(Path(__file__).resolve().parent))
 

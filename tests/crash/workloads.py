@@ -13,7 +13,7 @@ from harness import Run, Workload, log_messages
 from simulation import CONTENTS_ONLY, KILLED, MIXED, NAMES_ONLY, SHORT_COUNT, STRICT
 
 from mqfast.config import StoreConfig
-from mqfast.store.repair import repair
+from mqfast.store.check.repair import repair
 
 __all__ = ["WORKLOADS"]
 

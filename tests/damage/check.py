@@ -22,7 +22,7 @@ from typing import Any
 
 import mqfast
 from mqfast.errors import InternalError, MqfastError, StorageError
-from mqfast.store.verify import verify
+from mqfast.store.check.verify import verify
 
 from .mutations import Damage, mutate
 from .stores import Bases, Place

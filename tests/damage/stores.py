@@ -18,7 +18,7 @@ from typing import Any, Final
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden"
 # Small enough that hundreds of images can be tried in a second; between them they hold every kind of file.

@@ -13,15 +13,15 @@ from typing import Final
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import InternalError, MqfastError
-from mqfast.store import fastjson
-from mqfast.store._os import OsDoor
-from mqfast.store._record import decode_record
-from mqfast.store.batch_queue import BatchConsumeQueue
-from mqfast.store.checkpoint import StoreCheckpoint
-from mqfast.store.metadata import TopicTable
-from mqfast.store.offsets import ConsumerOffsets
-from mqfast.store.queue_ext import QueueExt
-from mqfast.store.verify import verify
+from mqfast.store.base import fastjson
+from mqfast.store.base._os import OsDoor
+from mqfast.store.check.verify import verify
+from mqfast.store.meta.checkpoint import StoreCheckpoint
+from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.queues.batch_queue import BatchConsumeQueue
+from mqfast.store.queues.queue_ext import QueueExt
+from mqfast.store.record._record import decode_record
 
 _DOOR: Final = OsDoor()
 _NAME: Final = f"{0:020d}"

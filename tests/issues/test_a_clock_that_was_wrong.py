@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mqfast
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 NOW = 1_800_000_000_000
 WRONG = NOW + 19 * 365 * 86_400_000

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mqfast
-from mqfast.store._os import OsDoor
-from mqfast.store.batch_queue import BatchConsumeQueue
+from mqfast.store.base._os import OsDoor
+from mqfast.store.queues.batch_queue import BatchConsumeQueue
 
 
 @pytest.mark.parametrize("base", [2**63 - 1, 2**62, -1])

@@ -13,9 +13,9 @@ import pytest
 
 from mqfast.config import StoreConfig
 from mqfast.errors import StorageError, StoreFailed
+from mqfast.store.base.results import StoreState
+from mqfast.store.check.verify import verify
 from mqfast.store.message_store import open_store
-from mqfast.store.results import StoreState
-from mqfast.store.verify import verify
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 

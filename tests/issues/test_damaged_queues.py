@@ -12,8 +12,8 @@ import pytest
 
 import mqfast
 from mqfast.errors import CorruptFile
-from mqfast.store._os import OsDoor
-from mqfast.store.verify import verify
+from mqfast.store.base._os import OsDoor
+from mqfast.store.check.verify import verify
 
 SETTINGS = {"mapped_file_bytes_commit_log": 16384, "mapped_file_bytes_consume_queue": 2000}
 UNIT = struct.Struct(">qiq")

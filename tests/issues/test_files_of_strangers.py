@@ -14,8 +14,8 @@ import pytest
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
-from mqfast.store.reader import StoreReader
-from mqfast.store.verify import verify
+from mqfast.store.check.verify import verify
+from mqfast.store.reader.store_reader import StoreReader
 
 
 @pytest.mark.parametrize(

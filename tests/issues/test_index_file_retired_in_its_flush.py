@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import mqfast
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))

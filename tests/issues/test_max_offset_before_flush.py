@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import mqfast
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 MSYNC = 11  # its place in struct mq_os (csrc/os_door.h)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)

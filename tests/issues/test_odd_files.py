@@ -14,8 +14,8 @@ from store.small_store import bodies
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, CorruptFile, MqfastError
-from mqfast.store._os import OsDoor
-from mqfast.store.paths import list_queues
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.paths import list_queues
 
 FILE = 1 << 16
 

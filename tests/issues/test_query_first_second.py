@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import mqfast
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 
 def test_a_message_stored_at_the_lower_bound_is_found(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from other_thread import in_another_thread
 
 import mqfast
 from mqfast.errors import OffsetError, StoreClosed
-from mqfast.store._os import OsDoor
-from mqfast.store.batch_queue import BatchConsumeQueue
+from mqfast.store.base._os import OsDoor
+from mqfast.store.queues.batch_queue import BatchConsumeQueue
 
 QUEUE_BYTES = 20 * 20
 

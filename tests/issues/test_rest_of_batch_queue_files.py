@@ -13,7 +13,7 @@ import pytest
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
-from mqfast.store.results import BoundaryType, GetMessageStatus
+from mqfast.store.base.results import BoundaryType, GetMessageStatus
 
 FILE = 1000  # 21 units, and 34 bytes
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
-from mqfast.store.column_scan import COLUMNS
+from mqfast.store.check.repair import repair
+from mqfast.store.check.verify import verify
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.reader import StoreReader
-from mqfast.store.repair import repair
-from mqfast.store.verify import verify
+from mqfast.store.reader.column_scan import COLUMNS
+from mqfast.store.reader.store_reader import StoreReader
 
 __all__ = ["CASES", "Case", "Stage"]
 

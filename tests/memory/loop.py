@@ -27,10 +27,10 @@ from cases import CASES, Case, Stage
 
 from mqfast.config import StoreConfig
 from mqfast.errors import StorageError
+from mqfast.store.base.results import StoreState
+from mqfast.store.check.verify import verify
 from mqfast.store.message_store import open_store
-from mqfast.store.reader import StoreReader
-from mqfast.store.results import StoreState
-from mqfast.store.verify import verify
+from mqfast.store.reader.store_reader import StoreReader
 
 _ENOMEM: Final = 12
 # Not for ever: CPython 3.11 goes round in a circle until it can make the number of the instruction that raised.

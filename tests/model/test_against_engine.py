@@ -18,7 +18,7 @@ from reference import ModelStore, Record, java_map_order, jhash
 
 import mqfast
 from mqfast import Message
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 SIZES: dict[str, Any] = {
     "mappedFileSizeCommitLog": 2048,

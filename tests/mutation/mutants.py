@@ -73,30 +73,30 @@ def places(tree: Path) -> dict[str, str]:
     return found
 
 
-_APPEND: Final = "mqfast/store/_append.pyx"
-_APPEND_ONE: Final = "mqfast/store/_append.pxd"
-_DISPATCH: Final = "mqfast/store/_dispatch.pyx"
-_CRC_AHEAD: Final = "mqfast/store/_crc_ahead.pyx"
-_INDEX: Final = "mqfast/store/_index_file.pyx"
-_LOG: Final = "mqfast/store/_commit_log.pyx"
-_GROUP: Final = "mqfast/store/_group_commit.pyx"
-_MAPPED: Final = "mqfast/store/_mapped_file.pyx"
-_POOL: Final = "mqfast/store/_transient_pool.pyx"
-_PUT: Final = "mqfast/store/_put.pyx"
-_QUERY: Final = "mqfast/store/_query.pyx"
-_QUEUE: Final = "mqfast/store/_consume_queue.pyx"
-_QUEUE_FLUSH: Final = "mqfast/store/_queue_flush.pyx"
-_UNIT: Final = "mqfast/store/_consume_queue.pxd"
-_READ: Final = "mqfast/store/_read.pyx"
-_RECORD: Final = "mqfast/store/_record.pyx"
-_PLAIN_RECORD: Final = "mqfast/store/_record.pxd"
-_CHECKPOINT: Final = "mqfast/store/checkpoint.py"
-_FLUSH: Final = "mqfast/store/flush.py"
-_LOCK: Final = "mqfast/store/lock.py"
-_METADATA: Final = "mqfast/store/metadata.py"
-_QUEUES: Final = "mqfast/store/queue_store.py"
-_RECOVERY: Final = "mqfast/store/recovery.py"
-_RETENTION: Final = "mqfast/store/retention.py"
+_APPEND: Final = "mqfast/store/log/_append.pyx"
+_APPEND_ONE: Final = "mqfast/store/log/_append.pxd"
+_DISPATCH: Final = "mqfast/store/dispatch/_dispatch.pyx"
+_CRC_AHEAD: Final = "mqfast/store/dispatch/_crc_ahead.pyx"
+_INDEX: Final = "mqfast/store/index/_index_file.pyx"
+_LOG: Final = "mqfast/store/log/_commit_log.pyx"
+_GROUP: Final = "mqfast/store/log/_group_commit.pyx"
+_MAPPED: Final = "mqfast/store/base/_mapped_file.pyx"
+_POOL: Final = "mqfast/store/log/_transient_pool.pyx"
+_PUT: Final = "mqfast/store/put/_put.pyx"
+_QUERY: Final = "mqfast/store/get/_query.pyx"
+_QUEUE: Final = "mqfast/store/queues/_consume_queue.pyx"
+_QUEUE_FLUSH: Final = "mqfast/store/queues/_queue_flush.pyx"
+_UNIT: Final = "mqfast/store/queues/_consume_queue.pxd"
+_READ: Final = "mqfast/store/get/_read.pyx"
+_RECORD: Final = "mqfast/store/record/_record.pyx"
+_PLAIN_RECORD: Final = "mqfast/store/record/_record.pxd"
+_CHECKPOINT: Final = "mqfast/store/meta/checkpoint.py"
+_FLUSH: Final = "mqfast/store/log/flush.py"
+_LOCK: Final = "mqfast/store/base/lock.py"
+_METADATA: Final = "mqfast/store/meta/metadata.py"
+_QUEUES: Final = "mqfast/store/queues/queue_store.py"
+_RECOVERY: Final = "mqfast/store/check/recovery.py"
+_RETENTION: Final = "mqfast/store/log/retention.py"
 _STORE: Final = "mqfast/store/message_store.py"
 _CRC: Final = "csrc/crc32.c"
 _CRC_X86: Final = "csrc/crc32_x86.c"
@@ -978,7 +978,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "next-file-not-ready",
-        "mqfast/store/allocate.py",
+        "mqfast/store/log/allocate.py",
         "file.expect_appends(self._config.sync_flush, 0 if others else self._config.prefault_window_bytes)",
         "file.expect_appends(self._config.sync_flush)",
         "the first put of each file would wait while the kernel makes 2 MiB of zeros",
@@ -986,7 +986,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "buffer-not-touched-ahead",
-        "mqfast/store/_append.pyx",
+        "mqfast/store/log/_append.pyx",
         "        touch(base + start, stop - file_start - start)\n",
         "        pass\n",
         "a put with the pool would wait, every 2 MiB, for memory that the host of a virtual machine took back",
@@ -994,7 +994,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-zeros-ahead-with-a-pool",
-        "mqfast/store/_append.pyx",
+        "mqfast/store/log/_append.pyx",
         "        if not to_disk:\n            return 1\n",
         "        return 1\n",
         "each sync with a pool would wait until the filesystem has noted that its blocks are written",
@@ -1090,7 +1090,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "look-ahead-takes-the-first-file-for-all",
-        "mqfast/store/_consume_queue.pyx",
+        "mqfast/store/queues/_consume_queue.pyx",
         "list_starts(look.path, starts, 2) != 1 or",
         "list_starts(look.path, starts, 2) < 1 or",
         "of a queue with several files one would be there",
@@ -1122,7 +1122,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "put-by-name-in-the-wrong-place",
-        "mqfast/store/_put_call.pyx",
+        "mqfast/store/put/_put_call.pyx",
         "        elif name == <PyObject *> KEYS and given < 5:",
         "        elif name == <PyObject *> KEYS:",
         "an argument given twice would be taken from one of both, without a word",
@@ -1297,7 +1297,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "deletion-of-another-log-believed",
-        "mqfast/store/notes.py",
+        "mqfast/store/meta/notes.py",
         "                and message.store_timestamp == deletion.store_timestamp\n",
         "",
         "a note of another log would hide messages",
@@ -1305,7 +1305,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "scan-without-a-chain",
-        "mqfast/store/boundaries.py",
+        "mqfast/store/check/boundaries.py",
         "            proven = known < 0 and _is_end(file, walk, stop)\n",
         "            proven = True\n",
         "a body may hold what looks like a record at its own place",
@@ -1313,7 +1313,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "salvage-begins-again",
-        "mqfast/store/salvage.py",
+        "mqfast/store/check/salvage.py",
         "            there = self._put_before(began_at)\n",
         "            pass\n",
         "a salvage that was cut off has put some messages already",
@@ -1805,7 +1805,7 @@ def _seed(base: Path) -> Path:
     if words:
         raise SystemExit(f"the last commit does not build:\n{words}")
     where = subprocess.run(
-        [sys.executable, "-c", "import mqfast.store._os as m; print(m.__file__)"],
+        [sys.executable, "-c", "import mqfast.store.base._os as m; print(m.__file__)"],
         cwd=seed,
         env=_environment(seed),
         capture_output=True,

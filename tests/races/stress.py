@@ -27,8 +27,8 @@ from typing import Any
 import mqfast
 from mqfast.errors import OffsetError, StoreBusy, StoreClosed, StoreForked
 from mqfast.message import Message
-from mqfast.store.results import GetMessageStatus
-from mqfast.store.verify import Severity
+from mqfast.store.base.results import GetMessageStatus
+from mqfast.store.check.verify import Severity
 
 Queue = tuple[str, int]
 KEPT: tuple[Queue, ...] = (("kept", 0), ("kept", 1), ("also", 0))

@@ -19,7 +19,7 @@ from mqfast.config import StoreConfig
 from mqfast.spark.jobs import audit, index_check
 from mqfast.spark.jobs.audit import Settings, run
 from mqfast.spark.jobs.report import Report
-from mqfast.store.verify import verify
+from mqfast.store.check.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

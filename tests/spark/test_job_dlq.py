@@ -25,7 +25,7 @@ from mqfast.spark.jobs import dlq
 from mqfast.spark.jobs.dlq import Settings, run, settings_of
 from mqfast.spark.jobs.letters import ATTEMPTS, SentLetters, attempts_of, offsets_of, origin_of, runs_of
 from mqfast.spark.jobs.report import Report
-from mqfast.store.verify import verify
+from mqfast.store.check.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ import pytest
 
 import mqfast
 from mqfast.spark.leases import HeldLease, TaskLease, hold
-from mqfast.store._os import REAL
-from mqfast.store.leases import end_lease, least_leased, renew_lease, write_lease
+from mqfast.store.base._os import REAL
+from mqfast.store.meta.leases import end_lease, least_leased, renew_lease, write_lease
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

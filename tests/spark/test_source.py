@@ -34,7 +34,7 @@ from mqfast.spark.options import BATCH, parse
 from mqfast.spark.plan import Queue
 from mqfast.spark.schema import VIEWS, arrow_schema, struct_type
 from mqfast.spark.source import opened
-from mqfast.store.reader import StoreReader
+from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

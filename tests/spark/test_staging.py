@@ -23,7 +23,7 @@ from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
 from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.staging import StagedFile, clean_staging
-from mqfast.store._staged import RowEncoder, append_records, count_records, merge_properties
+from mqfast.store.put._staged import RowEncoder, append_records, count_records, merge_properties
 
 FILE_BYTES = 1 << 18
 HOST = parse_host("10.0.0.1:10911")

@@ -14,7 +14,7 @@ from typing import Any
 from golden_checks import read_queue
 
 from mqfast.config import StoreConfig
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
 
 SMALL: dict[str, Any] = {

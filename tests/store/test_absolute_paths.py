@@ -11,8 +11,8 @@ import pytest
 import mqfast
 from mqfast.errors import MqfastError, StoreNotFound, UsageError
 from mqfast.message import Message
-from mqfast.store._os import OsDoor
-from mqfast.store.leases import least_leased, write_lease
+from mqfast.store.base._os import OsDoor
+from mqfast.store.meta.leases import least_leased, write_lease
 
 SMALL = {"mapped_file_bytes_commit_log": 64 << 10, "message_index_enable": False}
 OUTSIDE = ["../x", "/tmp/x", "a/b", "..", ".", "", "a\0b", "x" * 3 + "/../../../y"]

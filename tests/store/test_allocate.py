@@ -14,10 +14,10 @@ from store.small_store import SMALL, bodies
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import PoolExhausted, StoreBusy, StoreClosed
-from mqfast.store import allocate
-from mqfast.store._commit_log import Bell
-from mqfast.store._mapped_file import MappedFile
-from mqfast.store._os import OsDoor
+from mqfast.store.base._mapped_file import MappedFile
+from mqfast.store.base._os import OsDoor
+from mqfast.store.log import allocate
+from mqfast.store.log._commit_log import Bell
 
 
 def test_a_file_that_is_not_ready_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

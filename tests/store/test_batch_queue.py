@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from reference import Record, batch_unit
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed
-from mqfast.store._os import OsDoor
-from mqfast.store._record import decode_record
-from mqfast.store.batch_queue import BatchConsumeQueue, BatchUnit, check_unit, claimed_places
-from mqfast.store.results import BoundaryType
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.results import BoundaryType
+from mqfast.store.queues.batch_queue import BatchConsumeQueue, BatchUnit, check_unit, claimed_places
+from mqfast.store.record._record import decode_record
 
 (CASE,) = golden_cases("5.3.3", ("batch-cq",))
 FILE = 46 * 4

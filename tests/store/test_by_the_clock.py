@@ -1,6 +1,6 @@
 """Flushes and commits by the clock, in loops that leave the GIL alone; and the queue files that a flush looks at.
 
-Room: tests/store. Who calls the loops: ``mqfast/store/flush.py``.
+Room: tests/store. Who calls the loops: ``mqfast/store/log/flush.py``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from store.small_store import POOL, bodies, eventually, still
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
-from mqfast.store._commit_log import Bell
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
+from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))

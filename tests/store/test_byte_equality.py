@@ -22,7 +22,7 @@ from reference import BORN_V6, STORE_V6, ModelStore, Record, scan
 import mqfast
 from mqfast import Message
 from mqfast.properties import encode
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 ENGINE = GOLDEN / "golden-engine"
 CRASHED = ("killed", "killed-no-queues", "torn-flip", "torn-half", "torn-middle")

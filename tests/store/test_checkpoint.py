@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import StorageError
-from mqfast.store._os import OsDoor
-from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.base._os import OsDoor
+from mqfast.store.meta.checkpoint import StoreCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = sorted(GOLDEN.glob("golden-[45]*/*/store/checkpoint"))

@@ -16,9 +16,9 @@ from conftest import golden_cases
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss
-from mqfast.store._gather import Gather
-from mqfast.store.column_scan import LogColumns, QueueColumns
-from mqfast.store.reader import StoreReader
+from mqfast.store.reader._gather import Gather
+from mqfast.store.reader.column_scan import LogColumns, QueueColumns
+from mqfast.store.reader.store_reader import StoreReader
 
 UNIT = 20
 PER_FILE = 50  # units of a queue file

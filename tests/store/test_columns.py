@@ -16,7 +16,7 @@ import pytest
 from conftest import Case, copy_of
 
 import mqfast
-from mqfast.store._columns import FIXED_FIELDS, arrow_array, arrow_schema, arrow_stream, fixed_fields
+from mqfast.store.get._columns import FIXED_FIELDS, arrow_array, arrow_schema, arrow_stream, fixed_fields
 
 TOPIC = "columns"
 
@@ -494,7 +494,7 @@ def test_importing_the_columns_imports_no_numpy() -> None:
         [
             sys.executable,
             "-c",
-            "import sys, mqfast.store._columns; print({'numpy', 'pyarrow'} & set(sys.modules))",
+            "import sys, mqfast.store.get._columns; print({'numpy', 'pyarrow'} & set(sys.modules))",
         ],
         capture_output=True,
         text=True,

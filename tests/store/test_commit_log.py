@@ -23,8 +23,8 @@ from store.small_store import SMALL, bodies
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StorageError, StoreFailed
-from mqfast.store._commit_log import Bell
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
+from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))

@@ -1,6 +1,6 @@
 """A commit of much is written in pieces, so that whoever stands behind it has the processor in between.
 
-Room: tests/store. What it is for: ``_write_out`` in ``mqfast/store/_group_commit.pyx``.
+Room: tests/store. What it is for: ``_write_out`` in ``mqfast/store/log/_group_commit.pyx``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from store.small_store import POOL, bodies, still
 
 from mqfast.errors import StoreFailed
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import MessageStore
 
 PIECE = 128 << 10

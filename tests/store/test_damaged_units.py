@@ -15,7 +15,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import CorruptFile
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 20 * 200, "maxIndexNum": 100}
 UNIT = 20

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, InternalError
-from mqfast.store import fastjson
+from mqfast.store.base import fastjson
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = (

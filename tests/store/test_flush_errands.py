@@ -1,7 +1,7 @@
 """What the flush thread takes into its next sleep: syncs of queues, and the write of the checkpoint behind them.
 
-Room: tests/store. Who prepares and believes them: ``mqfast/store/flush.py``. It must never start the thread: a turn is
-a call here, and its sleep is over before it begins.
+Room: tests/store. Who prepares and believes them: ``mqfast/store/log/flush.py``. It must never start the thread: a turn
+is a call here, and its sleep is over before it begins.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pytest
 from store.small_store import bodies, still
 
 from mqfast.errors import CorruptFile, FlushError, StorageError
-from mqfast.store._commit_log import Bell
-from mqfast.store._consume_queue import ConsumeQueue
-from mqfast.store._mapped_file import mapping_count
-from mqfast.store._os import OsDoor
-from mqfast.store.checkpoint import StoreCheckpoint
+from mqfast.store.base._mapped_file import mapping_count
+from mqfast.store.base._os import OsDoor
+from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.meta.checkpoint import StoreCheckpoint
+from mqfast.store.queues._consume_queue import ConsumeQueue
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 

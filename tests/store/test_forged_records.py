@@ -18,8 +18,8 @@ import pytest
 import mqfast
 from mqfast import StoreReader
 from mqfast.errors import CorruptFile, DataLoss, OffsetError
-from mqfast.store._gather import Gather
-from mqfast.store.column_scan import LogColumns
+from mqfast.store.reader._gather import Gather
+from mqfast.store.reader.column_scan import LogColumns
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from forged import HEAD, Forged, chain, forge, record

@@ -19,10 +19,10 @@ import pytest
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull
-from mqfast.store._os import lost_page_count
+from mqfast.store.base._os import lost_page_count
+from mqfast.store.base.results import StoreState
+from mqfast.store.base.space import Space
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.results import StoreState
-from mqfast.store.space import Space
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import mqfast
-from mqfast.store._commit_log import Bell
-from mqfast.store._os import let_puts
-from mqfast.store.service import Service
+from mqfast.store.base._os import let_puts
+from mqfast.store.base.service import Service
+from mqfast.store.log._commit_log import Bell
 
 WANTED = 32  # LOG_GIL_WANTED
 TURNS = 100  # by force they would take twice as many seconds

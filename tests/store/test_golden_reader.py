@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from mqfast.properties import index_entries, index_keys
-from mqfast.store._record import StoredMessage
-from mqfast.store.reader import StoreReader
-from mqfast.store.results import BoundaryType, GetMessageStatus
+from mqfast.store.base.results import BoundaryType, GetMessageStatus
+from mqfast.store.reader.store_reader import StoreReader
+from mqfast.store.record._record import StoredMessage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from conftest import GOLDEN, Case, golden_cases

@@ -21,9 +21,9 @@ from store.small_store import POOL, eventually
 
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StoreFailed
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.results import StoreState
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.results import StoreState
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import ConfigError, CorruptFile, StorageError, StoreClosed, StoreNotFound, UsageError
-from mqfast.store._index_file import IndexFile, infer_sizes, key_hash
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
+from mqfast.store.index._index_file import IndexFile, infer_sizes, key_hash
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ENGINE = GOLDEN / "golden-engine"
@@ -391,8 +391,8 @@ def test_full_disk_is_an_error_at_creation(path: str) -> None:
     script = (
         "import os, sys\n"
         "from mqfast.errors import DiskFull\n"
-        "from mqfast.store._index_file import IndexFile\n"
-        "from mqfast.store._os import OsDoor\n"
+        "from mqfast.store.index._index_file import IndexFile\n"
+        "from mqfast.store.base._os import OsDoor\n"
         "os.chdir(sys.argv[1])\n"
         "IndexFile.create(OsDoor(), 'small', 4, 1000).put(1, 1, 1)\n"
         "try:\n"
@@ -409,8 +409,8 @@ def test_refused_allocation_leaves_nothing(path: str) -> None:
     script = (
         "import resource, signal, sys\n"
         "from mqfast.errors import StorageError\n"
-        "from mqfast.store._index_file import IndexFile\n"
-        "from mqfast.store._os import OsDoor\n"
+        "from mqfast.store.index._index_file import IndexFile\n"
+        "from mqfast.store.base._os import OsDoor\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "small = IndexFile.create(OsDoor(), sys.argv[1] + 's', 4, 10)\n"

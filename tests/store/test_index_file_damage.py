@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile
-from mqfast.store._index_file import IndexFile, infer_sizes
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
+from mqfast.store.index._index_file import IndexFile, infer_sizes
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 EVER = (-(2**63), 2**63 - 1)

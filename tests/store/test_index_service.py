@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, StoreClosed, UsageError
-from mqfast.store._index_file import IndexFile, key_hash
-from mqfast.store._os import OsDoor
-from mqfast.store.index_service import IndexService, infer_index_sizes
+from mqfast.store.base._os import OsDoor
+from mqfast.store.index._index_file import IndexFile, key_hash
+from mqfast.store.index.index_service import IndexService, infer_index_sizes
 
 EVER = (0, 2**63 - 1)
 ROLLBACK = 0xC

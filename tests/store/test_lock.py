@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import StoreLocked, StoreNotFound
-from mqfast.store._os import OsDoor
-from mqfast.store.lock import StoreLock, abort_exists, create_abort, remove_abort
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock import StoreLock, abort_exists, create_abort, remove_abort
 
 OTHER_PROCESS = """
 import sys
 from mqfast.errors import StoreLocked
-from mqfast.store._os import OsDoor
-from mqfast.store.lock import StoreLock
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock import StoreLock
 try:
     StoreLock.acquire(OsDoor(), sys.argv[1])
 except StoreLocked:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import CorruptFile, DiskFull, StorageError, StoreClosed
-from mqfast.store._mapped_file import MappedFile, locked_byte_count, mapping_count
-from mqfast.store._os import OsDoor
+from mqfast.store.base._mapped_file import MappedFile, locked_byte_count, mapping_count
+from mqfast.store.base._os import OsDoor
 
 BYTES = 8192
 

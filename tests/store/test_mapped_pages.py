@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from store.small_store import POOL, bodies, eventually, still
 
-from mqfast.store._commit_log import Bell
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
+from mqfast.store.log._commit_log import Bell
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import DiskFull
-from mqfast.store._os import OsDoor
-from mqfast.store.memory_room import MemoryRoom, mount_of
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.memory_room import MemoryRoom, mount_of
 
 MIB = 1 << 20
 PROGRAM = """

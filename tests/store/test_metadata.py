@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mqfast.errors import CorruptFile, InternalError
-from mqfast.store._os import OsDoor
-from mqfast.store.metadata import (
+from mqfast.store.base._os import OsDoor
+from mqfast.store.meta.metadata import (
     ConfigFile,
     ConsumerFilterTable,
     DelayOffsetTable,

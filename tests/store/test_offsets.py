@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, FlushError, UsageError
-from mqfast.store._os import OsDoor
-from mqfast.store.offsets import ConsumerOffsets
+from mqfast.store.base._os import OsDoor
+from mqfast.store.meta.offsets import ConsumerOffsets
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = sorted(GOLDEN.glob("*/*/store/config/*onsumerOffset.json"))

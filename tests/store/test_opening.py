@@ -10,7 +10,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import CorruptFile, StorageError
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 16,

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from mqfast.errors import DiskFull, MapFailed, MqfastError, StorageError, StoreLocked, StoreNotFound
-from mqfast.store._mapped_file import MappedFile
-from mqfast.store._os import REAL, Mutex, OsDoor, body_crc, crc32_variant
+from mqfast.store.base._mapped_file import MappedFile
+from mqfast.store.base._os import REAL, Mutex, OsDoor, body_crc, crc32_variant
 
 ROOT = Path(__file__).resolve().parents[2]
 # Who may call the system for files, and why.
 ALLOWED = {
     "csrc/os_door.c": "the real table",
-    "mqfast/store/_os.pyx": "the door; listdir and makedirs' names go past the table, which has no call for them",
+    "mqfast/store/base/_os.pyx": "the door; listdir and makedirs' names go past the table, which has no call for them",
     "csrc/bus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
@@ -167,7 +167,7 @@ def test_the_lock_keeps_other_processes_out(tmp_path: Path) -> None:
     ask = (
         "import sys\n"
         "from mqfast.errors import StoreLocked\n"
-        "from mqfast.store._os import REAL\n"
+        "from mqfast.store.base._os import REAL\n"
         "try:\n    REAL.lock_byte(sys.argv[1]); print('free')\n"
         "except StoreLocked:\n    print('held')\n"
     )

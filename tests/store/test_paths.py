@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile
-from mqfast.store._os import OsDoor
-from mqfast.store.paths import (
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.paths import (
     StorePaths,
     index_name,
     list_index_files,

@@ -1,6 +1,7 @@
 """Dispatch with a pool: what only its buffer holds is dispatched as well, so that puts go on themselves.
 
-Room: tests/store. The walk: ``mqfast/store/_dispatch.pyx``. It must never hand a reader what was not committed.
+Room: tests/store. The walk: ``mqfast/store/dispatch/_dispatch.pyx``. It must never hand a reader what was not
+committed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from store.small_store import POOL, bodies, still
 
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreFailed
-from mqfast.store._commit_log import Bell
+from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import MessageStore, open_store
 
 # What a record may need beside a unit where its queue has room for one.

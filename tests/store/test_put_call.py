@@ -12,7 +12,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import MessageIllegal
-from mqfast.store._put import PutPath
+from mqfast.store.put._put import PutPath
 
 NAMES = ("topic", "body", "queue_id", "tags", "keys")
 PARAMETERS = "(self, /, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options)"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from reference import ext_record
 
 from mqfast.errors import CorruptFile
-from mqfast.store._os import OsDoor
-from mqfast.store.queue_ext import ExtUnit, QueueExt, is_address
+from mqfast.store.base._os import OsDoor
+from mqfast.store.queues.queue_ext import ExtUnit, QueueExt, is_address
 
 (CASE,) = golden_cases("5.3.3", ("cq-ext",))
 LEAST = -(2**63)

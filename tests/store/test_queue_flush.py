@@ -1,8 +1,8 @@
 """Many queues flushed at once: how seldom Python is met, what one bad file costs the others, what a sync of a whole
 filesystem does not reach.
 
-Room: tests/store. The rules: ``mqfast/store/_queue_flush.pyx``. That the disk has what counts as flushed, and in which
-order: ``test_sync_order.py``.
+Room: tests/store. The rules: ``mqfast/store/queues/_queue_flush.pyx``. That the disk has what counts as flushed,
+and in which order: ``test_sync_order.py``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from store.small_store import bodies, still
 from mqfast import Message
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StorageError
-from mqfast.store._consume_queue import ConsumeQueue, QueueTable
-from mqfast.store._os import OsDoor
-from mqfast.store._queue_flush import flush_queues
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store.queues._queue_flush import flush_queues
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mqfast.config import StoreConfig
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
 
 

@@ -18,8 +18,8 @@ from store.small_store import SMALL, bodies
 import mqfast
 from mqfast import Message
 from mqfast.errors import CorruptFile, StoreClosed
-from mqfast.store import queue_store
-from mqfast.store.results import BoundaryType
+from mqfast.store.base.results import BoundaryType
+from mqfast.store.queues import queue_store
 
 BATCH = {"queue.type": "BatchCQ"}
 UNITS: dict[str, Any] = {**SMALL, "mapperFileSizeBatchConsumeQueue": 460}

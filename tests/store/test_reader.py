@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, MqfastError, OffsetError, StoreClosed, StoreNotFound, UsageError
-from mqfast.store.reader import StoreReader
-from mqfast.store.results import BoundaryType, GetMessageStatus
-from mqfast.store.verify import verify
+from mqfast.store.base.results import BoundaryType, GetMessageStatus
+from mqfast.store.check.verify import verify
+from mqfast.store.reader.store_reader import StoreReader
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from conftest import golden_cases

@@ -15,7 +15,7 @@ import pytest
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, StoreNotFound
-from mqfast.store.reader import StoreReader
+from mqfast.store.reader.store_reader import StoreReader
 
 UNIT = 20
 PER_FILE = 50

@@ -21,9 +21,9 @@ from store.small_store import bodies, still
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DiskFull
-from mqfast.store._scan import PreadFile
-from mqfast.store.kept import kept_folders
+from mqfast.store.check.kept import kept_folders
 from mqfast.store.message_store import open_store
+from mqfast.store.reader._scan import PreadFile
 
 LOG_FILE = 8192
 SIZES: dict[str, Any] = {"mapped_file_bytes_commit_log": LOG_FILE, "mapped_file_bytes_consume_queue": 2000}
@@ -161,7 +161,7 @@ def test_no_room_to_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise DiskFull(errno.ENOSPC, "write failed: No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqfast.store.kept.Keeper.write_list", full)
+        patch.setattr("mqfast.store.check.kept.Keeper.write_list", full)
         with pytest.raises(DiskFull, match="nothing was cut"):
             reopened(path)
     assert tree(path / "commitlog") == log

@@ -14,7 +14,7 @@ from used_disk import Disk
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DiskFull
-from mqfast.store.leases import least_leased, write_lease
+from mqfast.store.meta.leases import least_leased, write_lease
 
 BODY = b"x" * 1000
 FAST = {"delete_files_interval_ms_commit_log": 0, "clean_resource_interval_ms": 600_000}

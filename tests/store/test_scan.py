@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, MqfastError, StorageError, StoreClosed, StoreNotFound
 from mqfast.properties import jhash
-from mqfast.store._os import OsDoor
-from mqfast.store._record import StoredMessage
-from mqfast.store._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
+from mqfast.store.base._os import OsDoor
+from mqfast.store.reader._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
+from mqfast.store.record._record import StoredMessage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import reference

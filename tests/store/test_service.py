@@ -18,8 +18,8 @@ import pytest
 from store.small_store import eventually
 
 import mqfast
-from mqfast.store._commit_log import Bell
-from mqfast.store.service import Service
+from mqfast.store.base.service import Service
+from mqfast.store.log._commit_log import Bell
 
 
 def test_a_failed_turn_is_told_once_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import mqfast
 from mqfast.errors import UsageError
-from mqfast.store._os import OsDoor
-from mqfast.store.results import PutMessageStatus
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.results import PutMessageStatus
 
 # Its place in the table of csrc/os_door.h.
 MSYNC = 11

@@ -14,7 +14,7 @@ import pytest
 
 import mqfast
 from mqfast import Message
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 T0 = 1_700_000_000_000
 

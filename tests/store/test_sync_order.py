@@ -22,7 +22,7 @@ import pytest
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StorageError, StoreFailed
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))

@@ -14,9 +14,9 @@ from reference import ModelStore, Record, index_hash
 
 import mqfast
 from mqfast.errors import UsageError
-from mqfast.store._index_file import IndexFile
-from mqfast.store._os import OsDoor
-from mqfast.store.verify import verify
+from mqfast.store.base._os import OsDoor
+from mqfast.store.check.verify import verify
+from mqfast.store.index._index_file import IndexFile
 
 SIZES: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 16,

@@ -16,7 +16,7 @@ from conftest import Case, copy_of, golden_cases
 from golden_checks import files_of
 
 import mqfast
-from mqfast.store.verify import Damage
+from mqfast.store.check.verify import Damage
 
 
 def patch(path: Path, at: int, data: bytes) -> None:

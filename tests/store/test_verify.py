@@ -19,11 +19,11 @@ import pytest
 
 import mqfast
 from mqfast.errors import StorageError, StoreLocked, StoreNotFound
-from mqfast.store._os import OsDoor
-from mqfast.store.lock import StoreLock
-from mqfast.store.reader import StoreReader
-from mqfast.store.repair import repair
-from mqfast.store.verify import Damage, Severity, verify
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock import StoreLock
+from mqfast.store.check.repair import repair
+from mqfast.store.check.verify import Damage, Severity, verify
+from mqfast.store.reader.store_reader import StoreReader
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from conftest import GOLDEN, Case, golden_cases

@@ -20,11 +20,11 @@ from traps.common import SMALL, T0, as_killed, bodies, patch, rest_of_record, un
 
 import mqfast
 from mqfast import Message
-from mqfast.store._os import OsDoor
-from mqfast.store.metadata import DelayOffsetTable
-from mqfast.store.paths import StorePaths
-from mqfast.store.timer_files import TimerFiles
-from mqfast.store.verify import Severity
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.paths import StorePaths
+from mqfast.store.check.verify import Severity
+from mqfast.store.meta.metadata import DelayOffsetTable
+from mqfast.store.reader.timer_files import TimerFiles
 
 SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -34,7 +34,7 @@ from mqfast.errors import (
     PropertiesTooLong,
     TopicTooLong,
 )
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 
 @pytest.mark.parametrize("born", ["10.1.2.3:65535", "[2001:db8::7]:65535"])

@@ -19,7 +19,7 @@ from traps.common import SMALL, T0, age, bodies, clean, fill, log_bytes
 import mqfast
 from mqfast import Message
 from mqfast.errors import ConfigError, MessageTooLarge, NotMaster
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 
 def test_trap_38_a_free_put_lock_is_never_busy(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ import mqfast
 from mqfast.errors import (
     CorruptFile,
 )
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 
 def test_trap_15_tags_are_hashed_as_java_does_and_compared_by_their_text(tmp_path: Path) -> None:

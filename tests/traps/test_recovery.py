@@ -32,7 +32,7 @@ from mqfast.errors import (
     CorruptFile,
     StoreLocked,
 )
-from mqfast.store._os import OsDoor
+from mqfast.store.base._os import OsDoor
 
 
 def test_trap_29_the_abort_file_alone_decides(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 import mqfast
 from mqfast.message import Message
-from mqfast.store._os import guarded_count, lost_page_count
+from mqfast.store.base._os import guarded_count, lost_page_count
 
 LOG_BYTES = 1 << 20
 QUEUE_BYTES = 20 * 1024

@@ -23,7 +23,7 @@ from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_ha
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
 from mqfast.spark.plan import Snapshot
-from mqfast.store.paths import StorePaths
+from mqfast.store.base.paths import StorePaths
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,9 +21,9 @@ from mqfast.spark.options import Options
 from mqfast.spark.plan import ScanRange, scan_pieces
 from mqfast.spark.schema import Column, chosen_columns
 from mqfast.spark.staging import make_directory
-from mqfast.store._index_file import IndexFile, key_hash
-from mqfast.store._os import REAL
-from mqfast.store.paths import index_name
+from mqfast.store.base._os import REAL
+from mqfast.store.base.paths import index_name
+from mqfast.store.index._index_file import IndexFile, key_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from mqfast.errors import UsageError
 from mqfast.properties import decode, jhash
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.staging import sync_directory
-from mqfast.store._os import REAL
-from mqfast.store.batch_queue import BatchConsumeQueue, places_in
-from mqfast.store.paths import offset_name, queue_dir
+from mqfast.store.base._os import REAL
+from mqfast.store.base.paths import offset_name, queue_dir
+from mqfast.store.queues.batch_queue import BatchConsumeQueue, places_in
 
 if TYPE_CHECKING:
     import numpy as np

@@ -36,10 +36,10 @@ from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader, Part, read_part
 from mqfast.spark.staging import make_directory, sync_directory
-from mqfast.store._os import REAL
+from mqfast.store.base._os import REAL
+from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.message_store import sizes_of_files
-from mqfast.store.metadata import TopicTable
-from mqfast.store.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
+from mqfast.store.meta.metadata import TopicTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,9 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     paths = StorePaths(settings.store)
     ext = paths.consume_queue_ext
     if os.path.isdir(ext) and os.listdir(ext):
-        raise UsageError(f"{ext}: queues with extensions are not rebuilt by this job; mqfast.store.repair does it")
+        raise UsageError(
+            f"{ext}: queues with extensions are not rebuilt by this job; mqfast.repair does it"
+        )
     config = sizes_of_files(REAL, paths, settings.config)
     unfinished = f"{output}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""What all rooms of the store stand on: the operating system, mapped files, locks, services, paths, results."""

@@ -1,0 +1,183 @@
+"""Who may write a store: the ``lock`` file, and the ``abort`` file that says whether the last writer left in order.
+
+The lock is one of an open file description on byte 0, which excludes Java brokers, other processes and other opens of
+this one, whatever path they come by; reading, copying or closing the ``lock`` file elsewhere does not end it. Where the
+kernel has only record locks, which belong to a process, the registry here keeps the process from locking twice; then no
+other room may open the file. The directories of the log are locked as well, with ``flock``: so a removed ``lock`` file
+or another root with the same ``store_path_commit_log`` lets no second writer in. Format: ``mqfast/store/FORMAT.md``.
+
+A forked child closes its copy of the descriptors at once, so that the lock ends with the parent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from errno import EAGAIN
+from types import TracebackType
+from typing import Final
+from weakref import WeakValueDictionary
+
+from mqfast.errors import DiskFull, StoreLocked
+from mqfast.store.base._os import Mutex
+from mqfast.store.base.lock_holder import find_holder
+from mqfast.store.base.paths import ByteLockHandle, DirectoryHandle, Door
+
+__all__ = ["StoreLock", "abort_exists", "create_abort", "remove_abort"]
+
+_ADVICE: Final = (
+    "a store has one writer at a time. To read beside it use mqfast.StoreReader; to write, send to that process "
+    "or stop it first"
+)
+_ADVICE_HERE: Final = "use that MessageStore, from every thread, or close it first"
+
+
+class _Registry:
+    """Directories of the stores and logs that this process has open for writing, as (device, inode)."""
+
+    def __init__(self) -> None:
+        self.mutex = Mutex(nests=True)
+        self.held: WeakValueDictionary[tuple[int, int], StoreLock] = WeakValueDictionary()
+
+    def before_fork(self) -> None:
+        self.mutex.__enter__()  # so that no lock is being taken, which the child would not know of
+
+    def in_parent(self) -> None:
+        self.mutex.__exit__(None, None, None)
+
+    def in_child(self) -> None:
+        self.in_parent()  # this thread took it
+        for lock in set(self.held.values()):
+            lock._abandon()
+        self.__init__()  # type: ignore[misc]
+
+
+_registry: Final = _Registry()
+os.register_at_fork(
+    before=_registry.before_fork, after_in_parent=_registry.in_parent, after_in_child=_registry.in_child
+)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def _refusal(door: Door, path: str, store: str) -> StoreLocked:
+    holder = find_holder(door, path, f"{_parent(path)}/abort")
+    if holder is not None and holder.pid == os.getpid():
+        return StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", store)
+    error = StoreLocked(EAGAIN, f"the store is open for writing in {holder or 'another process'}: {_ADVICE}", store)
+    if holder is not None:
+        error.pid, error.command = holder
+    return error
+
+
+class StoreLock:
+    """The right to write one store; a context manager.
+
+    Thread: any.
+    """
+
+    def __init__(self, path: str, key: tuple[int, int], directory: DirectoryHandle, handle: ByteLockHandle) -> None:
+        self._path: Final = path
+        self._keys: Final = [key]
+        # Kept open, so that its number cannot become another store's while this one lasts, should somebody remove it.
+        self._directories: Final = [directory]
+        self._handle: ByteLockHandle | None = handle
+        self._held: Final = _registry.held
+
+    @classmethod
+    def acquire(cls, door: Door, path: str) -> StoreLock:
+        """Lock the store whose lock file is ``path``, without waiting; its directory must exist.
+
+        Raises: StoreLocked, which names who has the store open where the system tells; StorageError.
+        """
+        with _registry.mutex:
+            # The directory stands for the store, so that neither another spelling of its path nor a deleted lock
+            # file lets a second writer in; and it is looked up before the file is opened, for the sake of record locks.
+            key = door.file_id(_parent(path))
+            if key in _registry.held:
+                raise StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", _parent(path))
+            try:
+                handle = door.lock_byte(path)
+            except StoreLocked:
+                raise _refusal(door, path, _parent(path)) from None
+            lock = cls(path, key, door.open_directory(_parent(path)), handle)
+            _registry.held[key] = lock
+            return lock
+
+    def cover(self, door: Door, directories: Sequence[str]) -> None:
+        """Lock these log directories as well; those that do not exist yet are made.
+
+        Raises: StoreLocked, StorageError.
+        """
+        with _registry.mutex:
+            for path in directories:
+                door.makedirs(path)
+                key = door.file_id(path)
+                if _registry.held.get(key, self) is not self:
+                    raise StoreLocked(
+                        EAGAIN,
+                        "another store that is open in this process has the same directory for its log: "
+                        "give each store its own store_path_commit_log",
+                        path,
+                    )
+                directory = door.open_directory(path)
+                if not directory.lock():
+                    raise _refusal(door, self._path, path)
+                self._directories.append(directory)
+                self._keys.append(key)
+                self._held[key] = self
+
+    def release(self) -> None:
+        """Let go of the store. Safe to call twice, and without effect in a forked child: the lock is the parent's."""
+        # Without memory and without the mutex: whoever wants the store sees it held until the lock is gone.
+        handle = self._handle
+        if handle is not None and self._held is _registry.held:
+            handle.release()
+            for key in self._keys:
+                self._held.pop(key, None)
+            for directory in self._directories:
+                directory.unlock()
+                directory.close()
+            self._handle = None
+
+    def _abandon(self) -> None:
+        """In a forked child."""
+        if self._handle is not None:
+            self._handle.abandon()
+            self._handle = None
+        for directory in self._directories:
+            directory.close()
+
+    def __enter__(self) -> StoreLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def abort_exists(door: Door, path: str) -> bool:
+    """Did the last writer leave without closing? The content of the file does not matter."""
+    return door.exists(path)
+
+
+def create_abort(door: Door, path: str, pid: int) -> None:
+    """Note that a writer is at work: the file holds its decimal process id, and is durable on return.
+
+    Raises: DiskFull where not even the name has room; the content, which nobody needs, may be missing.
+    """
+    try:
+        door.write_file(path, str(pid).encode("ascii"))
+    except DiskFull:
+        if not door.exists(path):
+            raise
+    door.fsync_dir(_parent(path))
+
+
+def remove_abort(door: Door, path: str) -> None:
+    """Note that the store was closed in order; only to be called after everything else was flushed."""
+    door.unlink(path, missing_ok=True)
+    door.fsync_dir(_parent(path))

@@ -1,0 +1,108 @@
+"""Who has the lock of a store: read from ``/proc``, only after the lock was refused.
+
+It must never open the ``lock`` file itself, never wait, and never fail: what cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from mqfast.errors import StorageError, StoreNotFound
+from mqfast.store.base.paths import Door
+
+__all__ = ["Holder", "find_holder"]
+
+_UNREADABLE: Final = (StorageError, StoreNotFound)
+_LONGEST_S: Final = 0.5  # of a look through the open files of all processes
+_MOST_COMMAND: Final = 200
+
+
+class Holder(NamedTuple):
+    """A process: its id, and its command line where that can be read."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command})" if self.command else f"process {self.pid}"
+
+
+def find_holder(door: Door, lock_path: str, abort_path: str) -> Holder | None:
+    """The process that holds the lock on ``lock_path``, else the one that the ``abort`` file names, else None.
+
+    The kernel names the owner of a record lock (a Java broker) in ``/proc/locks``. A lock of an open file has no owner
+    there, but it shows in ``/proc/<pid>/fdinfo`` of each process that has the file open.
+    """
+    with suppress(*_UNREADABLE):
+        inode = door.file_id(lock_path)[1]
+        noted = _noted(door, abort_path)
+        pid = _of_record_lock(door, inode) or _of_open_file(door, inode, noted)
+        if pid is not None:
+            return Holder(pid, _command(door, pid))
+        if noted is not None:
+            return Holder(noted, _command(door, noted))
+    return None
+
+
+def _text(door: Door, path: str) -> str:
+    try:
+        return door.read_file(path).decode("utf-8", "replace")
+    except _UNREADABLE:
+        return ""
+
+
+def _noted(door: Door, abort_path: str) -> int | None:
+    text = _text(door, abort_path).strip()
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
+
+
+def _command(door: Door, pid: int) -> str:
+    words = _text(door, f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    text = "".join(c if c.isprintable() else "?" for c in words)
+    return text if len(text) <= _MOST_COMMAND else text[:_MOST_COMMAND] + "..."
+
+
+def _is_lock_on(words: list[str], inode: int) -> bool:
+    # "1:" "POSIX" "ADVISORY" "WRITE" "4711" "08:01:131085" "0" "0"
+    return len(words) >= 8 and words[3] == "WRITE" and words[5].rpartition(":")[2] == str(inode)
+
+
+def _of_record_lock(door: Door, inode: int) -> int | None:
+    for line in _text(door, "/proc/locks").splitlines():
+        words = line.split()
+        if _is_lock_on(words, inode) and words[1] == "POSIX" and words[4].isdigit() and int(words[4]) > 0:
+            return int(words[4])
+    return None
+
+
+def _processes(door: Door, first: int | None) -> Iterator[int]:
+    if first is not None:
+        yield first
+    with suppress(*_UNREADABLE):
+        for name in door.listdir("/proc"):
+            if name.isdigit() and int(name) != first:
+                yield int(name)
+
+
+def _of_open_file(door: Door, inode: int, first: int | None) -> int | None:
+    deadline = time.monotonic() + _LONGEST_S
+    for pid in _processes(door, first):
+        if time.monotonic() > deadline:
+            break
+        with suppress(*_UNREADABLE):  # it has ended meanwhile, or is another user's
+            for descriptor in door.listdir(f"/proc/{pid}/fd"):
+                with suppress(*_UNREADABLE):
+                    opened = door.file_id(f"/proc/{pid}/fd/{descriptor}")
+                    if opened[1] == inode and _has_lock(door, pid, descriptor, inode):
+                        return pid
+    return None
+
+
+def _has_lock(door: Door, pid: int, descriptor: str, inode: int) -> bool:
+    return any(
+        line.startswith("lock:") and _is_lock_on(line.split()[1:], inode)
+        for line in _text(door, f"/proc/{pid}/fdinfo/{descriptor}").splitlines()
+    )

@@ -1,0 +1,1 @@
+"""Recovery, verify, repair, salvage: what finds and mends damage."""

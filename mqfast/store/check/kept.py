@@ -1,0 +1,228 @@
+"""Kept: the folders ``repair-<time>`` in which recovery and repair put what they take out of the log.
+
+A folder holds ``commitlog/<20 digits>`` (a whole file that was moved), ``commitlog/<20 digits>.from-<position>`` (the
+rest of a file that goes on without it), what repair moves besides, and ``kept.json``, the list of
+its whole records.
+Everything here is durable before the log is changed. It must never be written to again, but for ``salvaged.json``.
+Formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.errors import CorruptFile, DiskFull, MqfastError, StorageError, StoreNotFound
+from mqfast.store.base.paths import OffsetFile
+from mqfast.store.check.boundaries import Behind, Damaged, Stretch, look_behind
+from mqfast.store.reader._scan import Places, PreadFile
+
+if TYPE_CHECKING:
+    from mqfast.store.base._os import OsDoor
+
+__all__ = ["Keeper", "KeptFolder", "kept_folders", "new_folder", "no_room"]
+
+_CHUNK_BYTES: Final = 8 << 20
+_LIST: Final = "kept.json"
+_SALVAGED: Final = "salvaged.json"
+_PREFIX: Final = "repair-"
+
+
+def new_folder(door: OsDoor, root: str) -> str:
+    """A name for a folder that is not there yet."""
+    path = os.path.join(root, time.strftime(_PREFIX + "%Y%m%d-%H%M%S", time.gmtime(door.now_ms() // 1000)))
+    while door.exists(path):
+        path += "+"
+    return path
+
+
+class Keeper:
+    """Puts parts of a log into one folder. Nothing is changed in the log by ``copy_rest`` and ``write_list``."""
+
+    def __init__(self, door: OsDoor, folder: str) -> None:
+        self.folder: Final = folder
+        self._door: Final = door
+        self._directory: Final = os.path.join(folder, "commitlog")
+
+    def copy_rest(self, path: str, position: int) -> list[tuple[int, int]]:
+        """Copy a log file from a position on; returns the parts that hold anything: (position, bytes).
+
+        Durability: synced when it returns. Raises: DiskFull, StorageError.
+        """
+        door = self._door
+        target = self.rest_name(path, position)
+        file = PreadFile(door, path)
+        door.makedirs(self._directory)
+        temporary = target + ".tmp"
+        filled = []
+        try:
+            door.write_file(temporary, b"")
+            for at in range(position, file.bytes, _CHUNK_BYTES):
+                data = file.read(at, min(_CHUNK_BYTES, file.bytes - at))
+                if data.strip(b"\0"):
+                    door.overwrite(temporary, data.rstrip(b"\0"), at - position)
+                    filled.append((at, len(data)))
+            if position < file.bytes:
+                # The zeros at its end may be the end of a record.
+                last = file.bytes - position - 1
+                door.overwrite(temporary, file.read(file.bytes - 1, 1), last)
+            door.rename(temporary, target)
+            door.fsync_dir(self._directory)
+        except BaseException:
+            with contextlib.suppress(MqfastError):
+                door.unlink(temporary, missing_ok=True)
+            raise
+        finally:
+            file.close()
+        return filled
+
+    def give_up(self) -> None:
+        """Nothing could be kept: take the folder away again, where it is empty."""
+        with contextlib.suppress(MqfastError):
+            self._door.rmdir(self._directory)
+            self._door.rmdir(self.folder)
+
+    def rest_name(self, path: str, position: int) -> str:
+        """Where ``copy_rest`` puts the copy."""
+        return os.path.join(self._directory, f"{os.path.basename(path)}.from-{position}")
+
+    def whole_name(self, path: str) -> str:
+        """Where ``take`` puts the file."""
+        return os.path.join(self._directory, os.path.basename(path))
+
+    def take(self, path: str, also_empty: bool = False) -> None:
+        """Move a whole log file here; copied where this is another file system. One that holds nothing stays, unless
+        ``also_empty``.
+        """
+        door = self._door
+        file = PreadFile(door, path)
+        holds_something = file.first_set_byte(0) >= 0
+        file.close()
+        if not holds_something and not also_empty:
+            return
+        door.makedirs(self._directory)
+        target = self.whole_name(path)
+        try:
+            door.rename(path, target)
+        except StorageError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self.copy_rest(path, 0)
+            door.rename(self.rest_name(path, 0), target)
+            door.unlink(path)
+        door.fsync_dir(self._directory)
+        door.fsync_dir(os.path.dirname(path))
+
+    def write_list(self, behind: Behind, *, cut_at: int, reason: str, floors: dict[str, int]) -> None:
+        """Say which whole records are kept here. Durability: synced when it returns."""
+        value = {
+            "cutAt": cut_at,
+            "reason": reason,
+            "records": [[*stretch[:3], stretch.by_scan] for stretch in behind.stretches],
+            "damaged": [list(damaged) for damaged in behind.damaged],
+            "deletedTopics": floors,
+        }
+        self._door.makedirs(self.folder)
+        self._door.replace_file(os.path.join(self.folder, _LIST), json.dumps(value, indent=1).encode())
+
+
+@dataclass
+class KeptFolder:
+    """One folder with parts of a log."""
+
+    path: str
+    files: list[OffsetFile]
+    """Each with the physical offset of its first byte."""
+    behind: Behind = field(default_factory=Behind)
+    floors: dict[str, int] = field(default_factory=dict)
+    salvaged: dict[str, Any] = field(default_factory=dict)
+    """What salvage noted: ``beganAt`` (physical offset), ``done``, ``records``."""
+
+    @property
+    def is_salvaged(self) -> bool:
+        """Are its records in the log again?"""
+        return self.salvaged.get("done") is True
+
+    def note_salvage(self, door: OsDoor, began_at: int, *, done: bool, records: int) -> None:
+        """Durable when it returns."""
+        self.salvaged = {"beganAt": began_at, "done": done, "records": records}
+        door.replace_file(os.path.join(self.path, _SALVAGED), json.dumps(self.salvaged).encode())
+
+    def __str__(self) -> str:
+        records = self.behind.records
+        found = f", {self.behind.by_scan} of them found by a scan" if self.behind.by_scan else ""
+        back = "put back already" if self.is_salvaged else "not put back"
+        return f"{records} whole records{found}, {back}"
+
+
+def kept_folders(door: OsDoor, root: str, *more: str) -> list[KeptFolder]:
+    """The folders of a store that hold parts of its log, oldest first. Raises: StorageError."""
+    names = [os.path.join(root, name) for name in door.listdir(root) if name.startswith(_PREFIX)]
+    found = []
+    for path in [*names, *(path for path in more if path not in names)]:
+        directory = os.path.join(path, "commitlog")
+        if not door.is_dir(directory):
+            continue
+        files = sorted(filter(None, (_kept_file(directory, name) for name in door.listdir(directory))))
+        if files:
+            found.append(_load(door, KeptFolder(path, files)))
+    return found
+
+
+def _kept_file(directory: str, name: str) -> OffsetFile | None:
+    start, mark, position = name.partition(".from-")
+    digits = len(start) == 20 and start.isascii() and start.isdigit()
+    if not digits or (mark and not (position.isascii() and position.isdigit())):
+        return None
+    return OffsetFile(int(start) + (int(position) if mark else 0), os.path.join(directory, name))
+
+
+def _json(door: OsDoor, path: str) -> dict[str, Any]:
+    try:
+        value = json.loads(door.read_file(path))
+    except StoreNotFound:
+        return {}
+    except ValueError:
+        raise CorruptFile("JSON is damaged", path=path, expected="an object", found="something else") from None
+    if not isinstance(value, dict):
+        raise CorruptFile("JSON is damaged", path=path, expected="an object", found=type(value).__name__)
+    return value
+
+
+def _load(door: OsDoor, folder: KeptFolder) -> KeptFolder:
+    path = os.path.join(folder.path, _LIST)
+    listed = _json(door, path)
+    folder.salvaged = _json(door, os.path.join(folder.path, _SALVAGED))
+    if not listed:
+        # Of an older release, or the copy broke off before the list: what it holds is found as behind any damage.
+        for file in folder.files:
+            part = look_behind(door, [file], file.start_offset, Places)
+            folder.behind.stretches += part.stretches
+            folder.behind.damaged += part.damaged
+        return folder
+    try:
+        folder.behind.stretches = [
+            Stretch(int(row[0]), int(row[1]), int(row[2]), bool(row[3])) for row in listed["records"]
+        ]
+        folder.behind.damaged = [Damaged(int(row[0]), int(row[1]), str(row[2])) for row in listed["damaged"]]
+        folder.floors = {str(topic): int(end) for topic, end in listed.get("deletedTopics", {}).items()}
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise CorruptFile("JSON is damaged", path=path, expected="the list of what is kept", found="other") from None
+    return folder
+
+
+def no_room(error: DiskFull, folder: str, wanted: int) -> DiskFull:
+    """What to say when the copy does not fit; nothing was cut then."""
+    full = DiskFull(
+        error.errno,
+        f"whole records behind damage must be kept before the log is cut, up to {wanted} bytes: free some space and"
+        f" open the store again; nothing was cut ({error.strerror})",
+        folder,
+    )
+    full.wanted_bytes, full.free_bytes = wanted, error.free_bytes
+    return full

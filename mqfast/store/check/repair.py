@@ -1,0 +1,233 @@
+"""repair: cut the log at its first damage, and put derived files out of the way, so that the next open makes them anew.
+
+It needs the store's lock, and never changes a byte that it has not copied, synced, into its own directory first. What
+that directory holds of the log is put back by ``salvage.py``. Formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from mqfast.errors import ConfigError
+from mqfast.store.base._os import REAL, OsDoor
+from mqfast.store.base.lock import StoreLock, create_abort
+from mqfast.store.check.boundaries import Behind
+from mqfast.store.check.kept import Keeper, new_folder
+from mqfast.store.check.verify import Damage, LogFile, Report, Severity, Verifier, run_verify, store_paths
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.store.base.paths import StorePaths
+
+__all__ = ["RepairReport", "repair"]
+
+
+@dataclass
+class RepairReport:
+    """What repair did (or would do): the state before, where the log was cut, what that cost, what was moved where.
+
+    ``lost_offsets``: ``"topic/queue id"`` -> queue offsets of whole messages that lay behind the cut. Damaged records
+    cannot be counted by queue; ``damaged_ranges`` says where they were. ``found_by_scan``: how many of the whole
+    messages no boundary led to but a search. ``salvaged``, ``salvaged_by_scan``: messages that were put
+    back into the log.
+    """
+
+    before: Report
+    dry_run: bool
+    kept_in: str = ""
+    cut_at: int | None = None
+    bytes_lost: int = 0
+    messages_lost: int = 0
+    lost_offsets: dict[str, list[int]] = field(default_factory=dict)
+    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)
+    found_by_scan: int = 0
+    salvaged: int = 0
+    salvaged_by_scan: int = 0
+    actions: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Everything as one JSON object."""
+        value = asdict(self)
+        value["before"] = json.loads(self.before.to_json())
+        return json.dumps(value, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        lines = [f"{self.before.path}: {self.before.state}"]
+        if self.cut_at is not None:
+            scanned = f" ({self.found_by_scan} found by a scan)" if self.found_by_scan else ""
+            lines.append(f"lost behind {self.cut_at}: {self.messages_lost} messages{scanned}, {self.bytes_lost} bytes")
+        lines += [f"{'would ' if self.dry_run else ''}{action}" for action in self.actions]
+        return "\n".join(lines)
+
+
+class _Repair:
+    """One run of repair, under the lock."""
+
+    def __init__(self, door: OsDoor, paths: StorePaths, run: Verifier, keep: str, dry_run: bool) -> None:
+        self.door = door
+        self.paths = paths
+        self.run = run
+        self.report = RepairReport(run.report, dry_run, keep)
+
+    def carry_out(self) -> None:
+        serious = [d for d in self.run.report.damages if d.severity is not Severity.NOTE]
+        cut = self._cut_at()
+        queues = self._damaged_queues(serious)
+        index = any(d.kind.startswith("index.") and d.severity is Severity.DAMAGE for d in serious)
+        behind = {"checkpoint", "queue.none", "queue.behind", "queue.hole", "index.none", "index.missing"}
+        short = self._short_files()
+        if cut is None and not (queues or index or short) and not any(d.kind in behind for d in serious):
+            return
+        # First what makes the next open read the whole log, so that an interrupted repair hides nothing.
+        self._act(f"create {self.paths.abort}")
+        if not self.report.dry_run and not self.door.exists(self.paths.abort):
+            create_abort(self.door, self.paths.abort, os.getpid())
+        for log in short:
+            self._lengthen(log)
+        self._move(self.paths.checkpoint)
+        for directory in queues:
+            self._move(directory)
+        if index:
+            self._move(self.paths.index)
+        if cut is not None:
+            self.report.cut_at = cut
+            behind_cut = self._count_losses(cut)
+            self._cut_log(cut, behind_cut)
+
+    def _act(self, text: str) -> None:
+        self.report.actions.append(text)
+
+    def _cut_at(self) -> int | None:
+        kinds = ("log.record", "log.tail", "log.hole", "log.gap")
+        offsets = [d.offset for d in self.run.report.damages if d.kind in kinds and d.offset is not None]
+        return min(offsets) if offsets else None
+
+    def _short_files(self) -> list[LogFile]:
+        """Log files that were cut short. Raises: ConfigError where nothing tells how long they were."""
+        size, logs = self.run.log_file_bytes, self.run.logs
+        if size == 0 and logs:
+            raise ConfigError(
+                f"{logs[0].file.path}: expected a log file of whole KiB, found"
+                f" {logs[0].end - logs[0].file.start_offset} bytes: give the size that it should have as"
+                " mapped_file_bytes_commit_log in the config"
+            )
+        # One that was made and never got its length is removed by the next open.
+        return [log for log in logs if log.end - log.file.start_offset < size and log.end > log.file.start_offset]
+
+    def _lengthen(self, log: LogFile) -> None:
+        size = self.run.log_file_bytes
+        self._act(f"bring {log.file.path} back to {size} bytes, from {log.end - log.file.start_offset}")
+        if not self.report.dry_run:
+            self.door.overwrite(log.file.path, b"\0", size - 1)
+
+    def _count_losses(self, cut: int) -> Behind:
+        """What lies behind the cut."""
+        report = self.report
+        behind = Behind()
+        for log in self.run.logs:
+            report.damaged_ranges += [(damaged.start, damaged.end) for damaged in log.bad]
+            behind.damaged += [damaged for damaged in log.bad if damaged.end > cut]
+            behind.stretches += [stretch for stretch in log.stretches if stretch.start >= cut]
+            if log.data_end > cut:
+                report.bytes_lost += log.data_end - max(cut, log.file.start_offset)
+        report.found_by_scan = behind.by_scan
+        for message in self.run.records():
+            if message.physical_offset >= cut:
+                report.messages_lost += 1
+                name = f"{message.topic}/{message.queue_id}"
+                report.lost_offsets.setdefault(name, []).append(message.record_queue_offset)
+        return behind
+
+    def _damaged_queues(self, serious: Iterable[Damage]) -> list[str]:
+        """Directories of queues that the log must make anew. What a kill leaves, and what the cut of the log leaves, is
+        put in order by recovery."""
+        found = set()
+        for damage in serious:
+            if (
+                damage.kind.startswith("queue.")
+                and damage.severity is Severity.DAMAGE
+                and damage.kind != "queue.beyond"
+            ):
+                directory = damage.path if self.door.is_dir(damage.path) else os.path.dirname(damage.path)
+                if self.door.is_dir(directory):
+                    found.add(directory)
+                ext = directory.replace(self.paths.consume_queue + os.sep, self.paths.consume_queue_ext + os.sep)
+                if ext != directory and self.door.is_dir(ext):
+                    found.add(ext)
+        return sorted(found)
+
+    def _move(self, path: str) -> None:
+        """Put a file or directory into the repair directory, under its path in the store."""
+        if not self.door.exists(path):
+            return
+        target = os.path.join(self.report.kept_in, os.path.relpath(path, self.paths.root))
+        self._act(f"move {path} to {target}")
+        if not self.report.dry_run:
+            self.door.makedirs(os.path.dirname(target))
+            self.door.rename(path, target)
+            self.door.fsync_dir(os.path.dirname(target))
+            self.door.fsync_dir(os.path.dirname(path))
+
+    def _cut_log(self, cut: int, behind: Behind) -> None:
+        keeper = Keeper(self.door, self.report.kept_in)
+        rest: list[tuple[str, list[tuple[int, int]]]] = []
+        for log in self.run.logs:
+            start, path = log.file.start_offset, log.file.path
+            if start < cut < start + max(self.run.log_file_bytes, log.end - start):
+                position = cut - start
+                self._act(f"copy {path} from byte {position} on to {keeper.rest_name(path, position)}")
+                self._act(f"clear {path} from byte {position} on")
+                if not self.report.dry_run:
+                    rest.append((path, keeper.copy_rest(path, position)))
+        if not self.report.dry_run:
+            keeper.write_list(behind, cut_at=cut, reason="repair", floors=self.run.floors)
+        for log in reversed(self.run.logs):
+            if log.file.start_offset >= cut:
+                # The empty one that was made ahead as well: it would leave a gap, and RocketMQ removes it too.
+                self._act(f"move {log.file.path} to {keeper.whole_name(log.file.path)}")
+                if not self.report.dry_run:
+                    keeper.take(log.file.path, also_empty=True)
+        for path, filled in rest:
+            # From the end, so that the damage at the cut still marks the place when this is interrupted.
+            for at, size in reversed(filled):
+                self.door.overwrite(path, bytes(size), at)
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    keep: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    salvage: bool = False,
+    config: StoreConfig | None = None,
+    door: OsDoor | None = None,
+) -> RepairReport:
+    """Cut the log at its first damage, and put damaged queues, index and checkpoint out of the way.
+
+    What is cut or moved goes to ``keep`` (default: ``repair-<time>`` in the store; the same filesystem). The next open
+    by mqfast or RocketMQ, with its usual settings, then recovers: it reads the whole log and makes queues and index
+    anew. A log file that was cut short is brought back to its size first.
+
+    Args: ``dry_run`` only says what would be done (it takes the lock all the same). ``salvage`` opens the store then,
+        and puts every whole message that repair or recovery has kept back as a new one at the end of the log, with its
+        topic, queue, body, properties, flags, born time and host; each once, however often this is called.
+    Raises: StoreNotFound, StoreLocked, StorageError; ConfigError when nothing tells the size of a log file; DiskFull
+        before the log was changed when the copy does not fit.
+    Durability: each step is synced before the next; an interrupted repair or salvage can be run again.
+    """
+    used = door if door is not None else REAL
+    paths = store_paths(used, path, config)
+    target = os.path.abspath(os.fspath(keep)) if keep is not None else new_folder(used, paths.root)
+    with StoreLock.acquire(used, paths.lock):
+        run = run_verify(used, paths, config, True, None, 2)
+        work = _Repair(used, paths, run, target, dry_run)
+        work.carry_out()
+    if salvage:
+        from mqfast.store.check.salvage import put_back
+
+        put_back(used, paths, config, work.report)
+    return work.report

@@ -1,0 +1,49 @@
+"""Types of _dispatch.pyx; what each part does is described there."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from mqfast.store.base.space import Space
+from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.queues._consume_queue import QueueTable
+
+class Dispatcher:
+    error: BaseException | None
+    space: Space
+    follow_bytes: int
+    ahead_bytes: int
+    def __init__(
+        self, log: CommitLog, table: QueueTable, queues: Any, index: Any, delay_levels_ms: Sequence[int]
+    ) -> None: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def table(self) -> QueueTable: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def checked_ahead(self) -> int: ...
+    def step_if_needed(self) -> None: ...
+    def step(self, limit: int = -1, again: bool = False) -> int: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def units_wait(self) -> bool: ...
+    def hold_back(self, end: int) -> bool: ...
+    def recover(
+        self,
+        start: int,
+        end: int,
+        *,
+        checked: bool,
+        property_crc: bool,
+        dispatch_from: int,
+        index_from: int = 0,
+        flushed_time: int = 0,
+        keys: bool = True,
+        progress: Callable[[int], None] | None = None,
+    ) -> tuple[int, int, int, int, str, int]: ...
+    def locked(self) -> AbstractContextManager[Any]: ...

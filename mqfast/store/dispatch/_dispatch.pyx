@@ -1,0 +1,763 @@
+"""Dispatch: walk the log forward and put queue units and index entries (RocketMQ: ReputMessageService, CommitLogDispatcher*).
+
+It must never hold the GIL while it walks, never go beyond the position it was given, and never skip a record silently. One loop
+serves the running store and recovery; recovery also checks CRCs. It leaves C to make a queue, to give a queue or the index more room, for
+records that need more than one unit, and at the end of a file.
+
+A full disk stops nothing but what needs more of it: a queue that cannot have blocks gets no unit, an index that cannot have any gets no key,
+and all else goes on. `dispatched` then stays at the first record that lacks something, so that checkpoint, retention and the next recovery
+know; `walked` says how far the rest is. Once there is room, the log is walked again from `dispatched`.
+
+Repeats do no harm: a queue skips records whose end it already has, the index those below its end offset.
+"""
+
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp
+from mqfast.store.log._commit_log cimport CommitLog
+from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
+from mqfast.store.dispatch._crc_ahead cimport WINDOW_BITS, CrcAhead, is_whole
+from mqfast.store.log._group_commit cimport commit_up_to, readable
+from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
+from mqfast.store.log._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
+from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, unlock
+from mqfast.store.record._record cimport (
+    REC_BLANK,
+    REC_MISMATCH,
+    REC_OK,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Found,
+    Record,
+    check_crc,
+    find_properties,
+    jhash,
+    make_message,
+    parse_int,
+    parse_record,
+)
+
+import copy as _copy
+
+from mqfast.errors import CorruptFile, DiskFull, InternalError
+from mqfast.store.base._os import let_puts
+from mqfast.store.base.space import Space
+
+cdef enum Stop:
+    AT_LIMIT = 1        # everything asked for is done
+    AT_BLANK = 2        # go on in the next file
+    AT_BAD = 3          # no record here
+    NO_QUEUE = 4        # no such queue yet, or one that is not made of 20-byte units
+    NO_ROOM = 5         # the queue needs blocks
+    NO_INDEX = 6        # no index file, or it is full
+    BY_HAND = 7         # a record with several units
+    AT_MISMATCH = 8
+    AT_PLACE = 9        # a record that says it stands elsewhere
+    UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
+
+cdef int64_t TRY_NS = 200000000          # between two looks at a full disk: a call that finds no block may wait for the journal
+cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
+cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
+cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that takes CRCs fetches so many bytes behind the next record
+cdef int64_t AHEAD_BYTES = 16 << 20      # a thread that takes CRCs pays from some milliseconds of work on; the unused end of a file counts, as nobody knows of it yet
+cdef int64_t HEADS_AHEAD = 8             # where the eighth record from here has its head, if all are as long as this one: another walk fetches it
+cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
+cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
+
+cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
+    # the key text is topic#key, hashed in one go
+    return index_put(x, key_slot_hash(jhash(key, n, <int32_t> (<uint32_t> topic_hash * 31 + 35))), r.physical_offset, r.store_timestamp)
+
+
+cdef inline bint _has_entries(const Found *f) noexcept nogil:
+    return f.tags != NULL or f.keys != NULL or f.uniq_key != NULL
+
+
+cdef int _index(Walk *w, IndexState *x) noexcept nogil:
+    """Put all keys of the record, then its tags, as 5.5 does; 0 when the index file is full (key_done says where to go on)."""
+    cdef Record *r = &w.record
+    cdef Found *f = &w.found
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef const uint8_t *blank
+    cdef int64_t number = 0
+    cdef int32_t topic_hash
+    if not w.hashed:
+        w.topic_hash = jhash(r.topic, r.topic_bytes, 0)
+        w.hashed = True
+    topic_hash = w.topic_hash
+    if f.uniq_key != NULL:
+        if number >= w.key_done:
+            if not _index_key(x, topic_hash, f.uniq_key, f.uniq_key_bytes, r):
+                return 0
+            w.key_done += 1
+        number += 1
+    if f.keys != NULL:
+        at = f.keys
+        end = f.keys + f.keys_bytes
+        while at < end:
+            blank = <const uint8_t *> memchr(at, c' ', end - at)
+            if blank == NULL:
+                blank = end
+            if blank > at:
+                if number >= w.key_done:
+                    if not _index_key(x, topic_hash, at, blank - at, r):
+                        return 0
+                    w.key_done += 1
+                number += 1
+            at = blank + 1
+    if f.tags != NULL and number >= w.key_done:
+        if not w.tags_hashed:
+            w.tags_hash = key_slot_hash(jhash(f.tags, f.tags_bytes, jhash(<const uint8_t *> "#T#", 3, topic_hash)))
+            w.tags_hashed = True
+        if not index_put(x, w.tags_hash, r.physical_offset, r.store_timestamp):
+            return 0
+        w.key_done += 1
+    return 1
+
+
+cdef int64_t tags_code_of(Walk *w) noexcept nogil:
+    """Hash of TAGS; for a parked delayed message its delivery time."""
+    cdef Found *f = &w.found
+    cdef int64_t level, code = 0
+    if f.tags != NULL:
+        code = jhash(f.tags, f.tags_bytes, 0)
+    if f.delay != NULL and w.record.topic_bytes == 19 and memcmp(w.record.topic, "SCHEDULE_TOPIC_XXXX", 19) == 0:
+        level = min(parse_int(f.delay, f.delay_bytes, 0), w.max_level)
+        if level > 0:
+            code = <int64_t> (<uint64_t> w.record.store_timestamp + <uint64_t> (w.delays[level] if w.delays[level] else 1000))
+    return code
+
+
+cdef bint _has_more(Walk *w) noexcept nogil:
+    """The limit was reached: has the log grown meanwhile? Then it is the new limit.
+
+    Coming back to Python for it would need the GIL, for which a thread that computes makes the dispatcher wait 5 ms each time; it would
+    fall behind that thread's puts for ever, and they would leave their units to it for ever.
+    """
+    cdef LogState *s = w.follow
+    cdef int64_t limit
+    cdef bint plain = w.same_bytes >= 0 and not w.same_tagged and not w.hide_unflushed, pooled
+    if s == NULL or w.holding or w.at >= w.last_limit or mq_load32(w.waiting):
+        return False
+    # With a pool what is not committed counts as well, unless it would have to be committed for each key.
+    pooled = s.pooled and plain and not w.keyed
+    # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
+    limit = mq_load64(&s.written) if pooled else readable(s, w.hide_unflushed)
+    if limit <= w.at or mq_load64(&s.dispatched) != w.at:
+        return False
+    if limit - w.at <= HAND_OVER and plain and (pooled or not s.pooled):
+        # one record behind a thread that puts without a rest is where it would stay: with the lock it comes to the end, and the puts
+        # from then on find nothing that waits, and put their units themselves
+        lock_puts(s)
+        w.limit = mq_load64(&s.written)
+        if w.limit - w.at <= 2 * HAND_OVER and (not pooled or (s.file_bytes != 0 and s.file_start == w.file_start)):
+            w.holding = True
+            if pooled:
+                _look_into(w, s.base)
+            return True
+        unlock_puts(s)
+    if pooled and _borrow(w):
+        return True
+    _let_go(w)
+    if pooled:
+        commit_up_to(s, limit)
+        limit = readable(s, False)
+    w.limit = limit
+    return limit > w.at
+
+
+cdef inline void _look_into(Walk *w, const uint8_t *buffer) noexcept nogil:
+    if w.mapping == NULL:
+        w.mapping = w.base
+        w.base = buffer
+
+
+cdef bint _borrow(Walk *w) noexcept nogil:
+    """Read on in the pool's buffer, up to what is written now. False: it is not this file's any more, or nothing came since.
+
+    A commit of all that a fast thread puts in an interval takes so long that another interval's has come by then: the dispatcher would be
+    hundreds of milliseconds behind, in which no put puts its unit itself.
+    """
+    cdef LogState *s = w.follow
+    cdef bint there
+    lock_puts(s)
+    there = s.file_bytes != 0 and s.file_start == w.file_start and not mq_load32(&s.flags) & LOG_FAILED
+    if there:
+        mq_store64(&s.borrowed, s.file_start)       # before the log can roll: `reap` sees it
+        w.limit = s.written
+        _look_into(w, s.base)
+    unlock_puts(s)
+    return there and w.limit > w.at
+
+
+cdef inline void _let_go(Walk *w) noexcept nogil:
+    if w.mapping != NULL:
+        w.base = w.mapping
+        w.mapping = NULL
+        w.same_bytes = w.known_bytes = -1       # they stood in the buffer, which may now be given back
+        mq_store64(&w.follow.borrowed, -1)
+    if w.holding:
+        w.holding = False
+        unlock_puts(w.follow)
+
+
+cdef inline void _show(Walk *w) noexcept nogil:
+    """Move the dispatched position. Only forward: once it is at the end of the log puts move it on. Never past what waits for space."""
+    if w.published != NULL and w.shown < w.at and w.waits_units < 0 and w.waits_keys < 0:
+        w.shown = w.at
+        mq_store64(w.published, w.at)
+
+
+cdef void _note_wait(Walk *w, int64_t *first) noexcept nogil:
+    """The record lacks something for want of space on the disk."""
+    cdef int64_t at = w.record.physical_offset
+    _show(w)
+    if (w.waits_units < 0 or at < w.waits_units) and (w.waits_keys < 0 or at < w.waits_keys):
+        w.waits_timestamp = w.record.store_timestamp
+    if first[0] < 0 or at < first[0]:
+        first[0] = at
+
+
+cdef inline void _unit_waits(Walk *w) noexcept nogil:
+    _note_wait(w, &w.waits_units)
+
+
+cdef inline void _keys_wait(Walk *w) noexcept nogil:
+    if w.record.physical_offset < w.index_from:
+        return
+    if w.key_done:
+        w.key_at = w.record.physical_offset
+        w.key_had = w.key_done
+    _note_wait(w, &w.waits_keys)
+
+
+cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
+    """Go on from w.at until something needs the GIL."""
+    cdef int stop
+    w.same_bytes = w.known_bytes = -1       # they stood in another mapping
+    if w.follow != NULL and w.records == 0:         # once in a step, not for each queue that has to be made
+        breathe_before(w.limit - w.at)
+    if w.follow != NULL and readable(w.follow, w.hide_unflushed) < w.limit and not _borrow(w):
+        commit_up_to(w.follow, w.limit)
+        w.limit = readable(w.follow, w.hide_unflushed)
+    while True:
+        stop = _records(w, table, x, indexing)
+        _show(w)
+        if w.mapping == NULL or stop == AT_LIMIT or stop == NO_ROOM:        # room is made for a queue, whatever its record says
+            break
+        # whatever this record needs, it is read where it can be read without the put lock
+        _let_go(w)
+        commit_up_to(w.follow, w.limit)
+        if readable(w.follow, False) < w.limit:     # latched
+            return AT_LIMIT
+    _let_go(w)
+    return stop
+
+
+cdef inline bint _is_known_whole(Walk *w) noexcept nogil:
+    """Did the thread that takes CRCs ahead find the records of this window whole?"""
+    if w.ahead == NULL:
+        return False
+    if w.at >> WINDOW_BITS != w.window:
+        w.window = w.at >> WINDOW_BITS
+        w.window_whole = is_whole(w.ahead, w.at)
+    return w.window_whole
+
+
+cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
+    cdef const uint8_t *p
+    cdef int64_t available, n
+    cdef int32_t transaction
+    cdef Record *r = &w.record
+    cdef Found *f = &w.found
+    cdef int outcome
+    while True:
+        if w.at >= w.limit:
+            _show(w)
+            if not _has_more(w):
+                return AT_LIMIT
+        p = w.base + (w.at - w.file_start)
+        available = min(w.limit, w.file_end) - w.at
+        if available <= 0:
+            return AT_BLANK
+        outcome = parse_record(p, available, r)
+        if outcome == REC_BLANK:
+            return AT_BLANK
+        if outcome == REC_MISMATCH:
+            return AT_MISMATCH
+        if outcome != REC_OK:
+            # a blank that reaches beyond the limit is not there yet; a file may also end in fewer than 8 bytes
+            if w.file_end - w.at < 8:
+                return AT_BLANK
+            return AT_BAD
+        if r.physical_offset != w.at:
+            return AT_PLACE
+        mq_prefetchr(p + r.total)
+        mq_prefetchr(p + r.total + 64)
+        if w.checked and not _is_known_whole(w):
+            mq_fetch_to_read(p + r.total + CHECK_AHEAD, r.total)
+            if not check_crc(p, r, w.property_crc):
+                return AT_BAD
+        else:
+            mq_prefetchr(p + HEADS_AHEAD * r.total - 64)
+            mq_prefetchr(p + HEADS_AHEAD * r.total)
+            mq_prefetchr(p + HEADS_AHEAD * r.total + 64)
+        if w.dispatch and r.physical_offset >= w.dispatch_from:
+            n = r.properties + r.properties_bytes - r.topic
+            if n != w.same_bytes or r.queue_id != w.same_id or memcmp(r.topic, w.same, n) != 0:
+                w.same_bytes = -1
+                find_properties(r.properties, r.properties_bytes, f)
+                w.tags_hashed = False
+                if r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp(r.topic, w.known, r.topic_bytes) != 0:
+                    w.known = r.topic
+                    w.known_bytes = r.topic_bytes
+                    w.known_id = r.queue_id
+                    w.queue = NULL
+                    w.hashed = False
+            transaction = r.sys_flag & TRANSACTION_MASK
+            if (w.key_done == 0 and transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
+                    and r.physical_offset >= w.units_from):
+                if w.same_bytes < 0:
+                    w.tags_code = tags_code_of(w)
+                if r.queue_id < 0 or not 0 <= r.queue_offset <= MAX_QUEUE_OFFSET:
+                    return NO_QUEUE
+                if w.same_bytes < 0:
+                    if w.light and f.multi_dispatch != NULL:
+                        return BY_HAND
+                    if w.queue == NULL:
+                        w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
+                    if w.queue == NULL:
+                        return NO_QUEUE
+                outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
+                if outcome == PUT_DONE:
+                    w.queue.last_store_timestamp = r.store_timestamp
+                elif w.queue.waits:
+                    _unit_waits(w)
+                else:
+                    return NO_ROOM
+                if w.same_bytes < 0 and f.uniq_key == NULL and f.keys == NULL and f.delay == NULL and f.multi_dispatch == NULL:
+                    w.same = r.topic
+                    w.same_bytes = n
+                    w.same_id = r.queue_id
+                    w.same_tagged = indexing and f.tags != NULL
+            if indexing and transaction != TRANSACTION_ROLLBACK and _has_entries(f):
+                w.keyed = True
+                if w.mapping != NULL:
+                    return UNCOMMITTED
+                _let_go(w)      # a page of the index may have to be made first
+                if w.keys_wait:
+                    _keys_wait(w)
+                elif x == NULL:
+                    return NO_INDEX
+                elif (r.physical_offset >= x.end_offset and r.physical_offset >= w.index_from) or w.key_done:
+                    if w.key_done == 0 and r.physical_offset == w.key_at:
+                        w.key_done = w.key_had
+                    if not _index(w, x):
+                        return NO_INDEX
+            w.key_done = 0
+        w.records += 1
+        w.last_start = w.at
+        w.last_timestamp = r.store_timestamp
+        if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:
+            w.unflushed_from = w.at
+        w.at += r.total
+        if w.at - w.shown >= SHOW_BYTES:
+            _show(w)
+
+
+cdef object _copied(const Walk *w):
+    """The record in hand as a message that does not hold the file: CPython may keep the arguments of a call that finds no memory."""
+    cdef const char *p = <const char *> w.base + (w.at - w.file_start)
+    cdef bytes record = p[:w.record.total]
+    return make_message(record, <const uint8_t *> PyBytes_AS_STRING(record), -1)
+
+
+@cython.no_gc_clear
+cdef class Dispatcher:
+    """Keeps queues and index in step with the log.
+
+    Thread: ``step`` and ``catch_up`` exclude each other through the dispatch lock; any thread may call them.
+    """
+
+    def __init__(self, CommitLog log, QueueTable table, queues, index, delay_levels_ms):
+        self.log = log
+        self.table = table
+        self.queues = queues
+        self.index = index
+        self.mutex = Mutex(nests=True)      # delete_topic
+        self.space = Space()
+        self.waits_units = self.waits_keys = self.key_at = -1
+        self.follow_bytes = MAX_FOLLOW
+        self.ahead_bytes = AHEAD_BYTES
+        self.max_level = min(63, len(delay_levels_ms))
+        for level in range(1, self.max_level + 1):
+            self.delays[level] = delay_levels_ms[level - 1]
+
+    cdef int catch_up(self) except -1:
+        """Dispatch everything that readers may see (read your own writes). Raises: NestedCall, as from a handler that interrupted a step."""
+        if mq_load64(&self.log.state.dispatched) < self._visible():
+            refuse_nested()
+            self.step_if_needed()
+        return 0
+
+    cdef int64_t _visible(self) except -1:
+        if self.log.state.pooled and not self.log.hide_unflushed:
+            self.log.commit()
+        return readable(&self.log.state, self.log.hide_unflushed)
+
+    def step_if_needed(self) -> None:
+        """Dispatch everything that readers may see, but what waits for space on the disk."""
+        cdef int64_t limit = self._visible()
+        if mq_load64(&self.log.state.dispatched) < limit:
+            self.step(limit)
+
+    def step(self, int64_t limit=-1, bint again=False) -> int:
+        """Dispatch up to ``limit`` (default: what readers may see, and what they may see by then); returns the records done. GIL: released
+        while walking.
+
+        What needs more of a full disk than there is waits, ``space`` knows of it, and the rest goes on; the disk is asked again by the first
+        step that comes a while later, and by one with ``again``.
+
+        Raises: CorruptFile when the log cannot be read on (kept in ``error``), StorageError when a queue or the index cannot be written;
+        the next call goes on where this one stopped.
+        """
+        cdef bint follow = limit < 0
+        take(self.mutex)
+        try:
+            return self._step(limit, again)
+        finally:
+            if follow:
+                pass_on(self.mutex)        # the thread that follows is here again at once
+            else:
+                give(self.mutex)
+
+    cdef int64_t _step(self, int64_t limit, bint again) except -1:
+        cdef CommitLog log = self.log
+        cdef LogState *s = &log.state
+        cdef Walk w
+        cdef int stop = AT_LIMIT
+        cdef int64_t begun
+        cdef bint follow = limit < 0, unplaced, waiting, room
+        if follow:
+            limit = readable(s, log.hide_unflushed)
+        unplaced = follow and not log.hide_unflushed and mq_load32(&s.unplaced)
+        if unplaced:
+            mq_store32(&s.unplaced, 0)
+        if unplaced and mq_load64(&s.dispatched) >= limit:
+            limit = mq_load64(&s.written)
+        waiting = self.waits_units >= 0 or self.waits_keys >= 0
+        room = waiting and self._is_room_again(again)
+        if room:
+            limit = max(limit, s.walked)
+        if mq_load64(&s.dispatched) >= limit or (waiting and not room and s.walked >= limit):
+            return 0
+        if self.error is not None:
+            raise self.error
+        self._begin(&w)
+        begun = w.at = w.shown = mq_load64(&s.dispatched)
+        w.dispatch_from = w.units_from = w.index_from = 0
+        if room:        # once more over what waited; what has its units or its keys is not given them again
+            w.units_from = s.walked if w.waits_units < 0 else w.waits_units
+            w.index_from = s.walked if w.waits_keys < 0 else w.waits_keys
+            w.waits_units = w.waits_keys = -1
+        elif waiting:
+            w.at = s.walked
+        w.limit = limit
+        w.checked = False
+        w.property_crc = False
+        w.published = NULL if waiting and not room else &s.dispatched
+        w.follow = s if follow else NULL
+        w.hide_unflushed = log.hide_unflushed
+        w.waiting = &self.mutex.waiting
+        w.last_limit = limit + self.follow_bytes
+        w.key_done = self.key_done
+        w.flushed_time = w.unflushed_from = 0
+        if w.at < log.min_offset:
+            w.at = log.min_offset
+        try:
+            stop = self._run(&w, None)
+        finally:
+            self.key_done = w.key_done
+            self.records += w.records
+            self._remember(&w)
+            mq_store64(&s.walked, w.at)
+        if stop == AT_BAD or stop == AT_MISMATCH or stop == AT_PLACE:
+            file = log.file_at(w.at)
+            self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
+                                     expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
+            raise self.error
+        if self.waits_units >= 0 or self.waits_keys >= 0:
+            return w.records
+        if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
+            mq_cas64(&s.dispatched, begun, w.at)
+        if unplaced and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
+            mq_store32(&s.unplaced, 1)      # not caught up yet: puts still put no unit
+        return w.records
+
+    cdef int _begin(self, Walk *w) except -1:
+        """What all walks begin with."""
+        w.ahead = NULL
+        w.dispatch = True
+        w.holding = w.keyed = False
+        w.mapping = NULL
+        w.records = 0
+        w.last_start = -1
+        w.last_timestamp = 0
+        w.keys_wait = self.index_full is not None
+        w.key_at = self.key_at
+        w.key_had = self.key_had
+        w.waits_units = self.waits_units
+        w.waits_keys = self.waits_keys
+        w.waits_timestamp = self.waits_timestamp
+        return 0
+
+    # --- a full disk ---
+
+    @property
+    def waits(self) -> bool:
+        """Does a unit or a key wait for space on the disk?"""
+        return self.waits_units >= 0 or self.waits_keys >= 0
+
+    @property
+    def units_wait(self) -> bool:
+        """Does a unit?"""
+        return self.waits_units >= 0
+
+    cdef int _remember(self, Walk *w) except -1:
+        """What the walk left to wait."""
+        cdef bint tell = self.waits_units >= 0 or self.waits_keys >= 0 or w.waits_units >= 0 or w.waits_keys >= 0
+        self.waits_units = w.waits_units
+        self.waits_keys = w.waits_keys
+        self.waits_timestamp = w.waits_timestamp
+        self.key_at = w.key_at
+        self.key_had = w.key_had
+        if tell:
+            self._tell()
+        return 0
+
+    cdef int _tell(self) except -1:
+        self.space.see("queues", self.queues.full if self.waits_units >= 0 else None)
+        self.space.see("index", self.index_full if self.waits_keys >= 0 else None)
+        return 0
+
+    cdef bint _is_room_again(self, bint again) except -1:
+        """Ask the disk for what waits first: has it room?"""
+        cdef bint found = False
+        if not again and self.log.door.monotonic_ns() < self.next_try:
+            return False
+        if self.waits_units >= 0:
+            found = self.queues.is_room_again()
+        if self.waits_keys >= 0:
+            found |= self._make_index_room()
+        self.next_try = self.log.door.monotonic_ns() + TRY_NS
+        if not found:
+            self._tell()
+        return found
+
+    cdef bint _make_index_room(self) except -1:
+        try:
+            self.index.roll()
+        except DiskFull as error:
+            self.index_full = _copy.copy(error)     # without its traceback, which would keep files open
+            return False
+        self.index_full = None
+        return True
+
+    def hold_back(self, int64_t end) -> bool:
+        """After a recovery up to ``end``: keep the dispatched position before what waits for space. Returns: do units of queues wait, so
+        that the end of a queue does not say its next offset?
+        """
+        cdef LogState *s = &self.log.state
+        if self.waits_units >= end:         # the log was cut before it
+            self.waits_units = -1
+        if self.waits_keys >= end:
+            self.waits_keys = -1
+        if self.waits_units < 0:
+            self.queues.wait_no_more()
+        if self.waits_units >= 0 or self.waits_keys >= 0:
+            s.walked = end
+            s.dispatched = min(self.waits_units if self.waits_units >= 0 else end, self.waits_keys if self.waits_keys >= 0 else end)
+            s.dispatched_timestamp = min(s.dispatched_timestamp, self.waits_timestamp)
+        return self.waits_units >= 0
+
+    def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
+                bint keys=True, int64_t flushed_time=0, progress=None) -> tuple:
+        """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found;
+        without ``keys`` to the queues only.
+
+        Args: index_from: records below it are not indexed again; flushed_time: records stored before that time (ms) are known durable.
+
+        Returns: (end of the last good record, its start or -1, its store time, records, reason in words, the first record that is not
+        known durable or -1). Only at open.
+        """
+        cdef Walk w
+        cdef CrcAhead ahead = None
+        cdef int stop = AT_LIMIT
+        self.key_at = -1        # the index file that has some of its keys may have gone meanwhile
+        self._begin(&w)
+        w.at = start
+        w.limit = end
+        w.checked = checked
+        w.property_crc = property_crc
+        w.window = -1
+        w.dispatch_from = dispatch_from
+        w.units_from = 0
+        w.index_from = index_from
+        w.flushed_time = flushed_time
+        w.unflushed_from = -1
+        w.published = NULL
+        w.shown = start
+        w.follow = NULL
+        w.key_done = 0
+        take(self.mutex)
+        try:
+            index = self.index
+            if not keys:
+                self.index = None
+            try:
+                if checked and end - start >= self.ahead_bytes:
+                    ahead = CrcAhead(self.log, start, end, property_crc)
+                    w.ahead = ahead.begin()
+                stop = self._run(&w, progress)
+            finally:
+                self.index = index
+                self._remember(&w)
+                if ahead is not None:
+                    ahead.finish()
+                    self.checked_ahead += ahead.checked
+        finally:
+            give(self.mutex)
+        reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
+                  AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere"}[stop]
+        return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from
+
+    cdef int _run(self, Walk *w, progress) except -1:
+        """Walk file after file; come back for what needs the GIL."""
+        cdef CommitLog log = self.log
+        cdef MappedFile file
+        cdef Lease held
+        cdef IndexFile index_file
+        cdef IndexState *x
+        cdef QueueTable table = self.table
+        cdef int stop
+        cdef bint indexing = self.index is not None
+        w.delays = self.delays
+        w.max_level = self.max_level
+        w.light = self.queues.light
+        while True:
+            file = log.file_at(w.at)
+            if file is None:
+                return AT_LIMIT if w.at >= w.limit else AT_BLANK
+            held = lease(file)
+            w.base = held.base
+            w.file_start = file.start_offset
+            w.file_end = file.start_offset + file.file_bytes
+            while True:
+                index_file = self.index.current() if indexing and not w.keys_wait else None
+                x = &index_file.state if index_file is not None else NULL
+                with nogil:
+                    gave_gil()
+                    stop = _walk(w, table, x, indexing)
+                    ask_for_gil()
+                # nothing that was read or written where a page is gone may be believed
+                file.check_damage()
+                if index_file is not None:
+                    index_file.check_damage()
+                log.raise_lost()
+                if stop == NO_QUEUE:
+                    self._without_queue(w)
+                elif stop == NO_ROOM:
+                    self._make_room(w)
+                elif stop == NO_INDEX:
+                    self._roll_index(w)
+                elif stop == BY_HAND:
+                    self._by_hand(w, x, indexing)
+                else:
+                    break
+            if progress is not None:
+                progress(w.at)
+            if stop != AT_BLANK:
+                return stop
+            if log.file_at(w.file_end) is None or w.file_end > w.limit:
+                return AT_BLANK
+            w.at = w.file_end
+            _show(w)
+
+    cdef int _make_room(self, Walk *w) except -1:
+        cdef ConsumeQueue queue
+        topic = bytes(w.queue.topic[:w.queue.topic_bytes]).decode("utf-8", "replace")
+        queue = self.table.get(topic, w.queue.queue_id)
+        if queue is None:
+            raise InternalError(f"queue {topic}/{w.queue.queue_id} vanished during dispatch")
+        let_puts()
+        self.queues.keep_few_tails()
+        let_puts()
+        try:
+            queue.make_room(w.record.queue_offset)
+        except DiskFull as error:
+            self.queues.wait(queue, w.record.queue_offset, error)
+        return 0
+
+    cdef int _roll_index(self, Walk *w) except -1:
+        try:
+            self.index.roll(w.limit - w.at)
+        except DiskFull as error:
+            self.index_full = _copy.copy(error)     # without its traceback, which would keep files open
+            w.keys_wait = True
+        return 0
+
+    cdef int _without_queue(self, Walk *w) except -1:
+        """The queue does not exist: make it, or put a unit of another kind by hand and step over the queue part."""
+        message = _copied(w)
+        held_back = self.queues.held_back
+        if self.queues.put_special(message, w.tags_code):
+            if self.queues.held_back != held_back:
+                _unit_waits(w)
+            self._finish_by_hand(w)
+        return 0
+
+    cdef int _by_hand(self, Walk *w, IndexState *x, bint indexing) except -1:
+        message = _copied(w)
+        self.queues.keep_few_tails()
+        held_back = self.queues.held_back
+        self.queues.put_multi(message, w.tags_code)
+        if self.queues.held_back != held_back:
+            _unit_waits(w)
+        self._finish_by_hand(w)
+        return 0
+
+    cdef int _finish_by_hand(self, Walk *w) except -1:
+        """The units of the record are put: do its keys and step over it."""
+        cdef IndexFile index_file
+        cdef Record *r = &w.record
+        if self.index is not None and _has_entries(&w.found):
+            while not w.keys_wait:
+                index_file = self.index.current()
+                if index_file is not None:
+                    if (r.physical_offset < index_file.state.end_offset or r.physical_offset < w.index_from) and w.key_done == 0:
+                        break
+                    if w.key_done == 0 and r.physical_offset == w.key_at:
+                        w.key_done = w.key_had
+                    if _index(w, &index_file.state):
+                        break
+                self._roll_index(w)
+            else:
+                _keys_wait(w)
+        w.key_done = 0
+        w.records += 1
+        w.last_start = w.at
+        w.last_timestamp = r.store_timestamp
+        if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:
+            w.unflushed_from = w.at
+        w.at += r.total
+        _show(w)
+        return 0
+
+    def locked(self):
+        """Context manager: nothing is dispatched meanwhile."""
+        return self.mutex

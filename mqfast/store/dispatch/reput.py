@@ -1,0 +1,63 @@
+"""ReputMessageService: follows the log and keeps queues and index in step with it (RocketMQ: ReputMessageService).
+
+It must never run ahead of what readers may see, and never be what a reader waits for: a get that needs more dispatches
+it itself. The loop sleeps without the GIL; the walk is in _dispatch.pyx.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import DiskFull
+from mqfast.store.base.service import Service
+
+if TYPE_CHECKING:
+    from mqfast.store.dispatch._dispatch import Dispatcher
+    from mqfast.store.log._commit_log import Bell, CommitLog
+
+__all__ = ["PrefaultService", "ReputMessageService"]
+
+_NAP_S: Final = 10.0
+_RETRY_S: Final = 0.25  # while something waits for space on the disk
+_WAITING: Final = 64  # LogFlag: see CommitLog.get_ready
+
+
+class ReputMessageService:
+    """Dispatches whenever there is something to dispatch. Thread: its own."""
+
+    def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self.service = Service("reput", self._turn, log=log)
+
+    def _turn(self, bell: Bell) -> None:
+        log = self._log
+        waits = self._dispatcher.waits or log.flags & _WAITING
+        if log.nap(bell, _RETRY_S if waits else _NAP_S, True) or self._dispatcher.waits:
+            self._dispatcher.step()
+        if log.flags & _WAITING:
+            with contextlib.suppress(DiskFull):
+                log.get_ready()
+
+    def close(self) -> None:
+        """Stop, then dispatch what is left; what has no room on the disk is left to the next open."""
+        self.service.stop()
+        self._dispatcher.step(-1, True)
+
+
+class PrefaultService:
+    """Keeps the pages ahead of the written position writable, those of a pool's buffer in memory, so that no put waits
+    for them. Thread: its own.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self.service = Service("prefault", self._turn, heavy=True, log=log)
+
+    def _turn(self, bell: Bell) -> None:
+        self._log.keep_prefaulted(bell)
+
+    def close(self) -> None:
+        """Stop."""
+        self.service.stop()

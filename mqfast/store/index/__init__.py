@@ -1,0 +1,1 @@
+"""IndexFiles: hash slots and chains by message key."""

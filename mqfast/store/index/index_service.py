@@ -1,0 +1,371 @@
+"""IndexService: the row of index files of one store, oldest first.
+
+It decides which file takes the next entry, which are asked, and which go; what is inside a file is _index_file.pyx's
+business. It must never read the log: who calls it dispatches records, compares the messages behind the hits, and
+dispatches again what was dropped here. Everything in these files can be rebuilt from the log. The format is described
+in FORMAT.md beside this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from mqfast.errors import CorruptFile, DiskFull, FlushError, StoreClosed, UsageError
+from mqfast.store.base._os import Mutex, OsDoor
+from mqfast.store.index._index_file import IndexFile, infer_sizes, key_hash, search
+
+__all__ = ["IndexLoad", "IndexQuery", "IndexService", "infer_index_sizes"]
+
+log = logging.getLogger(__name__)
+
+# yyyyMMddHHmmssSSS. RocketMQ takes any number and never reads it as a time; the last year is left out so that a later
+# name always exists.
+_NAME = re.compile(r"(?!9999)[0-9]{17}")
+_UNFINISHED = re.compile(r"[0-9]{17}\.tmp")
+_MUCH_BYTES = 64 << 20  # of log: some ten thousand keys, or hundreds of thousands
+
+
+class IndexConfig(Protocol):
+    """What the service reads from the configuration."""
+
+    @property
+    def max_hash_slot_num(self) -> int: ...
+    @property
+    def max_index_num(self) -> int: ...
+    @property
+    def max_msgs_num_batch(self) -> int: ...
+    @property
+    def message_index_enable(self) -> bool: ...
+
+
+class IndexCheckpoint(Protocol):
+    """What the service does with the store's checkpoint."""
+
+    index_msg_timestamp: int
+
+    def flush(self) -> object: ...
+
+
+class IndexQuery(NamedTuple):
+    """Hits of a query, newest first, collisions among them; and how far the index had come (0 and 0: no file)."""
+
+    physical_offsets: list[int]
+    last_timestamp: int
+    last_offset: int
+
+
+@dataclass
+class IndexLoad:
+    """What load() met: names of files."""
+
+    kept: list[str] = field(default_factory=list)
+    destroyed: list[str] = field(default_factory=list)
+    """Perhaps not whole after an abnormal exit, or without a length; dispatching again brings their keys back."""
+    skipped: list[str] = field(default_factory=list)
+    """Not named like an index file; left alone."""
+    damaged: list[str] = field(default_factory=list)
+    """Kept, with an impossible header: what is wrong, as text."""
+
+
+def _file_name(now_ms: int, newest: str | None) -> str:
+    """Local time as yyyyMMddHHmmssSSS, moved on so that it sorts behind the newest file whatever the clock did."""
+    name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+    return name if newest is None or name > newest else _next_name(newest)
+
+
+def _next_name(name: str) -> str:
+    """The name one millisecond later; of a number that is no time, the next number."""
+    try:
+        later = datetime.strptime(name + "000", "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1)
+    except ValueError:
+        return f"{int(name) + 1:017d}"
+    return later.strftime("%Y%m%d%H%M%S").rjust(14, "0") + f"{later.microsecond // 1000:03d}"
+
+
+def infer_index_sizes(
+    door: OsDoor, directory: str, slots: int | None = None, capacity: int | None = None
+) -> tuple[int, int] | None:
+    """(slots, capacity) of the files in an index directory; None when it holds none.
+
+    All files of a store have the same sizes, so one that tells them is enough; the newest may be empty and tells
+    nothing.
+    Raises: CorruptFile when there are files and none tells; StorageError.
+    """
+    refused: CorruptFile | None = None
+    for name in door.listdir(directory):
+        path = os.path.join(directory, name)
+        if not _NAME.fullmatch(name) or door.is_dir(path) or door.file_size(path) == 0:
+            continue
+        try:
+            return infer_sizes(door, path, slots, capacity)
+        except CorruptFile as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return None
+
+
+class IndexService:
+    """The hash index of one store.
+
+    Thread: one dispatcher calls current, roll and put; query and the properties from any thread; the rest one at a time
+    (a lock of its own orders them). truncate, close and destroy_all only after the dispatcher stopped.
+    Durability: as the files have it; the checkpoint's index time is moved only after a full file was flushed.
+    Source: IndexService.
+    """
+
+    def __init__(self, door: OsDoor, directory: str, config: IndexConfig, checkpoint: IndexCheckpoint) -> None:
+        self._door = door
+        self._directory = directory
+        self._config = config
+        self._checkpoint = checkpoint
+        self._lock = Mutex(nests=True)
+        # The open files, oldest first. Replaced, never changed: a query walks the tuple it found.
+        self.files: tuple[IndexFile, ...] = ()
+        self.is_closed = False
+        # How many entries one look at the index gives at most.
+        self.batch = config.max_msgs_num_batch
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def load(self, last_exit_ok: bool = True) -> IndexLoad:
+        """Open the files of the directory.
+
+        After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ, and
+        one that is not full whatever its time.
+        Raises: CorruptFile when a file's length fits neither the configured sizes nor an unfinished creation;
+        StorageError.
+        """
+        report = IndexLoad()
+        with self._lock:
+            self.check_open()
+            if self.files:
+                raise UsageError("the index is loaded already")
+            files: list[IndexFile] = []
+            try:
+                for name in reversed(self._door.listdir(self._directory)):
+                    self._load_one(name, last_exit_ok, files, report)
+            except BaseException:
+                for file in files:
+                    file.close()
+                raise
+            self.files = tuple(reversed(files))
+        for names in (report.kept, report.destroyed, report.skipped, report.damaged):
+            names.reverse()
+        for text in report.damaged:
+            log.warning("index: %s", text)
+        if report.skipped:
+            log.warning("index: no index files, left alone in %s: %s", self._directory, ", ".join(report.skipped))
+        return report
+
+    def _load_one(self, name: str, last_exit_ok: bool, files: list[IndexFile], report: IndexLoad) -> None:
+        """Open, destroy or skip one directory entry."""
+        path = os.path.join(self._directory, name)
+        if _UNFINISHED.fullmatch(name) and not self._door.is_dir(path):
+            self._door.unlink(path, missing_ok=True)
+            report.destroyed.append(name)
+            return
+        if not _NAME.fullmatch(name) or self._door.is_dir(path):
+            report.skipped.append(name)
+            return
+        if self._door.file_size(path) == 0:
+            # A creation by another implementation that was cut short before the file had its length.
+            self._door.unlink(path, missing_ok=True)
+            report.destroyed.append(name)
+            return
+        file = IndexFile.open(self._door, path, self._config.max_hash_slot_num, self._config.max_index_num)
+        # The checkpoint vouches for full files only; of another one any page may be lost, the header first. Each file
+        # was flushed before the next was made: where the clock fell, one that ends later may stand before a kept one.
+        vouched = files or file.end_timestamp <= self._checkpoint.index_msg_timestamp
+        if not last_exit_ok and not (vouched and file.is_full):
+            file.destroy()
+            report.destroyed.append(name)
+            return
+        files.append(file)
+        report.kept.append(name)
+        if file.damage is not None:
+            report.damaged.append(file.damage)
+
+    def flush(self) -> None:
+        """Make everything put before this call durable. Raises: FlushError."""
+        for file in self.files:
+            self._flush(file)
+
+    def _flush(self, file: IndexFile) -> bool:
+        """Flush one file; False: it was retired meanwhile, and nothing of it is left to make durable."""
+        try:
+            file.flush()
+        except (FlushError, StoreClosed):
+            self.check_open()
+            if file in self.files:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Flush and close every file; also those behind one that cannot be flushed. Safe to call twice.
+
+        Raises: FlushError, the first one met.
+        """
+        with self._lock:
+            files, self.files, self.is_closed = self.files, (), True
+        failure: BaseException | None = None
+        for file in files:
+            try:
+                file.flush()
+            except Exception as error:
+                failure = failure or error
+            file.close()
+        if failure is not None:
+            raise failure
+
+    def destroy_all(self) -> None:
+        """Remove every index file; the service stays open and empty, for rebuilding."""
+        with self._lock:
+            self.check_open()
+            self._retire(0, len(self.files))
+
+    # --- put ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the last record with a key in the index, 0: none. Records below it are not put again."""
+        files = self.files
+        return files[-1].end_offset if files else 0
+
+    def current(self) -> IndexFile | None:
+        """The file that takes the next entry; None when there is none or it is full: then roll().
+
+        Raises: StoreClosed.
+        """
+        files = self.files
+        if not files:
+            self.check_open()
+            return None
+        return None if files[-1].is_full else files[-1]
+
+    def roll(self, log_bytes: int = 0) -> IndexFile:
+        """Make the next file when the current one is full or missing; return the current one, with blocks for an entry.
+
+        A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat
+        after a failure: what was made is not made again.
+
+        Args: log_bytes: how much of the log waits to be indexed. Much of it (a recovery) will touch most pages of the
+        slots, in no order; the kernel makes them in one go for a third of what it takes page by page.
+
+        Raises: DiskFull, StorageError (no file was made, or it got no blocks); FlushError (the file was made, the
+        checkpoint was not moved).
+        """
+        with self._lock:
+            current = self.current()
+            if current is not None:
+                current.reserve()
+                return current
+            full = self.files[-1] if self.files else None
+            self._door.makedirs(self._directory)
+            name = _file_name(self._door.now_ms(), os.path.basename(full.path) if full else None)
+            while self._door.exists(os.path.join(self._directory, name)):
+                name = _next_name(name)
+            file = IndexFile.create(
+                self._door,
+                os.path.join(self._directory, name),
+                self._config.max_hash_slot_num,
+                self._config.max_index_num,
+                (full.end_timestamp, full.end_offset) if full else None,
+            )
+            try:
+                # Not unpacked: where there is no memory for that, CPython keeps the files of the old tuple for ever.
+                self.files = self.files + (file,)  # noqa: RUF005
+            except MemoryError:
+                file.destroy()  # else it would be found behind the next one
+                raise
+        if log_bytes > _MUCH_BYTES:
+            file.populate_slots()
+        if full is not None and self._flush(full) and full.end_timestamp > 0:
+            self._checkpoint.index_msg_timestamp = full.end_timestamp
+            with contextlib.suppress(DiskFull):  # the flush of the queues tries again
+                self._checkpoint.flush()
+        return file
+
+    def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> int:
+        """Index one record under each key, in this order (RocketMQ: the unique key, then KEYS); empty ones are left
+        out.
+
+        Nothing is put when indexing is off or the record lies below the index's end (it was dispatched before).
+        Returns: how many entries were put. Raises: as roll.
+        """
+        if not self._config.message_index_enable:
+            return 0
+        file = self.current() or self.roll()
+        if physical_offset < file.end_offset:
+            return 0
+        done = 0
+        for key in keys:
+            if not key:
+                continue
+            h = key_hash(topic, key)
+            while not file.put(h, physical_offset, store_timestamp):
+                file = self.roll()
+            done += 1
+        return done
+
+    # --- query -------------------------------------------------------------------------------------------------------
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexQuery:
+        """Physical offsets of records that may carry this key and were stored in [begin_ms, end_ms], newest first.
+
+        At most ``max_count`` and ``max_msgs_num_batch``. Keys with the same hash are among them: compare the message.
+        Raises: StoreClosed.
+        """
+        limit = min(max_count, self.batch)
+        found = search(self.files, topic, key, begin_ms, end_ms, limit)
+        # Afterwards: a file that was retired meanwhile is no error, a store that was closed is.
+        self.check_open()
+        return IndexQuery._make(found)
+
+    # --- retire ------------------------------------------------------------------------------------------------------
+
+    def delete_expired(self, min_physical_offset: int) -> list[str]:
+        """Remove the oldest files that end below the log's first byte, never the newest file. Returns: their names."""
+        with self._lock:
+            self.check_open()
+            n = 0
+            while n < len(self.files) - 1 and self.files[n].end_offset < min_physical_offset:
+                n += 1
+            return self._retire(0, n)
+
+    def truncate(self, physical_offset: int) -> int:
+        """Drop every entry that may point at or behind ``physical_offset``, where the log was cut.
+
+        Entries cannot be taken out of a file one by one, so the first file that reaches the cut goes, with all newer
+        ones.
+        Returns: the lowest physical offset from which keys must be dispatched again; 0 for all of the log.
+        """
+        with self._lock:
+            self.check_open()
+            keep = 0
+            while keep < len(self.files) and self.files[keep].end_offset < physical_offset:
+                keep += 1
+            self._retire(keep, len(self.files))
+            return self.files[-1].end_offset if self.files else 0
+
+    def _retire(self, first: int, stop: int) -> list[str]:
+        """Take files[first:stop] out of the row, then remove them. Under the lock."""
+        gone = self.files[first:stop]
+        self.files = self.files[:first] + self.files[stop:]
+        for file in gone:
+            file.destroy()
+        return [os.path.basename(file.path) for file in gone]
+
+    def check_open(self) -> None:
+        """Raises: StoreClosed."""
+        if self.is_closed:
+            raise StoreClosed(f"the index in {self._directory} is closed")

@@ -1,0 +1,1 @@
+"""The CommitLog: append, commit, flush, group commit, preallocation, retention of its files."""

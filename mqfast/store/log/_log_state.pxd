@@ -1,0 +1,116 @@
+# What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
+# Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from mqfast.store.base._os cimport counted_lock_wait, futex_wake_one, mq_counted_unlock, mq_gil_loan, mq_lock_try, mq_os, mq_store64, mq_tick
+
+cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
+    LOG_CLOSED = 1
+    LOG_FAILED = 2                  # latched by a failed flush or write
+    LOG_FORKED = 4
+    LOG_REFUSING = 8                # disk above its watermark and the policy refuses writes
+    LOG_SLAVE = 16                  # opened as a slave: nothing is put
+    LOG_WAITING = 64                # since the open something waits for space on the disk without which nothing can be put (get_ready)
+    LOG_GIL_WANTED = 32             # a thread of the store asks for the GIL (csrc/gil_loan.h): lend it, and go on
+
+cdef enum Append:
+    APPEND_OK = 1
+    APPEND_NO_ROOM = 2              # roll first
+    APPEND_MOVED = 3                # the queue went on meanwhile: encode again
+
+cdef enum:
+    RING = 1024                     # files that may wait for a flush before a roll waits for one
+    BLANK_BYTES = 8
+    CLOCK_FALL_MS = 3000            # what the checkpoint's times are taken to be too late (checkpoint.py)
+
+cdef struct PendingFile:            # a file with bytes that are not yet flushed
+    int64_t start
+    int64_t bytes
+    int64_t used                    # up to the end mark, once the log rolled on
+    uint8_t *base                   # its mapping
+    uint8_t *buffer                 # pool buffer, or NULL
+    int fd
+
+cdef struct LogState:
+    # the put's line
+    uint32_t lock                   # the put lock: 0 free, 1 held; see lock_puts
+    uint32_t flags                  # LogFlag
+    uint8_t *base                   # address of the current file's first byte: mapping, or pool buffer
+    int64_t file_start
+    int64_t file_bytes              # of the current file, as far as it has blocks; 0: no file to append to, roll first
+    int64_t written                 # physical offset behind the last record; published
+    int64_t last_store_timestamp
+    int64_t dispatched              # physical offset up to which queues and index agree with the log; published
+    mq_os *os
+    mq_tick tick                    # the last reading of the wall clock
+    int64_t puts
+    int64_t lock_since_ms           # when the put lock was taken; 0: free
+    uint32_t sleepers               # on the put lock
+    bint inline_dispatch
+    bint crc_property
+    bint pooled
+    # commit and flush: other lines
+    uint32_t unplaced               # 1: a put found no room for its unit: it and those after it wait for the dispatcher
+    int64_t padding[4]
+    uint32_t flush_lock             # its holder syncs for everybody
+    uint32_t commit_lock
+    uint32_t group                  # number of the newest sync that has begun
+    uint32_t group_done[2]          # futexes of the syncs of even and odd number, see _group_commit.pyx
+    uint32_t ahead                  # futex: 1 while blocks ahead of the log are synced
+    uint32_t arrivals               # counts who came to wait for a sync
+    uint32_t group_arrivals         # what that was when the newest sync began
+    uint32_t company                # how many it covered, or came while it ran
+    uint32_t sync_job               # futex of the thread that leads syncs for those who have a deadline: 0 none, 1 lead one, 2 end
+    bint syncer                     # is there such a thread? Under the flush lock
+    int64_t sync_target             # of the job
+    uint32_t turn                   # 1: somebody whom a sync let go went to take the GIL, and nobody gave it back since (wait_for_disk)
+    uint32_t hasty, in_vain         # so many syncs begin without waiting for company; because the last wait brought none
+    int64_t group_end[2]            # what the newest sync of even and of odd number covers
+    int64_t sync_ns                 # how long the newest sync took
+    int error                       # -errno of the failure that latched the log
+    int64_t committed
+    int64_t flushed
+    int64_t flushed_timestamp       # store timestamp of the newest record known durable
+    int64_t led_end                 # what was written when the newest sync began, which may have left the last page of it
+    int64_t led_timestamp           # store timestamp of a record before that
+    int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
+    int64_t borrowed                # start of the file in whose pool buffer the dispatcher reads, -1: none. Set under the put lock
+    int64_t whole_bytes             # length of the current file: blocks for the rest of it come step by step, in front of the puts
+    int64_t walked                  # physical offset up to which all is dispatched but what waits for space, from `dispatched` on
+    int64_t prefaulted              # physical offset up to which pages were made writable, or a pool buffer touched, ahead
+    int64_t clock_fall_from         # the clock fell by more than the checkpoint's allowance: from this store time, 0: it did not
+    int64_t clock_fall_to           # to this one
+    int64_t sync_calls
+    int64_t synced_bytes
+    mq_gil_loan gil_loan
+    int64_t pending_head            # ring positions: head is the oldest unflushed file
+    int64_t pending_tail
+    PendingFile pending[RING]
+
+
+cdef inline void note_clock_fall(LogState *s, int64_t now) noexcept nogil:
+    """The clock says less than the newest store time. The put lock is held."""
+    if s.last_store_timestamp - now > CLOCK_FALL_MS:
+        if s.clock_fall_from == 0:
+            mq_store64(&s.clock_fall_to, now)
+        mq_store64(&s.clock_fall_from, s.last_store_timestamp)
+
+
+cdef inline bint try_to_lock_puts(LogState *s) noexcept nogil:
+    """Take the put lock, if it is free: all that is allowed with the GIL."""
+    return mq_lock_try(&s.lock)
+
+
+cdef inline void wait_to_lock_puts(LogState *s) noexcept nogil:
+    """Never with the GIL."""
+    counted_lock_wait(&s.lock, &s.sleepers)
+
+
+cdef inline void lock_puts(LogState *s) noexcept nogil:
+    """Never with the GIL."""
+    if not mq_lock_try(&s.lock):
+        counted_lock_wait(&s.lock, &s.sleepers)
+
+
+cdef inline void unlock_puts(LogState *s) noexcept nogil:
+    if mq_counted_unlock(&s.lock, &s.sleepers):
+        futex_wake_one(&s.lock)

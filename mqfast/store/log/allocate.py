@@ -1,0 +1,279 @@
+"""AllocateMappedFileService: makes log files ahead of need, so that a roll is a pointer swap (RocketMQ:
+AllocateMappedFileService).
+
+It must never leave a half file behind, never try again without a bound, and never give out a file of another offset
+than asked for. A full disk shows here, as DiskFull, before a byte of a message is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import DiskFull, MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
+from mqfast.store.base import paths as _paths
+from mqfast.store.base._mapped_file import MappedFile
+from mqfast.store.base._os import Mutex, decode_path, encode_path, let_puts
+from mqfast.store.base.memory_room import MemoryRoom
+from mqfast.store.base.service import Service
+from mqfast.store.base.space import Space
+from mqfast.store.log._commit_log import Bell
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.store.base._os import OsDoor
+    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log._transient_pool import TransientStorePool
+
+__all__ = ["AllocateMappedFileService"]
+
+_log = logging.getLogger("mqfast.store")
+
+_TAKE_TIMEOUT_S: Final = 5.0
+_LONGEST_NAP_S: Final = 0.1
+_RETRY_S: Final = 1.0
+# Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one
+# after at three quarters, so that a store of a few messages does not take three files of 64 MiB or 1 GiB.
+_EAGER_BYTES: Final = 4 << 20
+
+
+class AllocateMappedFileService:
+    """Files of the log, made in a background thread.
+
+    Thread: ``take`` from the putting thread (one at a time: the roll lock), the rest from the service's own thread.
+    """
+
+    def __init__(self, door: OsDoor, log: CommitLog, config: StoreConfig, space: Space | None = None) -> None:
+        self._door = door
+        self._log = log
+        self._config = config
+        self._space = space or Space()
+        self._guard = Mutex()
+        self._made = Bell()  # rung when a file is ready, or cannot be made
+        self._ready: dict[int, MappedFile] = {}
+        self._failed: dict[int, MqfastError] = {}
+        self._urgent: int | None = None
+        self._retry_at = 0.0
+        self._blocks_at = 0.0
+        self._blocks_wanted = 0  # bytes of a put that was refused for want of them
+        self._closed = False
+        self._memory: MemoryRoom | None = None
+        self.pool: TransientStorePool | None = None
+        self.made = 0
+        self.failed = 0
+        self.last_error: MqfastError | None = None
+        self.mlock_warning: str | None = None
+        self.service = Service("allocate", self._turn, log=log)
+
+    def take(self, start: int) -> MappedFile:
+        """The file that begins at ``start``, made now if it is not ready.
+
+        Raises: DiskFull, StorageError of its creation; PoolExhausted; StoreBusy when it takes more than five seconds;
+        StoreClosed.
+        """
+        deadline = time.monotonic() + _TAKE_TIMEOUT_S
+        while not self._is_ready(start):
+            if not self.service.is_running:
+                self.step()  # a store without services: nobody else makes it
+                continue
+            self.service.wake()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StoreBusy(
+                    11,
+                    f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
+                    self._log.path,
+                )
+            self._made.sleep(min(left, _LONGEST_NAP_S))  # a signal handler runs in between
+        with self._guard:
+            if self._closed:
+                raise StoreClosed("the store is closing")
+            file = self._ready[start]
+            if self.pool is not None and not self.pool.lend(file) and self._config.fast_fail_if_no_buffer_in_store_pool:
+                raise PoolExhausted(
+                    11, f"all {self.pool.capacity} buffers of the transient store pool wait for a commit"
+                )
+        return file
+
+    def _is_ready(self, start: int) -> bool:
+        """Is the file there? Else it is wanted. Raises: why it could not be made; StoreClosed."""
+        with self._guard:
+            if self._closed:
+                raise StoreClosed("the store is closing")
+            if start in self._ready:
+                return True
+            error = self._failed.pop(start, None)
+            if error is not None:
+                raise error
+            self._urgent = start
+            return False
+
+    def taken(self, file: MappedFile) -> None:
+        """The file that ``take`` gave is among the log's now; until then it is given again."""
+        del self._ready[file.start_offset]  # in one step: a lock could be taken, and then not be given back
+
+    def rolled(self, file: MappedFile) -> None:
+        """The log goes on in ``file``: think about the ones behind it."""
+        self.service.wake()
+
+    def _ahead(self, current: MappedFile) -> tuple[int, int]:
+        """How many files to have behind this one, and the position of the log at which that may change."""
+        most = self._config.preallocate_files
+        if current.file_bytes > _EAGER_BYTES:
+            for number, quarters in enumerate((2, 3)):
+                position = current.start_offset + current.file_bytes * quarters // 4
+                if self._log.written < position:
+                    return min(most, number), position
+            most = min(most, 2)
+        return most, current.start_offset + current.file_bytes
+
+    def _next_start(self) -> int | None:
+        """Start of the next file to make, or None when there are enough."""
+        current = self._log.current_file
+        if self._urgent is not None:
+            return self._urgent if self._urgent not in self._ready else None
+        if current is None or time.monotonic() < self._retry_at:
+            return None
+        ahead, _ = self._ahead(current)
+        for number in range(1, ahead + 1):
+            start = current.start_offset + number * current.file_bytes
+            if start not in self._ready and self._log.find_file(start) is None:
+                return start
+        return None
+
+    def _turn(self, bell: Bell) -> None:
+        if not self.step():
+            current = self._log.current_file
+            end = self._ahead(current)[1] if current is not None else 0
+            blocks = self._log.blocks_end()
+            if blocks >= 0:
+                end = min(end, blocks)
+            if self._log.written >= end or time.monotonic() < self._retry_at or self._blocks_wanted:
+                bell.sleep(0.05)
+            else:  # without the GIL until there may be something to do: a look would stop a putter
+                self._log.nap_until_written(bell, end, 10.0)
+
+    def step(self) -> bool:
+        """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""
+        with self._guard:
+            start = None if self._closed else self._next_start()
+        let_puts()
+        if self._blocks_wanted or 0 <= self._log.blocks_end() <= self._log.written:
+            self._give_blocks()
+        if start is None:
+            self._see_room()
+            return False
+        urgent = start == self._urgent
+        try:
+            file = self._make(start, urgent)
+        except MqfastError as error:
+            self.failed += 1
+            self._note(error)
+            self._retry_at = time.monotonic() + _RETRY_S
+            with self._guard:
+                if urgent:
+                    self._failed[start] = error
+                    self._urgent = None
+                self._made.ring()
+            return True
+        let_puts()
+        try:
+            self._offer(file)
+        except MemoryError:
+            if start not in self._ready:
+                file.destroy()  # its name would be in the way of the next attempt
+            raise
+        return True
+
+    def _give_blocks(self) -> None:
+        """The present file, which was there at open, may have holes in front of the puts."""
+        if time.monotonic() < self._blocks_at:
+            return
+        try:
+            self._log.give_blocks_ahead(self._blocks_wanted)
+        except MqfastError:
+            self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs them asks again, and hears why
+        else:
+            self._blocks_wanted = 0
+            self._space.see("blocks", None)
+
+    def wait_for_blocks(self, needed: int, error: DiskFull) -> None:
+        """A put of so many bytes was refused: the present file has holes, and the disk no blocks for them."""
+        self._blocks_wanted = needed
+        self._space.see("blocks", error)
+        self.service.wake()
+
+    def _note(self, error: MqfastError | None) -> None:
+        self.last_error = error
+        self._space.see("log", error if isinstance(error, DiskFull) else None)
+
+    def _see_room(self) -> None:
+        """No file is wanted: is the disk still too full for one?"""
+        error = self.last_error
+        if isinstance(error, DiskFull) and time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + _RETRY_S
+            with contextlib.suppress(StorageError):  # the directory may be what has no room
+                if self._door.statvfs(self._log.path)[1] >= self._log.file_bytes:
+                    self._note(None)
+
+    def _offer(self, file: MappedFile) -> None:
+        with self._guard:
+            self.made += 1
+            self._note(None)
+            if self._closed:
+                file.destroy()
+            else:
+                self._ready[file.start_offset] = file
+            if self._urgent == file.start_offset:
+                self._urgent = None
+            self._made.ring()
+
+    def _make(self, start: int, urgent: bool) -> MappedFile:
+        self._door.makedirs(self._log.path)
+        path = os.path.join(self._log.path, _paths.offset_name(start))
+        if self._memory is None:
+            place = os.path.realpath(encode_path(self._log.path))
+            self._memory = MemoryRoom(self._door, decode_path(place))
+        setting = "mapped_file_bytes_commit_log"
+        self._memory.check(self._log.file_bytes, path, setting)
+        file = MappedFile.create(self._door, path, start, self._log.file_bytes, setting=setting)
+        try:
+            # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages;
+            # and whoever waits for a file should not wait for its pages as well.
+            others = self._config.sync_flush or self.pool is not None or urgent
+            file.expect_appends(self._config.sync_flush, 0 if others else self._config.prefault_window_bytes)
+            if self._config.warm_mapped_file_enable:
+                file.preheat()
+                try:
+                    if not file.lock_memory(self._config.mlock_budget_bytes):
+                        self._warn_lock(f"mlock budget of {self._config.mlock_budget_bytes} bytes is used up")
+                except StorageError as error:
+                    self._warn_lock(str(error))
+        except BaseException:
+            file.destroy()
+            raise
+        return file
+
+    def _warn_lock(self, text: str) -> None:
+        if self.mlock_warning is None:
+            _log.warning("log pages are not locked in memory: %s", text)
+        self.mlock_warning = text
+
+    @property
+    def ready_count(self) -> int:
+        """Files made and not yet taken."""
+        return len(self._ready)
+
+    def close(self) -> None:
+        """Stop, and remove the files that were made for nothing (RocketMQ does so at a clean stop)."""
+        with self._guard:
+            self._closed = True
+            self._made.ring()
+        self.service.stop()
+        # From the last one on, and one by one: a crash in between must not leave a gap.
+        for start in sorted(self._ready, reverse=True):
+            self._ready.pop(start).destroy()
+            self._door.fsync_dir(self._log.path)

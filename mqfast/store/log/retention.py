@@ -1,0 +1,344 @@
+"""Retention: old log files go by what the settings ask for; queue and index files follow the log (RocketMQ:
+CleanCommitLogService, CleanConsumeQueueService).
+
+It must never delete what nobody asked to be deleted, nor the last log file, a file with unflushed bytes, or bytes
+under a reader: a held file loses its name and keeps its bytes until the last hold goes. In plain words an age and a
+size mean just that, whatever the hour and however full the disk; a broker's rules are RocketMQ's. Messages that a
+group had not read are counted and told of when they go. What a reader in another process has leased stays as long as
+the disk has room (``leases.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import MqfastError
+from mqfast.store.base._os import Mutex, let_puts
+from mqfast.store.base.service import Service
+from mqfast.store.log._commit_log import Bell
+from mqfast.store.meta.leases import least_leased
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.retention_rules import RetentionRules
+    from mqfast.store.base._mapped_file import MappedFile
+    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.paths import StorePaths
+    from mqfast.store.index.index_service import IndexService
+    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.meta.offsets import ConsumerOffsets
+    from mqfast.store.queues.queue_store import QueueStore
+
+__all__ = ["DiskUse", "RetentionService"]
+
+_log = logging.getLogger("mqfast.store")
+
+REFUSING: Final = 8  # LogFlag: puts raise DiskFull
+
+
+_TELL_MS: Final = 60_000  # pause between two warnings of one kind
+_NAMED_MAX: Final = 8  # groups that one warning names
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """The fullest filesystem below the store's files: percent in use (rounded up as df does), and whose it is."""
+
+    percent: int
+    path: str
+
+
+def _words(count: int, unit: str) -> str:
+    return f"{count} {unit}" + ("" if count == 1 else "s")
+
+
+def _age(ms: int) -> str:
+    hours, rest = divmod(ms, 3_600_000)
+    return f"{hours} h" if hours and not rest else f"{ms / 1000:g} s"
+
+
+class RetentionService:
+    """Decides what goes, and removes it.
+
+    Thread: its own loop every ``clean_resource_interval_ms``; ``run_once`` for tests and for the roll path.
+    """
+
+    def __init__(
+        self,
+        door: OsDoor,
+        paths: StorePaths,
+        log: CommitLog,
+        queues: QueueStore,
+        index: IndexService | None,
+        offsets: ConsumerOffsets,
+        config: StoreConfig,
+    ) -> None:
+        self._door = door
+        self._paths = paths
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._offsets = offsets
+        self._config = config
+        self.deleted_files = 0
+        self.deleted_bytes = 0
+        self.dropped_unread = 0
+        self.refusing = False
+        self.last_use: DiskUse | None = None
+        self._unread: dict[tuple[str, str], int] = {}  # (group, topic): not yet told of
+        self._unread_told_ms = self._forced_told_ms = -_TELL_MS
+        self._forced = 0
+        self._min_seen = log.min_offset
+        self._manual_runs = 0
+        self._held: list[tuple[MappedFile, int]] = []
+        self._held_look_at = 0
+        self._between = Bell()
+        self._passes = Mutex(nests=True)
+        self.service = Service("retention", self._turn, log=log)
+
+    @property
+    def _rules(self) -> RetentionRules:
+        return self._config.retention_rules
+
+    def policy(self) -> str:
+        """What is in effect, in one line."""
+        c, rules = self._config, self._rules
+        if rules.rocketmq:
+            return self._policy_of_rocketmq()
+        parts = []
+        if rules.age_ms is not None:
+            parts.append(f"log files whose youngest message is older than {_age(rules.age_ms)} are deleted")
+        if rules.log_bytes is not None:
+            parts.append(f"the oldest log files beyond {rules.log_bytes} bytes are deleted")
+        words = c.retention or ("never" if rules.log_bytes is None else f"{rules.log_bytes}B")
+        return f"{words}: {'; '.join(parts) or 'nothing is deleted'}; a full disk refuses puts"
+
+    def _policy_of_rocketmq(self) -> str:
+        c = self._config
+        hours = ",".join(f"{hour:02d}" for hour in sorted(c.delete_hours))
+        budget = f"{self._rules.log_bytes} bytes" if self._rules.log_bytes is not None else "no byte budget"
+        forcibly = "" if c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest" else " (off)"
+        full = "refuses puts" if c.retention_when_full == "refuse" else "also refuses puts until there is space"
+        return (
+            f"rocketmq: {c.file_reserved_time_hours} h, deleted at hour {hours}; {budget}; disk use above "
+            f"{c.disk_max_used_space_percent} % deletes expired files at once, "
+            f"above {c.disk_space_clean_forcibly_percent} % the oldest whatever their age{forcibly}, "
+            f"above {c.disk_space_warning_level_percent} % {full}"
+        )
+
+    def _turn(self, bell: Bell) -> None:
+        bell.sleep(self._config.clean_resource_interval_ms / 1000)
+        if not self.service.is_stopping:
+            self.run_once(self._door.now_ms())
+
+    def disk_use(self) -> DiskUse:
+        """How full the fullest filesystem is on which log, queue or index files are (links resolved).
+
+        Raises: StorageError.
+        """
+        paths = self._paths
+        worst, seen = DiskUse(-1, paths.root), set()
+        for path in (*paths.commit_logs, paths.consume_queue, paths.batch_consume_queue, paths.index):
+            while not self._door.exists(path):
+                path = os.path.dirname(path)
+            device = self._door.file_id(path)[0]
+            if device in seen:
+                continue
+            seen.add(device)
+            total, available = self._door.statvfs(path)
+            percent = -(-(total - available) * 100 // total) if total > 0 else 0
+            if percent > worst.percent:
+                worst = DiskUse(percent, path)
+        return worst
+
+    def clean_now(self) -> None:
+        """Let the next runs delete expired files whatever the hour (RocketMQ: the admin command sets a counter of
+        20).
+        """
+        self._manual_runs = 20
+        self.service.wake()
+
+    def run_once(self, now_ms: int) -> int:
+        """One pass; returns how many log files went.
+
+        Raises: StorageError. Thread: any; one pass at a time.
+        """
+        with self._passes:
+            return self._pass(now_ms)
+
+    def _pass(self, now_ms: int) -> int:
+        c, rules = self._config, self._rules
+        use = self.last_use = self.disk_use()
+        let_puts()
+        age_ms = rules.age_ms
+        expired_due, at_once = age_ms is not None, False
+        if rules.rocketmq:
+            age_ms = c.file_reserved_time_hours * 3_600_000
+            expired_due = time.localtime(now_ms // 1000).tm_hour in c.delete_hours
+            if use.percent > c.disk_space_warning_level_percent:
+                self._refuse(True)
+                at_once = True
+            elif use.percent > c.disk_space_clean_forcibly_percent:
+                at_once = True
+            else:
+                self._refuse(False)
+                if use.percent > c.disk_max_used_space_percent:
+                    expired_due = True
+            if self._manual_runs > 0:
+                self._manual_runs -= 1
+                expired_due = True
+        let_puts()
+        at_once = at_once and c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest"
+        removed = young = 0
+        log = self._commit_log
+        # Somebody is about to read from there on. A disk that runs full does not wait for it.
+        leased = None if at_once else least_leased(self._door, self._paths.root, now_ms)
+        let_puts()
+        while removed < c.delete_file_batch_max and log.first_is_flushed():
+            file = log.files[0]
+            over_budget = rules.log_bytes is not None and log.written - file.start_offset > rules.log_bytes
+            expired = (
+                (expired_due or at_once) and age_ms is not None and self._youngest_ms(file, now_ms) + age_ms <= now_ms
+            )
+            if not (at_once or over_budget or expired):
+                break
+            if leased is not None and file.start_offset + file.file_bytes > leased:
+                break
+            if removed:
+                self._pause(c.delete_files_interval_ms_commit_log / 1000)
+            log.remove_first()
+            self._door.fsync_dir(log.path)  # one by one: a power cut in between must not leave a gap
+            removed += 1
+            young += at_once and not (over_budget or expired)
+            if file.holds:
+                self._held.append((file, now_ms))
+            self.deleted_files += 1
+            self.deleted_bytes += file.file_bytes
+            _log.info("removed log file %s", file.path)
+        let_puts()
+        self._look_after_held(now_ms)
+        if removed:
+            self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
+            self._tell_forced(young, use, now_ms)
+        self._tell_unread(now_ms)
+        least = log.min_offset
+        if least > self._min_seen:
+            self._queues.delete_expired(least)
+            if self._index is not None:
+                self._index.delete_expired(least)
+            self._min_seen = least
+        return removed
+
+    def _youngest_ms(self, file: MappedFile, now_ms: int) -> int:
+        """No message of a log file is younger.
+
+        RocketMQ takes the time of the file's last change, which a filesystem in memory does not move for a mapping; the
+        first record behind it is younger than all that stand in it. A time in the future tells nothing.
+        """
+        changed = self._door.mtime_ms(file.path)
+        if self._rules.rocketmq:
+            return changed
+        behind = self._commit_log.first_store_timestamp(file.start_offset + file.file_bytes)
+        return max(changed, behind) if behind <= now_ms else changed
+
+    def _pause(self, seconds: float) -> None:
+        """Between two deletions, so that the disk is not kept busy; cut short when the store closes."""
+        if not self.service.is_stopping:
+            self._between.sleep(seconds)
+
+    def _look_after_held(self, now_ms: int) -> None:
+        """Removed files that somebody still reads keep their bytes on the disk: say so once they outstay the interval.
+
+        RocketMQ unmaps them by force then; a reader would crash.
+        """
+        c = self._config
+        if now_ms < self._held_look_at:
+            return
+        self._held_look_at = now_ms + c.redelete_hanged_file_interval_ms
+        self._held = [(file, since) for file, since in self._held if file.holds]
+        for file, since in self._held:
+            if now_ms - since >= c.destroy_mapped_file_interval_forcibly_ms:
+                _log.warning(
+                    "removed log file %s is still held by %d readers after %d s; its %d bytes stay on the disk",
+                    file.path,
+                    file.holds,
+                    (now_ms - since) // 1000,
+                    file.file_bytes,
+                )
+
+    @property
+    def held_count(self) -> int:
+        """Removed log files whose bytes somebody still holds."""
+        return sum(1 for file, _ in self._held if file.holds)
+
+    def _refuse(self, on: bool) -> None:
+        if on != self.refusing:
+            self.refusing = on
+            self._commit_log.set_flag(REFUSING, on)
+            _log.warning(
+                "disk use is above %d %%: %s",
+                self._config.disk_space_warning_level_percent,
+                "puts are refused" if on else "over",
+            )
+
+    def _count_unread(self, min_physical: int) -> None:
+        """Count the messages that go although some group had not come so far; one that several had not read is one."""
+        positions = self._offsets.positions()
+        for queue in self._queues.all() if positions else ():
+            groups = positions.get(queue.topic)
+            if not groups:
+                continue
+            try:
+                first = low = max(0, queue.min_offset)
+                high = queue.max_offset
+                while low < high:
+                    middle = (low + high) // 2
+                    if queue.unit(middle)[0] < min_physical:
+                        low = middle + 1
+                    else:
+                        high = middle
+            except MqfastError:
+                continue
+            most = 0
+            for group, committed in groups.items():
+                unread = low - max(committed.get(queue.queue_id, 0), first)
+                if unread > 0:
+                    key = (group, queue.topic)
+                    self._unread[key] = self._unread.get(key, 0) + unread
+                    most = max(most, unread)
+            self.dropped_unread += most
+
+    def _tell_unread(self, now_ms: int) -> None:
+        if not self._unread or 0 <= now_ms - self._unread_told_ms < _TELL_MS:
+            return
+        self._unread_told_ms = now_ms
+        rows = sorted(self._unread.items(), key=lambda row: -row[1])
+        self._unread = {}
+        named = ", ".join(
+            f"group {group} had not read {_words(count, 'message')} of topic {topic}"
+            for (group, topic), count in rows[:_NAMED_MAX]
+        )
+        more = f", and {len(rows) - _NAMED_MAX} more groups and topics" if len(rows) > _NAMED_MAX else ""
+        _log.warning("retention deleted unread messages: %s%s (in effect: %s)", named, more, self.policy())
+
+    def _tell_forced(self, young: int, use: DiskUse, now_ms: int) -> None:
+        """Files that went before their time, because the disk is nearly full."""
+        self._forced += young
+        if self._forced and not 0 <= now_ms - self._forced_told_ms < _TELL_MS:
+            _log.warning(
+                "retention deleted %s before their time: the filesystem of %s is used %d %%",
+                _words(self._forced, "log file"),
+                use.path,
+                use.percent,
+            )
+            self._forced, self._forced_told_ms = 0, now_ms
+
+    def close(self) -> None:
+        """Stop."""
+        self._between.ring()
+        self.service.stop()
+        self._tell_unread(self._unread_told_ms + _TELL_MS)  # what waited for its minute

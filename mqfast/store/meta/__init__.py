@@ -1,0 +1,1 @@
+"""The small files: checkpoint, topics, offsets, leases, notes."""

@@ -1,0 +1,488 @@
+"""The JSON files of ``config/``: loading them with their ``.bak``, keeping them safely, and light views of what is
+in them.
+
+A view never drops what it does not know: fields of another release come back on the next write as they were. This
+module must never delete a file: a damaged one is set aside as ``<name>.damaged`` when a good one replaces it.
+Format: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Final, Self
+
+from mqfast.errors import CorruptFile, DiskFull, InternalError, StorageError, StoreNotFound
+from mqfast.store.base import fastjson
+from mqfast.store.base._os import Mutex, let_puts
+from mqfast.store.base.paths import Door
+
+__all__ = [
+    "QUEUES_MAX",
+    "ConfigFile",
+    "ConsumerFilterTable",
+    "DelayOffsetTable",
+    "SubscriptionGroupTable",
+    "TopicConfig",
+    "TopicTable",
+    "new_data_version",
+    "next_data_version",
+]
+
+_log = logging.getLogger("mqfast.store")
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+QUEUES_MAX: Final = 2**31 - 1  # a number of queues is an int to a broker, as a queue id is
+
+_Json = dict[Any, Any]
+
+
+class ConfigFile:
+    """One JSON file and its ``.bak``.
+
+    Attributes: ``path``, ``warnings`` (what load found wrong, one sentence each).
+    Thread: persist is serialised; load before it.
+    Source: ConfigManager.
+    """
+
+    def __init__(self, door: Door, path: str, check: Callable[[_Json], None] | None = None) -> None:
+        self.path: Final = path
+        self.warnings: list[str] = []
+        self._door: Final = door
+        self._check: Final = check
+        self._lock: Final = Mutex()
+        self._main_is_good = True
+        self._written: bytes | None = None
+        self._is_as_read = False  # and somebody else's text: the same values may look otherwise
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            data = self._door.read_file(path, max_bytes=fastjson.MAX_FILE_BYTES)
+        except StoreNotFound:
+            return None
+        return data
+
+    def _parse(self, data: bytes, path: str) -> _Json:
+        value = fastjson.loads(data, path)
+        if self._check is not None:
+            try:
+                self._check(value)
+            except CorruptFile as error:
+                raise CorruptFile("JSON is damaged", path=path, expected=error.expected, found=error.found) from None
+        return value
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        _log.warning("%s", text)
+
+    def load(self) -> _Json:
+        """What the file says; the ``.bak`` where the file is missing, empty or damaged (then with a warning); ``{}``
+        without either. A file of no bytes, as a power cut may leave, counts as missing.
+
+        Raises: CorruptFile when there is something, but neither can be read; StorageError.
+        """
+        backup = self.path + ".bak"
+        damage: CorruptFile | None = None
+        data = self._read(self.path)
+        is_empty = data == b""
+        if is_empty:
+            self._main_is_good = False
+        elif data is not None:
+            try:
+                value = self._parse(data, self.path)
+            except CorruptFile as error:
+                damage = error
+                self._main_is_good = False
+            else:
+                self._written = data
+                self._is_as_read = True
+                return value
+        data = self._read(backup)
+        reason = str(damage) if damage is not None else f"{self.path} is {'empty' if is_empty else 'missing'}"
+        if not data:
+            if damage is not None:
+                raise damage
+            if is_empty or data == b"":
+                self._warn(f"{reason}, and there is no backup of it: nothing is known of what it held")
+            return {}
+        try:
+            value = self._parse(data, backup)
+        except CorruptFile as error:
+            self._warn(f"{reason}; its backup cannot be read either")
+            raise error from damage
+        self._warn(f"{reason}; using {backup}")
+        return value
+
+    def persist(self, value: _Json, before: Callable[[], object] | None = None) -> bool:
+        """Put ``value`` on disk; the file that was there becomes the ``.bak``. Does nothing when it is there already.
+
+        Args: before: called when there is something to write.
+        Returns: whether anything was written.
+        Raises: StorageError, and what ``before`` raises; the old file, or its ``.bak``, is then still whole.
+            InternalError when the text would not be read as a file of this kind; nothing is written then.
+        Durability: after it returns the new content survives power loss. A crash in between leaves the old or the
+            new file, or, for an instant, only the ``.bak``, which load takes.
+        """
+        data = fastjson.dumps(value)
+        let_puts()
+        with self._lock:
+            if data == self._written:
+                return False
+            new = self._read_back(data)
+            if self._is_as_read and self._written is not None and new == self._parse(self._written, self.path):
+                self._written, self._is_as_read = data, False
+                return False
+            if before is not None:
+                before()
+            directory = self.path.rpartition("/")[0] or "."
+            self._door.makedirs(directory)
+            temporary = self.path + ".tmp"
+            self._write(temporary, data)
+            if self._door.exists(self.path):
+                # A bad file must not take the place of a good backup.
+                self._door.rename(self.path, self.path + (".bak" if self._main_is_good else ".damaged"))
+            self._door.rename(temporary, self.path)
+            self._door.fsync_dir(directory)
+            self._main_is_good = True
+            self._written, self._is_as_read = data, False
+            return True
+
+    def _read_back(self, data: bytes) -> _Json:
+        try:
+            return self._parse(data, self.path)
+        except CorruptFile as error:
+            raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
+
+    def _write(self, temporary: str, data: bytes) -> None:
+        """Write the new file. On a full disk the backup gives its blocks: the present file replaces it anyway."""
+        backup = self.path + ".bak"
+        try:
+            try:
+                self._door.write_file(temporary, data)
+            except DiskFull:
+                if not self._main_is_good or not self._door.exists(self.path) or not self._door.exists(backup):
+                    raise
+                self._door.unlink(backup)
+                self._door.write_file(temporary, data)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._door.unlink(temporary, missing_ok=True)  # a part of it would keep blocks of a full disk
+            raise
+
+
+def new_data_version(now_ms: int) -> dict[str, int]:
+    """The first version of a table made now."""
+    return {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
+
+
+def next_data_version(version: _Json, now_ms: int) -> None:
+    """Step a ``dataVersion`` object in place; fields that its release does not have are not added.
+
+    Source: DataVersion.nextVersion.
+    """
+    version["counter"] = version.get("counter", 0) + 1
+    version["timestamp"] = now_ms
+
+
+def _want(what: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise CorruptFile("JSON is damaged", expected=f"{what} to be {kind.__name__}", found=type(value).__name__)
+
+
+def _want_objects(root: _Json, table: str) -> None:
+    entries = root.get(table, {})
+    _want(table, entries, dict)
+    for name, entry in entries.items():
+        _want(f"a name in {table}", name, str)
+        _want(f"{table}[{name!r}]", entry, dict)
+
+
+class _Table:
+    """A file with a ``dataVersion`` and one table in it; changes are in memory until persist."""
+
+    _TABLE: ClassVar[str]
+    _VERSIONED: ClassVar[bool] = True
+
+    def __init__(self, door: Door, path: str) -> None:
+        self._door: Final = door
+        self._file: Final = ConfigFile(door, path, self._check)
+        self._lock: Final = Mutex()
+        self._root: _Json = {}
+
+    @classmethod
+    def load(cls, door: Door, path: str) -> Self:
+        """Read the file, or its ``.bak``; empty without either.
+
+        Raises: CorruptFile, StorageError.
+        """
+        self = cls(door, path)
+        self._root = self._file.load()
+        return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """What load found wrong."""
+        return self._file.warnings
+
+    def _check(self, root: _Json) -> None:
+        _want("dataVersion", root.get("dataVersion", {}), dict)
+        for name in ("counter", "timestamp"):
+            _want(f"dataVersion.{name}", root.get("dataVersion", {}).get(name, 0), int)
+        _want_objects(root, self._TABLE)
+
+    @property
+    def version_ms(self) -> int:
+        """When the table was last changed, by the clock of whoever did; 0: unknown."""
+        return int(self._root.get("dataVersion", {}).get("timestamp", 0))
+
+    @property
+    def _entries(self) -> _Json:
+        # The order of the fields in a file is alphabetical, so the version comes first.
+        if self._VERSIONED and not self._root:
+            self._root["dataVersion"] = new_data_version(self._door.now_ms())
+        entries: _Json = self._root.setdefault(self._TABLE, {})
+        return entries
+
+    def _changed(self) -> None:
+        version = self._root.get("dataVersion")
+        if version is not None:
+            next_data_version(version, self._door.now_ms())
+
+    def persist(self) -> bool:
+        """Put the table on disk if it changed; see ConfigFile.persist."""
+        with self._lock:
+            # An empty table that never was on disk needs no file.
+            return self._file.persist(self._root) if self._root else False
+
+    def __len__(self) -> int:
+        return len(self._root.get(self._TABLE, {}))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._root.get(self._TABLE, {})
+
+    def __iter__(self) -> Iterator[str]:
+        with self._lock:
+            return iter(list(self._root.get(self._TABLE, {})))
+
+
+class TopicConfig:
+    """One topic of ``topics.json``: a view of its JSON object, with RocketMQ's defaults for what is not there.
+
+    Source: TopicConfig.
+    """
+
+    __slots__ = ("name", "raw")
+
+    def __init__(self, name: str, raw: _Json) -> None:
+        self.name: Final = name
+        self.raw: Final = raw
+
+    def _int(self, field: str, default: int) -> int:
+        value = self.raw.get(field, default)
+        return value if isinstance(value, int) else default
+
+    @property
+    def read_queue_nums(self) -> int:
+        """Queues that consumers see."""
+        return self._int("readQueueNums", 16)
+
+    @property
+    def write_queue_nums(self) -> int:
+        """Queues that producers see."""
+        return self._int("writeQueueNums", 16)
+
+    @property
+    def perm(self) -> int:
+        """PERM bits."""
+        return self._int("perm", PERM_READ | PERM_WRITE)
+
+    @property
+    def sys_flag(self) -> int:
+        """1 unit, 2 subscription of a unit."""
+        return self._int("topicSysFlag", 0)
+
+    @property
+    def order(self) -> bool:
+        """Is the topic marked as ordered?"""
+        return self.raw.get("order") is True
+
+    @property
+    def is_multi_tag(self) -> bool:
+        """Do messages of the topic carry several tags (sysFlag MULTI_TAGS)?"""
+        return self.raw.get("topicFilterType") == "MULTI_TAG"
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The attributes of 5.x; none in files of 4.x."""
+        value = self.raw.get("attributes")
+        if not isinstance(value, dict):
+            return {}
+        return {str(key): str(item) for key, item in value.items()}
+
+    @property
+    def queue_type(self) -> str:
+        """``SimpleCQ`` or ``BatchCQ``."""
+        return self.attributes.get("queue.type", "SimpleCQ")
+
+    @property
+    def is_batch_queue(self) -> bool:
+        """Does the topic have 46-byte units under ``batchconsumequeue``?"""
+        return self.queue_type == "BatchCQ"
+
+    def __repr__(self) -> str:
+        return f"TopicConfig({self.name!r}, queues={self.write_queue_nums}, perm={self.perm}, type={self.queue_type})"
+
+
+class TopicTable(_Table):
+    """``config/topics.json``.
+
+    Thread: any.
+    Source: TopicConfigManager.
+    """
+
+    _TABLE = "topicConfigTable"
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The topic, or None if it is not in the table."""
+        raw = self._root.get(self._TABLE, {}).get(topic)
+        return None if raw is None else TopicConfig(topic, raw)
+
+    def ensure(
+        self,
+        topic: str,
+        queue_nums: int,
+        *,
+        perm: int = PERM_READ | PERM_WRITE,
+        multi_tag: bool = False,
+        attributes: dict[str, str] | None = None,
+    ) -> TopicConfig:
+        """The topic, made with these values if it is not there.
+
+        An existing topic gets more queues if it has fewer; nothing else of it changes.
+        """
+        with self._lock:
+            entries = self._entries
+            raw = entries.get(topic)
+            if raw is None:
+                raw = {
+                    "attributes": dict(attributes or {}),
+                    "order": False,
+                    "perm": perm,
+                    "readQueueNums": queue_nums,
+                    "topicFilterType": "MULTI_TAG" if multi_tag else "SINGLE_TAG",
+                    "topicName": topic,
+                    "topicSysFlag": 0,
+                    "writeQueueNums": queue_nums,
+                }
+                entries[topic] = raw
+                self._changed()
+            config = TopicConfig(topic, raw)
+            if min(config.read_queue_nums, config.write_queue_nums) < queue_nums:
+                raw["readQueueNums"] = max(queue_nums, config.read_queue_nums)
+                raw["writeQueueNums"] = max(queue_nums, config.write_queue_nums)
+                self._changed()
+            return config
+
+    def delete(self, topic: str) -> bool:
+        """Take the topic out of the table; says whether it was there."""
+        with self._lock:
+            if topic not in self:
+                return False
+            del self._entries[topic]
+            self._changed()
+            return True
+
+
+class SubscriptionGroupTable(_Table):
+    """``config/subscriptionGroup.json``.
+
+    Thread: any.
+    Source: SubscriptionGroupManager.
+    """
+
+    _TABLE = "subscriptionGroupTable"
+
+    def get(self, group: str) -> dict[str, Any] | None:
+        """A copy of the group's object, or None."""
+        raw = self._root.get(self._TABLE, {}).get(group)
+        return None if raw is None else dict(raw)
+
+    def ensure(self, group: str) -> dict[str, Any]:
+        """A copy of the group's object; made with RocketMQ's defaults if it is not there."""
+        with self._lock:
+            if not self._root:
+                self._root = {"dataVersion": new_data_version(self._door.now_ms()), "forbiddenTable": {}}
+            entries = self._entries
+            if group not in entries:
+                entries[group] = {
+                    "attributes": {},
+                    "brokerId": 0,
+                    "consumeBroadcastEnable": True,
+                    "consumeEnable": True,
+                    "consumeFromMinEnable": True,
+                    "consumeMessageOrderly": False,
+                    "consumeTimeoutMinute": 15,
+                    "groupName": group,
+                    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+                    "groupSysFlag": 0,
+                    "notifyConsumerIdsChangedEnable": True,
+                    "retryMaxTimes": 16,
+                    "retryQueueNums": 1,
+                    "whichBrokerWhenConsumeSlowly": 1,
+                }
+                self._changed()
+            return dict(entries[group])
+
+
+class DelayOffsetTable(_Table):
+    """``config/delayOffset.json``: delay level (1-based, not a queue id) -> next queue offset to deliver.
+
+    Thread: any.
+    Source: ScheduleMessageService.
+    """
+
+    _TABLE = "offsetTable"
+
+    def _check(self, root: _Json) -> None:
+        _want("dataVersion", root.get("dataVersion", {}), dict)
+        entries = root.get(self._TABLE, {})
+        _want(self._TABLE, entries, dict)
+        for level, offset in entries.items():
+            _want(f"a level in {self._TABLE}", level, int)
+            _want(f"{self._TABLE}[{level}]", offset, int)
+
+    def get(self, level: int) -> int:
+        """The next queue offset of a level; 0 if none is noted."""
+        offset = self._root.get(self._TABLE, {}).get(level, 0)
+        return int(offset)
+
+    def offsets(self) -> dict[int, int]:
+        """Every level that is noted, with its next queue offset."""
+        with self._lock:
+            return dict(self._root.get(self._TABLE, {}))
+
+    def set(self, level: int, offset: int) -> None:
+        """Note the next queue offset of a level."""
+        with self._lock:
+            if self._entries.get(level) != offset:
+                self._entries[level] = offset
+                self._changed()
+
+
+class ConsumerFilterTable(_Table):
+    """``config/consumerFilter.json``: the SQL filters of a broker; read and kept, never used by the store.
+
+    Source: ConsumerFilterManager.
+    """
+
+    _TABLE = "filterDataByTopic"
+    _VERSIONED = False
+
+    def get(self, topic: str) -> dict[str, Any] | None:
+        """A copy of the topic's object, or None."""
+        raw = self._root.get(self._TABLE, {}).get(topic)
+        return None if raw is None else dict(raw)

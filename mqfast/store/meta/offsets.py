@@ -1,0 +1,294 @@
+"""How far each consumer group has read: ``config/consumerOffset.json``, or ``lmqConsumerOffset.json`` where light
+queues are on.
+
+The file is a broker's: ``topic@group`` -> queue id -> next queue offset to read. This module must never look at a
+queue: whether an offset still exists is for the reader to find out. It must never put an offset on the disk before the
+messages that the offset passes: ``persist`` is told how to make them durable. Format: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from operator import index
+from typing import Any, Final
+
+from mqfast.errors import CorruptFile, UsageError
+from mqfast.message import LMQ_PREFIX
+from mqfast.store.base._os import Mutex
+from mqfast.store.base.paths import Door
+from mqfast.store.meta.metadata import ConfigFile, new_data_version, next_data_version
+
+__all__ = ["ConsumerOffsets"]
+
+_log = logging.getLogger("mqfast.store")
+
+_SEPARATOR: Final = "@"
+_WARNINGS_MAX: Final = 100
+_FOLLOWED_MAX: Final = 10_000  # groups of a topic that are known without a commit
+
+
+def _key(topic: str, group: str) -> str:
+    for what, name in (("topic", topic), ("group", group)):
+        # A broker splits the key at '@' and forgets what does not fall into two parts.
+        if not isinstance(name, str):
+            raise UsageError(f"{what}: expected str, found {type(name).__name__}")
+        if not name or _SEPARATOR in name:
+            raise UsageError(f"{what}: expected a name without '@', found {name!r}")
+        try:
+            name.encode("utf-8")  # as the file has it
+        except UnicodeEncodeError:
+            raise UsageError(f"{what}: expected text that has a UTF-8 form, found {name!r}") from None
+    return topic + _SEPARATOR + group
+
+
+def _number(what: str, number: object, most: int) -> int:
+    """A plain int: whatever else counts as one (a bool, an enum, a number of numpy) has another form in the file."""
+    try:
+        plain = int(index(number))  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{what}: expected int, found {type(number).__name__}") from None
+    if not 0 <= plain <= most:
+        raise UsageError(f"{what}: expected 0 to {most}, found {number}")
+    return plain
+
+
+def _offset(what: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CorruptFile("JSON is damaged", expected=f"{what} to be int", found=type(value).__name__)
+
+
+def _check(root: dict[Any, Any]) -> None:
+    for name in ("dataVersion", "groupTopicMap", "offsetTable", "lmqOffsetTable"):
+        if not isinstance(root.get(name, {}), dict):
+            raise CorruptFile("JSON is damaged", expected=f"{name} to be dict", found=type(root[name]).__name__)
+    _offset("dataVersion.counter", root.get("dataVersion", {}).get("counter", 0))
+    for key, queues in root.get("offsetTable", {}).items():
+        if not isinstance(key, str) or not isinstance(queues, dict):
+            raise CorruptFile("JSON is damaged", expected="offsetTable of objects", found=f"{key!r}: {queues!r:.40}")
+        for queue_id, offset in queues.items():
+            # Some tools quote the queue ids; a broker reads that as well.
+            if not (isinstance(queue_id, int) or (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 10)):
+                raise CorruptFile("JSON is damaged", expected=f"offsetTable[{key!r}] by queue id", found=repr(queue_id))
+            _offset(f"offsetTable[{key!r}][{queue_id}]", offset)
+    for key, offset in root.get("lmqOffsetTable", {}).items():
+        if not isinstance(key, str):
+            raise CorruptFile("JSON is damaged", expected="lmqOffsetTable by name", found=repr(key))
+        _offset(f"lmqOffsetTable[{key!r}]", offset)
+
+
+class ConsumerOffsets:
+    """The offsets of all groups, in memory, and their file.
+
+    Thread: any.
+    Durability: a commit is in memory until persist; after a crash a group goes on from the last persisted offset.
+    Source: ConsumerOffsetManager, LmqConsumerOffsetManager.
+    """
+
+    def __init__(self, door: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> None:
+        self._door: Final = door
+        self._file: Final = ConfigFile(door, path, _check)
+        self._lmq: Final = lmq
+        self._version_step: Final = version_step
+        self._lock: Final = Mutex()
+        self._persist_lock: Final = Mutex()
+        self._commits = 0
+        self._root: dict[Any, Any] = {}
+        self._table: dict[str, dict[int, int]] = {}
+        self._light: dict[str, int] = {}
+        self._deletions: dict[str, int] = {}
+        self._followed: dict[str, dict[str, dict[int, int]]] = {}
+
+    @classmethod
+    def load(cls, door: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
+        """Read the file, or its ``.bak``; no offsets without either.
+
+        Args: ``path`` is StorePaths.offsets_file(lmq); ``version_step`` is consumer_offset_update_version_step.
+        Raises: CorruptFile, StorageError.
+        """
+        self = cls(door, path, lmq=lmq, version_step=version_step)
+        self._root = self._file.load()
+        for key, queues in self._root.get("offsetTable", {}).items():
+            self._table[key] = {int(queue_id): offset for queue_id, offset in queues.items()}
+        self._light = dict(self._root.get("lmqOffsetTable", {}))
+        return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """What load found wrong."""
+        return self._file.warnings
+
+    def _is_light(self, group: str) -> bool:
+        # RocketMQ asks the group, not the topic: a light consumer's group is named like its queue.
+        return self._lmq and group.startswith(LMQ_PREFIX)
+
+    def get(self, group: str, topic: str, queue_id: int) -> int:
+        """The next queue offset to read, or -1 if the group never committed one."""
+        key = _key(topic, group)
+        if not isinstance(queue_id, int):
+            raise UsageError(f"queue_id: expected int, found {type(queue_id).__name__}")
+        with self._lock:
+            if self._is_light(group):
+                return self._light.get(key, -1)
+            return self._table.get(key, {}).get(queue_id, -1)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note the next queue offset to read. It may go back: that is how a group is reset.
+
+        Raises: UsageError for a name with ``@`` or numbers below 0; nothing is noted then.
+        """
+        key = _key(topic, group)
+        queue_id = _number("queue_id", queue_id, 2**31 - 1)
+        offset = _number("offset", offset, 2**63 - 1)
+        with self._lock:
+            if self._is_light(group):
+                self._light[key] = offset
+                return
+            self._table.setdefault(key, {})[queue_id] = offset
+            self._commits += 1
+            if self._commits % self._version_step == 0 and "dataVersion" in self._root:
+                next_data_version(self._root["dataVersion"], self._door.now_ms())
+
+    def groups(self) -> list[str]:
+        """Every group that committed something, sorted."""
+        with self._lock:
+            keys = [*self._table, *self._light]
+        return sorted({key.partition(_SEPARATOR)[2] for key in keys})
+
+    def offsets(self, group: str) -> dict[str, dict[int, int]]:
+        """Topic -> queue id -> next queue offset of one group: a copy."""
+        found: dict[str, dict[int, int]] = {}
+        with self._lock:
+            for key, queues in self._table.items():
+                topic, _, owner = key.partition(_SEPARATOR)
+                if owner == group:
+                    found[topic] = dict(queues)
+            for key, offset in self._light.items():
+                topic, _, owner = key.partition(_SEPARATOR)
+                if owner == group:
+                    found[topic] = {0: offset}
+        return found
+
+    def follow(self, group: str, topic: str, begins: dict[int, int]) -> None:
+        """Know the group from now on, until the store closes, although it committed nothing yet.
+
+        Args: begins: where it begins in the queues that it does not read from the first message on.
+        """
+        with self._lock:
+            groups = self._followed.setdefault(topic, {})
+            if len(groups) < _FOLLOWED_MAX:
+                groups.setdefault(group, dict(begins))
+
+    def positions(self) -> dict[str, dict[str, dict[int, int]]]:
+        """Topic -> group -> queue id -> next queue offset, of every group that committed or follows: a copy.
+
+        A group that follows without a commit stands where it began; a queue that is missing is read from its first
+        message on.
+        """
+        with self._lock:
+            found = {topic: {g: dict(at) for g, at in groups.items()} for topic, groups in self._followed.items()}
+            table = [*self._table.items(), *((key, {0: offset}) for key, offset in self._light.items())]
+            for key, queues in table:
+                topic, _, group = key.partition(_SEPARATOR)
+                found.setdefault(topic, {}).setdefault(group, {}).update(queues)
+        return found
+
+    def remove_group(self, group: str) -> None:
+        """Forget the group."""
+        self._remove(lambda topic, owner: owner == group)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget what every group noted about the topic."""
+        with self._lock:
+            self._deletions[topic] = self._deletions.get(topic, 0) + 1
+        self._remove(lambda name, owner: name == topic)
+
+    def deletions(self, topic: str) -> int:
+        """How often the topic was removed since the store was opened: its offsets of before mean nothing now."""
+        return self._deletions.get(topic, 0)
+
+    def cut(self, end_of: Callable[[str, int], int | None]) -> None:
+        """Take offsets back that lie behind the end of their queue, with a warning: the messages there are lost, and
+        new ones at the same offsets must not be skipped.
+
+        Args: end_of: the offset behind the last message of (topic, queue id), or None to leave what is stored.
+        """
+        with self._lock:
+            for key, queues in self._table.items():
+                topic, _, group = key.partition(_SEPARATOR)
+                for queue_id, offset in queues.items():
+                    queues[queue_id] = self._cut_one(group, topic, queue_id, offset, end_of)
+            for key, offset in self._light.items():
+                topic, _, group = key.partition(_SEPARATOR)
+                self._light[key] = self._cut_one(group, topic, 0, offset, end_of)
+
+    def _cut_one(
+        self, group: str, topic: str, queue_id: int, offset: int, end_of: Callable[[str, int], int | None]
+    ) -> int:
+        end = end_of(topic, queue_id)
+        if end is None or offset <= end:
+            return offset
+        text = (
+            f"group {group}, topic {topic}, queue {queue_id}: the stored offset {offset} is behind the end of the "
+            f"queue, {end}; the group goes on at {end}"
+        )
+        _log.warning("%s", text)
+        if len(self._file.warnings) < _WARNINGS_MAX:
+            self._file.warnings.append(text)
+        return end
+
+    def _remove(self, gone: Callable[[str, str], bool]) -> None:
+        with self._lock:
+            for table in (self._table, self._light):
+                for key in list(table):
+                    topic, _, group = key.partition(_SEPARATOR)
+                    if gone(topic, group):
+                        del table[key]
+            for topic, groups in self._followed.items():
+                for group in [group for group in groups if gone(topic, group)]:
+                    del groups[group]
+
+    def _topics_by_group(self) -> dict[str, list[str]]:
+        # Nothing reads it back; it is written because a broker's file has it. Names that are still right keep their
+        # order.
+        now: dict[str, dict[str, None]] = {}
+        for key in self._table:
+            topic, _, group = key.partition(_SEPARATOR)
+            now.setdefault(group, {})[topic] = None
+        result: dict[str, list[str]] = {}
+        for group, topics in self._root.get("groupTopicMap", {}).items():
+            if group in now and isinstance(topics, list):
+                kept = [topic for topic in topics if topic in now[group]]
+                result[group] = [*kept, *(topic for topic in now[group] if topic not in kept)]
+        for group, left in now.items():
+            result.setdefault(group, list(left))
+        return result
+
+    def persist(self, before: Callable[[], object] | None = None) -> bool:
+        """Put the offsets on disk if they changed; a file of 4.x keeps the form of 4.x.
+
+        Args: before: called when something is to be written; makes the messages durable that were handed out so far.
+        Returns: whether anything was written.
+        Raises: StorageError, and what ``before`` raises; the file then stays as it was.
+        Durability: after it returns they survive power loss.
+        """
+        # Two locks: nobody who commits waits for the disk, and an older state never overwrites a newer one.
+        with self._persist_lock:
+            with self._lock:
+                root = self._snapshot()
+            return self._file.persist(root, before) if root else False
+
+    def _snapshot(self) -> dict[Any, Any]:
+        if not self._root:
+            if not self._table and not self._light:
+                return {}
+            self._root = {"dataVersion": new_data_version(self._door.now_ms()), "groupTopicMap": {}}
+        if "groupTopicMap" in self._root:
+            self._root["groupTopicMap"] = self._topics_by_group()
+        if self._lmq and ("lmqOffsetTable" in self._root or self._light):
+            self._root["lmqOffsetTable"] = dict(self._light)
+        self._root["offsetTable"] = {key: dict(queues) for key, queues in self._table.items()}
+        root = dict(self._root)
+        if "dataVersion" in root:
+            root["dataVersion"] = dict(root["dataVersion"])
+        return root

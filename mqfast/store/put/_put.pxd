@@ -1,0 +1,67 @@
+# The Python edge of a put: the cdef base of MessageStore and the bound producer.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from mqfast.store.log._append cimport Appended, Template
+from mqfast.store.log._commit_log cimport CommitLog
+from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState, QueueTable
+from mqfast.store.dispatch._dispatch cimport Dispatcher
+from mqfast.store.log._log_state cimport LogState
+from mqfast.store.base._os cimport Mutex
+from mqfast.store.put._put_result cimport BatchResult, PutResult
+from mqfast.store.record._record cimport Draft
+
+
+cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1
+
+
+cdef class PutPath:
+    cdef readonly CommitLog log
+    cdef QueueTable table
+    cdef Dispatcher dispatcher
+    cdef object queues                  # QueueStore
+    cdef object watch                   # callable(ticket): the flush service completes it
+    cdef LogState *state
+    cdef bytes store_host
+    cdef bytes born_host
+    cdef int64_t max_body
+    cdef int64_t busy_timeout_ms
+    cdef int64_t sync_timeout_ns
+    cdef bint sync_flush
+    cdef bint read_your_writes
+    cdef bint multi_dispatch
+    cdef bint version_2_allowed
+    cdef Mutex special_lock             # light queues and inner batches: their properties depend on queue offsets
+    cdef dict producers
+    cdef object last_topic
+    cdef object last_tags
+    cdef int64_t last_queue_id
+    cdef Producer last_producer
+    cdef bytes last_tail                # of the producer made last
+    cdef PutResult last                 # what a put returned last: used again once nobody else has it
+    cdef PutResult fresh_result(self)
+    cdef int contended(self) except -1
+    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
+    cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
+    cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
+    cdef PutResult put_general(self, object message, bint wait)
+    cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1
+    cdef PutResult put_special(self, object message, bytes properties, bint wait)
+    cdef BatchResult put_all(self, list given, bint together)
+
+
+cdef class Producer:
+    cdef readonly PutPath store
+    cdef readonly str topic
+    cdef readonly object tags
+    cdef readonly ConsumeQueue queue
+    cdef QueueState *q
+    cdef LogState *state
+    cdef bint general                   # records that are not the simple kind
+    cdef int64_t most_bytes             # body and key that are certainly not too large
+    cdef bytes tail                     # what the template's points to
+    cdef Template template
+    cdef int fill_template(self, bytes topic, bytes properties) except -1
+    cdef int rebind(self) except -1
+    cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1
+    cdef inline int append(self, object body, object key, Appended *out) except -1
+    cdef int append_any(self, object body, object key, Appended *out) except -1
+    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes, Appended *out) except -1

@@ -1,0 +1,78 @@
+"""Types of _put.pyx; what each part does is described there."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Unpack, final
+
+from mqfast.config import StoreConfig
+from mqfast.message import Bodies, Body, Keys, Message, Properties, PutOptions
+from mqfast.store.dispatch._dispatch import Dispatcher
+from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
+from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
+
+class PutPath:
+    @property
+    def log(self) -> CommitLog: ...
+    def _bind(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        dispatcher: Dispatcher,
+        queues: Any,
+        config: StoreConfig,
+        watch: Callable[[Ticket], object],
+    ) -> None: ...
+    @property
+    def put_count(self) -> int: ...
+    def watch_ticket(self, ticket: Ticket) -> None: ...
+    def mark_deleted(self, queues: Iterable[ConsumeQueue], deleted: bool = True) -> None: ...
+    def forget_producers(self) -> None: ...
+    def producer(self, topic: str, queue_id: int = 0, tags: str | None = None) -> Producer: ...
+    def put(
+        self,
+        topic: str,
+        body: Body,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: Keys | None = None,
+        properties: Properties | None = None,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: str | bytes | None = None,
+        store_host: str | bytes | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        wait_store_ok: bool = True,
+    ) -> PutResult: ...
+    def put_message(self, message: Message) -> PutResult: ...
+    def put_nowait(
+        self,
+        topic: str,
+        body: Body,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: Keys | None = None,
+        properties: Properties | None = None,
+        **options: Unpack[PutOptions],
+    ) -> Ticket: ...
+    def put_many(self, topic: str, bodies: Bodies, queue_id: int = 0, tags: str | None = None) -> BatchResult: ...
+    def put_batch(self, messages: Iterable[Message]) -> BatchResult: ...
+
+@final
+class Producer:
+    def __reduce__(self) -> NoReturn: ...
+    def __init__(self, store: PutPath, topic: str, queue_id: int = 0, tags: str | None = None) -> None: ...
+    @property
+    def store(self) -> PutPath: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def queue(self) -> ConsumeQueue: ...
+    @property
+    def queue_id(self) -> int: ...
+    def put(self, body: Body, key: str | None = None, /) -> PutResult: ...
+    def put_many(self, bodies: Bodies) -> BatchResult: ...

@@ -1,0 +1,804 @@
+"""put: from a Python call to a record in the log (RocketMQ: DefaultMessageStore.putMessage, HookUtils.checkBeforePutMessage).
+
+It must never write a byte before every check has passed, never hold the put lock while it may wait for the GIL, and never let a body that
+changes while it is copied leave a record whose CRC is wrong. The bound producer is the hot loop: everything constant is encoded once.
+"""
+
+
+cimport cython
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memchr, memcpy, memset
+from mqfast.store.put._bodies cimport Bodies, bodies_of, borrow_body
+from mqfast.store.log._commit_log cimport CommitLog
+from mqfast.store.log._append cimport Appended, Template, append_encoded, append_many, append_one, refused
+from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState, QueueTable
+from mqfast.store.dispatch._dispatch cimport Dispatcher
+from mqfast.store.log._group_commit cimport wait_for_disk
+from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts, wait_to_lock_puts
+from mqfast.store.base._os cimport (
+    Mutex,
+    crc31,
+    LONGEST_WAIT_NS,
+    give,
+    mq_load32,
+    mq_load64,
+    mq_prefetchr,
+    mq_prefetchw,
+    mq_put32,
+    mq_ticks,
+    mq_wall_ms,
+    refuse_nested,
+    take,
+)
+from mqfast.store.put._put_result cimport BatchResult, PutResult, fill_result
+from mqfast.store.record._record cimport (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    STORE_HOST_V6,
+    Draft,
+    draft_bytes,
+    encode_draft,
+)
+
+from mqfast import properties as _properties
+from mqfast.errors import (
+    FlushError,
+    MessageIllegal,
+    MessageTooLarge,
+    PageCacheBusy,
+    PropertiesTooLong,
+    StoreClosed,
+    TopicTooLong,
+)
+from mqfast.message import Message, check_topic, join_keys, needs_version_2, parse_host
+from mqfast.store.put._put_result import Ticket
+from mqfast.store.base.results import PutMessageStatus
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+    Py_ssize_t Py_REFCNT(object of)
+
+cdef int OK = PutMessageStatus.PUT_OK
+cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
+cdef int64_t MAX_PROPERTIES = 32767
+cdef int INNER_BATCH = 0x80
+cdef int64_t MAX_INT = 0x7FFFFFFF
+cdef int64_t MIN_INT = -MAX_INT - 1
+cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
+cdef int64_t MIN_LONG = -MAX_LONG - 1
+
+
+cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1:
+    """A whole number in [low, high]. Raises: MessageIllegal."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if not isinstance(value, int):
+        raise MessageIllegal(f"{what}: expected a whole number, found {type(value).__name__}")
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow or number < low or number > high:
+        raise MessageIllegal(f"{what}: expected {low} to {high}, found {value}")
+    return number
+
+
+cdef object ZERO = 0
+
+
+cdef list listed(object many, str what):
+    """A new list of its own, so that the items stay referenced while the GIL is away."""
+    try:
+        return list(many)
+    except TypeError:
+        raise MessageIllegal(f"{what}: expected several, found {type(many).__name__}") from None
+
+
+cdef object joined(object keys):
+    try:
+        return join_keys(keys)
+    except TypeError:
+        raise MessageIllegal(f"keys: expected a str or several, found {type(keys).__name__}") from None
+
+
+cdef int check_numbers(object message) except -1:
+    """The numbers of a Message fit their fields."""
+    if not isinstance(message, Message):
+        raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
+    integer(message.queue_id, "queue_id", 0, MAX_INT)
+    integer(message.flag, "flag", MIN_INT, MAX_INT)
+    integer(message.sys_flag, "sys_flag", MIN_INT, MAX_INT)
+    integer(message.reconsume_times, "reconsume_times", MIN_INT, MAX_INT)
+    integer(message.prepared_transaction_offset, "prepared_transaction_offset", MIN_LONG, MAX_LONG)
+    if message.born_timestamp is not None:
+        integer(message.born_timestamp, "born_timestamp", MIN_LONG, MAX_LONG)
+    return 0
+
+
+cdef Py_ssize_t MOST_PRODUCERS = 4096       # kept for who puts without one of its own: some 2 KB each
+
+
+@cython.no_gc_clear
+cdef class PutPath:
+    """Everything of a put that must be fast; MessageStore is built on it."""
+
+    def _bind(self, CommitLog log, QueueTable table, Dispatcher dispatcher, queues, config, watch):
+        """Connect the rooms. Once, before the first put."""
+        self.log = log
+        self.table = table
+        self.dispatcher = dispatcher
+        self.queues = queues
+        self.watch = watch
+        self.state = &log.state
+        self.store_host = parse_host(config.store_host)
+        self.born_host = parse_host(config.born_host)
+        self.max_body = config.max_message_bytes
+        self.busy_timeout_ms = config.os_page_cache_busy_timeout_ms
+        self.sync_timeout_ns = config.sync_flush_timeout_ms * 1000000
+        self.sync_flush = log.sync_flush
+        self.read_your_writes = config.dispatch == "inline"
+        self.version_2_allowed = config.auto_message_version_on_topic_len
+        self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
+        self.special_lock = Mutex()
+        self.producers = {}
+        self.last_queue_id = -1
+        self.fresh_result()
+
+    cdef PutResult fresh_result(self):
+        """Before the append: what raises MemoryError has stored nothing."""
+        cdef PutResult r = PutResult.__new__(PutResult)
+        r.host = self.store_host
+        self.last = r
+        return r
+
+    def watch_ticket(self, ticket) -> None:
+        """Let the flush service finish this ticket."""
+        self.watch(ticket)
+
+    @property
+    def put_count(self) -> int:
+        """Messages appended since the store was opened."""
+        return mq_load64(&self.state.puts)
+
+    def mark_deleted(self, queues, bint deleted=True) -> None:
+        """Give out no more offsets of queues that are being deleted: whoever puts looks them up again. False takes it back."""
+        cdef ConsumeQueue queue
+        self.log.take_put_lock()
+        for queue in queues:
+            queue.state.deleted = deleted
+        unlock_puts(self.state)
+        self.forget_producers()
+
+    def forget_producers(self) -> None:
+        """Drop cached producers after queues were deleted."""
+        self.last_producer = None
+        self.last_topic = None
+        self.producers = {}
+
+    cdef int contended(self) except -1:
+        """The put lock is held by somebody: let go of the GIL until it is free."""
+        cdef LogState *s = self.state
+        self.log.raise_state()      # in a forked child whoever holds the lock does not exist
+        held = self.log.lock_held_ms
+        if held > self.busy_timeout_ms:
+            raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
+        with nogil:
+            wait_to_lock_puts(s)
+            unlock_puts(s)
+        self.log.raise_state()      # what was checked before the wait may not hold any more
+        return 0
+
+    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
+        """Wait for the disk; the outcome as a PutMessageStatus."""
+        cdef LogState *s = self.state
+        cdef int64_t left = timeout_ns, now = s.os.monotonic_ns(s.os), wait
+        cdef int rc
+        while True:
+            wait = min(left, LONGEST_WAIT_NS)
+            with nogil:
+                rc = wait_for_disk(s, end, now + wait)
+            if rc != 0 or left == wait:
+                break
+            PyErr_CheckSignals()
+            left -= wait
+            now += wait
+        if rc == 1:
+            return OK
+        if rc == 0:
+            return FLUSH_DISK_TIMEOUT
+        raise FlushError(-rc, "the message is stored but the flush failed; the store is latched", self.log.path)
+
+    cdef Producer producer_of(self, object topic, int64_t queue_id, object tags):
+        cdef Producer p
+        if topic is self.last_topic and tags is self.last_tags and queue_id == self.last_queue_id:
+            p = self.last_producer
+        else:
+            key = (topic, queue_id, tags)
+            try:
+                p = self.producers.get(key)
+            except TypeError:       # no text, and no key of a dict either: a producer says so
+                p = None
+            if p is None:
+                p = Producer(self, topic, queue_id, tags)
+                if len(self.producers) >= MOST_PRODUCERS:
+                    self.producers = {}
+                self.producers[key] = p
+            self.last_topic = topic
+            self.last_tags = tags
+            self.last_queue_id = queue_id
+            self.last_producer = p
+        return p
+
+    def producer(self, topic, queue_id=0, tags=None) -> Producer:
+        """Bind topic, queue and tags once; ``producer.put(body)`` and ``producer.put(body, key)`` are the hot loop.
+
+        Raises: MessageIllegal, TopicTooLong.
+        """
+        return Producer(self, topic, queue_id, tags)
+
+    @cython.binding(False)
+    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options):
+        """Store one message.
+
+        Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; options:
+        the further fields of Message: flag, sys_flag, born_timestamp (ms, default the store time), born_host and store_host
+        (``address:port``), reconsume_times, prepared_transaction_offset, wait_store_ok (with sync flush, wait for the disk; default True).
+        Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
+        PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
+        Durability: async flush: survives a kill of the process; a power cut loses what came since the flush before, or little more
+        (docs/durability.md). Sync flush: survives a power cut when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
+        Source: DefaultMessageStore.putMessage.
+        """
+        if properties is None and not options:
+            return self.put_plain(topic, body, queue_id, tags, keys)
+        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), True)
+
+    cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys):
+        """put without properties and options, as most calls are."""
+        cdef PutResult r
+        cdef Appended out
+        cdef int outcome = OK
+        cdef Producer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
+        if p.general:
+            return self.put_general(Message(topic, body, queue_id, tags, keys), True)
+        if keys is not None and type(keys) is not str:
+            keys = joined(keys)
+        r = self.last
+        if Py_REFCNT(r) != 2:
+            r = self.fresh_result()
+        p.append(body, keys or None, &out)
+        if self.sync_flush:
+            outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+        fill_result(r, &out, outcome)
+        return r
+
+    def put_message(self, message: Message) -> PutResult:
+        """Store one Message; as put."""
+        return self.put_general(message, True)
+
+    def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
+        """Store one message and do not wait for the disk; the ticket does. Arguments as put."""
+        ticket = Ticket(self, None)
+        ticket.result = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
+        return ticket
+
+    def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
+        """Store many independent messages of one queue; the GIL is released once for all of them.
+
+        Args: bodies: a sequence of bytes-like objects; or, without an object a body, the rows of a two-dimensional array, a one-dimensional
+        one of fixed-size bytes, void or records (numpy: buffer protocol), or an Arrow array, chunked array or column of binary or text.
+        Read before the call returns. Returns: BatchResult, in order.
+        Raises: as put, for the first body that is refused before anything is written; DiskFull may leave a first part stored.
+        """
+        return self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags).put_many(bodies)
+
+    cdef PutResult put_general(self, object message, bint wait):
+        """One message of any kind: everything is checked and encoded before the put lock is taken."""
+        cdef bytes topic_text, properties
+        cdef ConsumeQueue queue
+        self.log.raise_state()
+        refuse_nested()
+        check_numbers(message)
+        topic_text = check_topic(message.topic)
+        properties = _encoded_properties(message)
+        queue = self.queues.head(message.topic, message.queue_id)
+        wait = wait and message.wait_store_ok and self.sync_flush
+        if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
+            take(self.special_lock)
+            try:
+                return self.put_special(message, properties, wait)
+            finally:
+                give(self.special_lock)
+        return self._append_draft(message, queue, topic_text, properties, wait, -1, 1)
+
+    cdef PutResult put_special(self, object message, bytes properties, bint wait):
+        """Light queues and inner batches: their property text names queue offsets, so it is made anew when those moved."""
+        cdef ConsumeQueue queue = self.queues.head(message.topic, message.queue_id)
+        cdef ConsumeQueue light
+        cdef int64_t advance = 1, base
+        cdef PutResult r
+        fields = _properties.decode(properties)
+        lights = []
+        if message.sys_flag & INNER_BATCH:
+            try:
+                advance = int(fields.get(_properties.INNER_NUM, ""))
+            except ValueError:
+                advance = 0
+            if advance <= 0 or advance > 32767:
+                raise MessageIllegal(f"inner batch: expected INNER_NUM from 1 to 32767, found {fields.get(_properties.INNER_NUM)!r}")
+            if not self.queues.is_batch(message.topic):
+                raise MessageIllegal(f"inner batch: expected a topic with queue.type=BatchCQ, found {message.topic!r}")
+        if self.multi_dispatch and _properties.INNER_MULTI_DISPATCH in fields:
+            offsets = []
+            for name in fields[_properties.INNER_MULTI_DISPATCH].split(","):
+                if name.startswith("%LMQ%"):
+                    check_topic(name)       # it becomes a directory
+                    light = self.queues.head(name, 0)
+                    lights.append(light)
+                    offsets.append(str(light.next_offset))
+                else:
+                    offsets.append("")
+            fields[_properties.INNER_MULTI_QUEUE_OFFSET] = ",".join(offsets)
+            properties = _properties.encode(fields)
+        while True:
+            if queue.state.deleted:
+                queue = self.queues.head(message.topic, message.queue_id)
+            base = queue.state.next_offset
+            if message.sys_flag & INNER_BATCH and fields.get(_properties.INNER_BASE) != str(base):
+                fields[_properties.INNER_BASE] = str(base)
+                properties = _properties.encode(fields)
+            r = self._append_draft(message, queue, check_topic(message.topic), properties, False, base, advance)
+            if r is not None:
+                break
+        for light in lights:
+            light.state.next_offset += 1
+        if wait:
+            r.outcome = self.settle(r.physical_offset + r.size, self.sync_timeout_ns)
+        return r
+
+    cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
+        """Fill a draft; `view` is taken over the body and must be released. Returns the record's length."""
+        cdef int64_t total
+        try:
+            borrow_body(message.body, view)
+        except (TypeError, BufferError, ValueError) as error:
+            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
+        try:
+            if view.len > self.max_body:
+                raise MessageTooLarge(f"body: expected at most {self.max_body} bytes, found {view.len}")
+            d.queue_id = message.queue_id
+            d.flag = message.flag
+            d.sys_flag = <int32_t> message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+            if len(born) == 20:
+                d.sys_flag |= BORN_HOST_V6
+            if len(store) == 20:
+                d.sys_flag |= STORE_HOST_V6
+            d.born_timestamp = self.log.door.now_ms() if message.born_timestamp is None else message.born_timestamp
+            d.reconsume_times = message.reconsume_times
+            d.prepared_offset = message.prepared_transaction_offset
+            d.born_host = <const uint8_t *> PyBytes_AS_STRING(born)
+            d.store_host = <const uint8_t *> PyBytes_AS_STRING(store)
+            d.body = <const uint8_t *> view.buf
+            d.body_bytes = <int32_t> view.len
+            d.topic = <const uint8_t *> PyBytes_AS_STRING(topic_text)
+            d.topic_bytes = <int32_t> len(topic_text)
+            d.properties = <const uint8_t *> PyBytes_AS_STRING(properties)
+            d.properties_bytes = <int32_t> len(properties)
+            # RocketMQ looks at the characters only; in version 1 a length of more than 127 bytes would read as negative
+            d.version_2 = needs_version_2(message.topic) or d.topic_bytes > 127
+            if d.version_2 and not self.version_2_allowed:
+                raise TopicTooLong(f"topic: expected at most 127 bytes while auto_message_version_on_topic_len is off, found {d.topic_bytes}")
+            d.crc_property = self.state.crc_property
+            d.separator = d.crc_property and len(properties) > 0 and not properties.endswith(b"\x02")
+            total = draft_bytes(d)
+            if len(properties) + (21 if d.crc_property and d.separator else 20 if d.crc_property else 0) > MAX_PROPERTIES:
+                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {len(properties)}")
+            if total + BLANK_BYTES > self.log.file_bytes:
+                raise MessageTooLarge(f"record: expected at most {self.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+                                      f" end mark), found {total}")
+            return total
+        except BaseException:
+            PyBuffer_Release(view)
+            raise
+
+    def _append_draft(self, message, ConsumeQueue queue, bytes topic_text, bytes properties, bint wait, int64_t expected, int64_t advance):
+        """Encode, append, wait. None: the queue moved away from `expected`."""
+        cdef Draft d
+        cdef Py_buffer view
+        cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
+        cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
+        cdef LogState *s = self.state
+        cdef Appended out
+        cdef Py_ssize_t total
+        cdef uint8_t *scratch
+        cdef int rc
+        cdef PutResult r
+        if s.crc_property and b"__CRC32#\x01" in properties:
+            fields = _properties.decode(properties)
+            if fields.pop("__CRC32#", None) is not None:
+                properties = _properties.encode(fields)
+        r = PutResult.__new__(PutResult)
+        total = self._draft(&d, message, topic_text, properties, born, store, &view)
+        scratch = <uint8_t *> PyMem_Malloc(total)
+        try:
+            if scratch == NULL:
+                raise MemoryError()
+            encode_draft(scratch, &d)
+            # the CRC is of the copy: a mutable body may have changed since it was measured
+            mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))
+            while True:
+                self.log.raise_state()
+                if not try_to_lock_puts(s):
+                    self.contended()
+                    continue
+                if refused(s, &queue.state):
+                    unlock_puts(s)
+                    if queue.state.deleted:
+                        if expected >= 0:
+                            return None
+                        queue = self.queues.head(message.topic, message.queue_id)
+                    continue
+                rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, -1, &out)
+                unlock_puts(s)
+                if rc == APPEND_OK:
+                    break
+                if rc == APPEND_MOVED:
+                    return None
+                self.log.roll(total)
+        finally:
+            PyMem_Free(scratch)
+            PyBuffer_Release(&view)
+        if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
+            self.log.raise_state()
+        fill_result(r, &out, OK)
+        r.host = store
+        if wait:
+            r.outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+        return r
+
+    def put_batch(self, messages) -> BatchResult:
+        """Store several messages as one: all of them or none, next to each other in the log, with one store time.
+
+        None is stored when one is refused. A process killed in the middle of the append may leave the first of them, as in RocketMQ.
+
+        Args: messages: Message objects; topics and queues may differ. Returns: BatchResult, in order.
+        Raises: as put; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file.
+        Source: CommitLog.asyncPutMessages (classic batch).
+        """
+        return self.put_all(listed(messages, "messages"), True)
+
+    cdef BatchResult put_all(self, list given, bint together):
+        """Check and encode all, then append them: as one block, or each by itself."""
+        cdef Py_ssize_t i, k, step, n = len(given), at = 0, total = 0
+        cdef BatchResult result = BatchResult.__new__(BatchResult)
+        cdef LogState *s = self.state
+        cdef list drafts = []
+        cdef bytes encoded
+        cdef bytes store
+        cdef const uint8_t *p
+        cdef ConsumeQueue queue
+        cdef int64_t first, now
+        cdef bint wait = self.sync_flush
+        cdef uint8_t *block
+        cdef int32_t size
+        result.host = self.store_host
+        if n == 0:
+            return result
+        self.log.raise_state()
+        for message in given:
+            check_numbers(message)
+            if message.sys_flag & 0x0C:
+                raise MessageIllegal("batch: expected no transaction bits in sys_flag")
+            encoded, queue, sys_flag = self._encode_one(message)
+            wait = wait and message.wait_store_ok
+            drafts.append((encoded, queue, sys_flag))
+            total += len(encoded)
+        if together and total > self.max_body + 65536:
+            raise MessageTooLarge(f"batch: expected at most {self.max_body + 65536} bytes of records, found {total}")
+        if together and total + BLANK_BYTES > self.log.file_bytes:
+            raise MessageTooLarge(f"batch: expected at most {self.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
+        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
+        block = <uint8_t *> PyMem_Malloc(total)
+        cdef QueueState **states = <QueueState **> PyMem_Malloc(n * sizeof(QueueState *))
+        cdef int32_t *sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
+        cdef int32_t *flags = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
+        try:
+            if result.items == NULL or block == NULL or states == NULL or sizes == NULL or flags == NULL:
+                raise MemoryError()
+            for i in range(n):
+                encoded, queue, sys_flag = drafts[i]
+                sizes[i] = <int32_t> PyBytes_GET_SIZE(encoded)
+                memcpy(block + at, PyBytes_AS_STRING(encoded), sizes[i])
+                at += sizes[i]
+                states[i] = &queue.state
+                flags[i] = sys_flag
+            at = i = 0
+            step = n if together else 1
+            while i < n:
+                self.log.raise_state()
+                if not try_to_lock_puts(s):
+                    self.contended()
+                    continue
+                if _any_refused(s, states + i, step):
+                    unlock_puts(s)
+                    for k in range(i, n):
+                        if states[k].deleted:
+                            encoded, queue, sys_flag = drafts[k]
+                            drafts[k] = encoded, self.queues.head(queue.topic, queue.queue_id), sys_flag
+                            queue = drafts[k][1]
+                            states[k] = &queue.state
+                    continue
+                size = <int32_t> total if together else sizes[i]
+                if _append_block(s, block + at, size, step, states + i, sizes + i, flags + i, result.items + i):
+                    unlock_puts(s)
+                    at += size
+                    i += step
+                    continue
+                unlock_puts(s)
+                self.log.roll(size)
+        finally:
+            PyMem_Free(block)
+            PyMem_Free(states)
+            PyMem_Free(sizes)
+            PyMem_Free(flags)
+        if mq_load32(&s.flags) & LOG_FAILED:
+            self.log.raise_state()
+        result.count = n
+        if wait:
+            result.outcome = self.settle(result.end_offset, self.sync_timeout_ns)
+        return result
+
+    def _encode_one(self, message) -> tuple:
+        """(record without offsets, queue, sysFlag) of one batch element."""
+        cdef Draft d
+        cdef Py_buffer view
+        cdef bytes topic_text = check_topic(message.topic)
+        cdef bytes properties = _encoded_properties(message)
+        cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
+        cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
+        cdef bytearray record
+        cdef uint8_t *p
+        cdef Py_ssize_t total
+        if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
+            raise MessageIllegal("batch: inner batches and light queues must be put one by one")
+        total = self._draft(&d, message, topic_text, properties, born, store, &view)
+        try:
+            record = bytearray(total)
+            p = record
+            encode_draft(p, &d)
+            mq_put32(p + 8, <int32_t> crc31(p + _body_position(&d), d.body_bytes))
+        finally:
+            PyBuffer_Release(&view)
+        return bytes(record), self.queues.head(message.topic, message.queue_id), d.sys_flag
+
+
+cdef bytes _encoded_properties(object message):
+    try:
+        return message.encoded_properties()
+    except TypeError as error:
+        raise MessageIllegal(f"properties: expected texts that have a UTF-8 form, found {error}") from error
+
+
+cdef inline int64_t _body_position(const Draft *d) noexcept nogil:
+    return 88 + (12 if d.sys_flag & BORN_HOST_V6 else 0) + (12 if d.sys_flag & STORE_HOST_V6 else 0)
+
+
+cdef bint _any_refused(LogState *s, QueueState **states, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if refused(s, states[i]):
+            return True
+    return False
+
+
+cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n, QueueState **states, int32_t *sizes, int32_t *flags,
+                        Appended *out) noexcept nogil:
+    """All records or none; the put lock is held."""
+    cdef int64_t start = s.written, at = 0
+    cdef Py_ssize_t i
+    if start - s.file_start + total + BLANK_BYTES > s.file_bytes:
+        return False
+    for i in range(n):
+        append_encoded(s, states[i], block + at, sizes[i], flags[i], -1, 1, out[0].store_timestamp if i else -1, &out[i])
+        at += sizes[i]
+    return True
+
+
+@cython.no_gc_clear
+@cython.final
+cdef class Producer:
+    """Topic, queue and tags bound once. Thread: any; one producer may be shared."""
+
+    def __init__(self, PutPath store, topic, queue_id=0, tags=None):
+        if type(topic) is not str:
+            raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
+        integer(queue_id, "queue_id", 0, MAX_INT)
+        if tags is not None and type(tags) is not str:
+            raise MessageIllegal(f"tags: expected str or None, found {type(tags).__name__}")
+        self.store = store
+        self.topic = topic
+        self.tags = tags
+        store.log.raise_state()
+        refuse_nested()
+        text = check_topic(topic)
+        self.state = store.state
+        self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
+                        or store.state.crc_property)
+        self.queue = store.queues.head(topic, queue_id)
+        self.q = &self.queue.state
+        if not self.general:
+            self.fill_template(text, _properties.encode({_properties.TAGS: tags}) if tags else b"")
+
+    @property
+    def queue_id(self) -> int:
+        """The queue."""
+        return self.queue.queue_id
+
+    cdef int fill_template(self, bytes topic, bytes properties) except -1:
+        cdef Template *t = &self.template
+        cdef bytes tail = bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
+        if tail == self.store.last_tail:
+            tail = self.store.last_tail         # one copy in the cache for the many queues of a topic
+        self.store.last_tail = self.tail = tail
+        t.tail = <const uint8_t *> PyBytes_AS_STRING(tail)
+        t.tail_bytes = <int32_t> PyBytes_GET_SIZE(tail)
+        t.topic_bytes = <int32_t> PyBytes_GET_SIZE(topic) + 1
+        t.properties_bytes = <int32_t> PyBytes_GET_SIZE(properties)
+        t.tags_code = _properties.tags_code(self.tags)
+        # tags have an entry in the index, which only the dispatcher puts
+        t.dispatch_later = (self.topic == "SCHEDULE_TOPIC_XXXX" or (bool(self.tags) and self.store.dispatcher.index is not None)
+                            or self.store.queues.is_batch(self.topic))
+        memset(t.header, 0, 88)
+        mq_put32(t.header + 4, MAGIC_V1)
+        mq_put32(t.header + 12, self.queue.queue_id)
+        memcpy(t.header + 48, PyBytes_AS_STRING(self.store.born_host), 8)
+        memcpy(t.header + 64, PyBytes_AS_STRING(self.store.store_host), 8)
+        self.most_bytes = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - 88 - t.tail_bytes)
+        return 0
+
+    cdef int rebind(self) except -1:
+        """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
+        if self.queue.state.deleted:
+            refuse_nested()
+            self.queue = self.store.queues.head(self.topic, self.queue.queue_id)
+            self.q = &self.queue.state
+        return 0
+
+    cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1:
+        """Raise MessageTooLarge when a record of these would not fit; the producer's own limit is the stricter one."""
+        cdef int64_t total = 88 + body_bytes + self.template.tail_bytes + key_bytes
+        if body_bytes > self.store.max_body:
+            raise MessageTooLarge(f"body: expected at most {self.store.max_body} bytes, found {body_bytes}")
+        if total + BLANK_BYTES > self.store.log.file_bytes:
+            raise MessageTooLarge(f"record: expected at most {self.store.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+                                  f" end mark), found {total}")
+        return 0
+
+    cdef inline int append(self, object body, object key, Appended *out) except -1:
+        """Bytes without a key go straight through; whatever else there is takes its time."""
+        if key is None and PyBytes_CheckExact(body):
+            return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), NULL, 0, out)
+        return self.append_any(body, key, out)
+
+    cdef int append_any(self, object body, object key, Appended *out) except -1:
+        cdef Py_buffer view
+        cdef const uint8_t *key_text = NULL
+        cdef Py_ssize_t key_bytes = 0
+        if key is not None:
+            if type(key) is not str:
+                raise MessageIllegal(f"key: expected str, found {type(key).__name__}")
+            try:
+                key_text = <const uint8_t *> PyUnicode_AsUTF8AndSize(key, &key_bytes)
+            except UnicodeEncodeError as error:
+                raise MessageIllegal(f"key: expected text that has a UTF-8 form, found {key!r}") from error
+            if key_bytes == 0:
+                key_text = NULL
+            elif key_bytes + self.template.properties_bytes + 6 > MAX_PROPERTIES:
+                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes,"
+                                        f" found {key_bytes + 6 + self.template.properties_bytes}")
+            elif memchr(key_text, 1, key_bytes) != NULL or memchr(key_text, 2, key_bytes) != NULL:
+                raise MessageIllegal(f"key: expected text without U+0001 and U+0002, found {key!r}")
+        if PyBytes_CheckExact(body):
+            return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), key_text, <int32_t> key_bytes, out)
+        try:
+            borrow_body(body, &view)
+        except (TypeError, BufferError, ValueError) as error:
+            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
+        try:
+            return self.append_bytes(<const uint8_t *> view.buf, view.len, key_text, <int32_t> key_bytes, out)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes, Appended *out) except -1:
+        """The hot loop: no Python object is touched but to raise."""
+        cdef LogState *s = self.state
+        cdef QueueState *q = self.q
+        cdef int64_t extra = key_bytes + 6 if key != NULL else 0
+        cdef uint64_t ticks
+        cdef int rc
+        # one of thousands of producers: its lines and its queue's are in no cache, and are asked for before the lock, which loads wait for
+        mq_prefetchw(q)
+        mq_prefetchw(<uint8_t *> q + 64)
+        mq_prefetchr(&self.template)
+        mq_prefetchr(<uint8_t *> &self.template + 64)
+        if body_bytes + extra > self.most_bytes:
+            self.check_size(body_bytes, extra)
+        while True:
+            ticks = mq_ticks()
+            if not try_to_lock_puts(s):
+                self.store.contended()
+                continue
+            q = self.q              # with the lock: another thread may have rebound this producer
+            if refused(s, q):
+                unlock_puts(s)
+                self.store.log.raise_state()
+                self.rebind()
+                continue
+            rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes,
+                            mq_wall_ms(s.os, &s.tick, ticks), out)
+            unlock_puts(s)
+            if rc == APPEND_OK:
+                break
+            self.store.log.roll(88 + body_bytes + self.template.tail_bytes + extra)
+        if mq_load32(&s.flags) & LOG_FAILED:    # the page that it went to may be gone; the word is in the line of the lock
+            self.store.log.raise_state()
+        return 0
+
+    @cython.binding(False)
+    def __reduce__(self):
+        raise TypeError("a Producer cannot be pickled: it belongs to its store, which one process writes")
+
+    def put(self, body, key=None, /):
+        """Store one message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
+        cdef Appended out
+        cdef PutResult r
+        cdef int outcome = OK
+        if self.general:
+            return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
+        r = self.store.last
+        if Py_REFCNT(r) != 2:       # besides this name and the store somebody else has it: a caller, or another thread in here
+            r = self.store.fresh_result()
+        self.append(body, key, &out)
+        if self.store.sync_flush:
+            outcome = self.store.settle(out.physical_offset + out.size, self.store.sync_timeout_ns)
+        fill_result(r, &out, outcome)
+        return r
+
+    def put_many(self, bodies) -> BatchResult:
+        """Store many independent messages; as MessageStore.put_many."""
+        cdef Bodies given = bodies_of(bodies)
+        cdef Py_ssize_t n = given.count, done = 0
+        cdef BatchResult result = BatchResult.__new__(BatchResult)
+        cdef LogState *s = self.state
+        result.host = self.store.store_host
+        if n == 0:
+            return result
+        if self.general:
+            return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
+        self.store.log.raise_state()
+        cdef QueueState *q = self.q
+        cdef bint prefault = self.store.log.prefault_window > 0 and not s.pooled
+        given.fill(self.most_bytes)
+        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
+        if result.items == NULL:
+            raise MemoryError()
+        while done < n:
+            with nogil:
+                done = append_many(s, q, &self.template, prefault, &given.list_, result.items, done, n)
+            if done < n or mq_load32(&s.flags) & LOG_FAILED:
+                self.store.log.raise_state()    # a close behind the last message is no failure of this put
+            if done < n:
+                if q.deleted:
+                    self.rebind()
+                    q = self.q
+                else:
+                    self.store.log.roll(88 + self.template.tail_bytes + given.size_of(done))
+        result.count = n
+        if self.store.sync_flush:
+            result.outcome = self.store.settle(result.end_offset, self.store.sync_timeout_ns)
+        return result
+
+    def __repr__(self):
+        return f"<Producer {self.topic}/{self.queue.queue_id}>"

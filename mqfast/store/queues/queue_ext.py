@@ -1,0 +1,201 @@
+"""QueueExt: reads the extension units that units of a queue may point at (RocketMQ: ConsumeQueueExt).
+
+With ``enableConsumeQueueExt`` a queue unit holds an address where its tags code would stand; the extension has the
+tags code, the store time and a Bloom bitmap of the filters that let the message pass. mqfast reads such files, and
+lets them follow the queue, but never writes a unit. It must never trust a length of the file, and never clear bytes
+that it does not understand. Layout: FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mqfast.errors import CorruptFile
+from mqfast.store.base import paths as _paths
+from mqfast.store.base._mapped_file import MappedFile
+from mqfast.store.queues._unit_bytes import read_bytes
+
+if TYPE_CHECKING:
+    from mqfast.store.base._os import OsDoor
+
+__all__ = ["ExtUnit", "QueueExt", "is_address"]
+
+_HEADER: Final = struct.Struct(">hqqh")
+_LEAST: Final = -(2**63)
+# Everything above is a tags code: it has 32 bits, and so is never as far below zero.
+_MAX_ADDRESS: Final = -(2**31) - 1
+
+
+def is_address(code: int) -> bool:
+    """Is the third field of a queue unit an address of the extension? Otherwise it is a tags code."""
+    return _LEAST <= code <= _MAX_ADDRESS
+
+
+class ExtUnit(NamedTuple):
+    """What the extension knows of one message."""
+
+    tags_code: int
+    store_timestamp: int
+    bitmap: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that the unit takes in its file."""
+        return _HEADER.size + len(self.bitmap)
+
+
+class QueueExt:
+    """The extension of one queue.
+
+    Thread: any thread may read while one truncates.
+    """
+
+    def __init__(self, door: OsDoor, base: str, topic: str, queue_id: int, file_bytes: int) -> None:
+        if file_bytes < _HEADER.size + 4:
+            raise ValueError(f"file_bytes: expected {_HEADER.size + 4} or more, found {file_bytes}")
+        self.door = door
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = _paths.queue_dir(base, topic, queue_id)
+        self.file_bytes = file_bytes
+        self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
+        self._end = 0  # byte behind the last unit
+
+    @property
+    def file_list(self) -> list[MappedFile]:
+        """The files, oldest first."""
+        return list(self._files)
+
+    @property
+    def min_address(self) -> int:
+        """Address of the first byte that is there."""
+        files = self._files
+        return (files[0].start_offset if files else 0) + _LEAST
+
+    @property
+    def max_address(self) -> int:
+        """Address behind the last unit."""
+        return self._end + _LEAST
+
+    # --- load, recover, truncate ---
+
+    def load(self) -> None:
+        """Take the files of the directory; units can be read at once, ``recover`` finds where they end.
+
+        Raises: CorruptFile for a file of another length or a gap between files.
+        """
+        segments = _paths.list_offset_files(self.door, self.path)[0]
+        files: list[MappedFile] = []
+        expected: int | None = None
+        for number, (start, path) in enumerate(segments, 1):
+            if number == len(segments) and self.door.file_size(path) == 0:
+                continue  # made, but never given its length
+            if start % self.file_bytes or (expected is not None and start != expected):
+                raise CorruptFile(
+                    "queue extension file out of place",
+                    path=path,
+                    expected=expected if expected is not None else f"a multiple of {self.file_bytes}",
+                    found=start,
+                )
+            files.append(MappedFile.load(self.door, path, start, self.file_bytes, False))
+            expected = start + self.file_bytes
+        self._files = files
+        self._end = expected or 0
+
+    def recover(self) -> None:
+        """Find the end: the first size in the last file that is no unit's (before, it ends that file only)."""
+        if not self._files:
+            return
+        last = self._files[-1]
+        self._end = last.start_offset + sum(unit.size for _, unit in self._walk(last))
+
+    def _walk(self, file: MappedFile) -> Iterator[tuple[int, ExtUnit]]:
+        position = 0
+        while (unit := self._read(file, position, self.file_bytes)) is not None:
+            yield position, unit
+            position += unit.size
+
+    def units(self) -> Iterator[tuple[int, ExtUnit]]:
+        """Every unit with its address, oldest first (verify, dump)."""
+        for file in self._files:
+            for position, unit in self._walk(file):
+                if file.start_offset + position < self._end:
+                    yield file.start_offset + position + _LEAST, unit
+
+    def truncate(self, max_address: int) -> None:
+        """End the extension behind the unit of this address, the largest that the queue still holds.
+
+        Nothing happens when there is no unit. Whole files behind the end are removed; bytes behind it stay, as
+        RocketMQ leaves them.
+        """
+        unit = self.get(max_address)
+        if unit is None:
+            return
+        self._end = end = max_address - _LEAST + unit.size
+        self._remove([file for file in self._files if file.start_offset > end])
+
+    def truncate_by_min_address(self, min_address: int) -> None:
+        """Remove files that end below the unit of this address, the first that the queue still holds."""
+        if is_address(min_address):
+            offset = min_address - _LEAST
+            self._remove([file for file in self._files if file.start_offset + self.file_bytes < offset])
+
+    def _remove(self, gone: list[MappedFile]) -> None:
+        self._files = [file for file in self._files if file not in gone]
+        for file in gone:
+            file.destroy()
+        if gone:
+            self.door.fsync_dir(self.path)
+
+    # --- read ---
+
+    def get(self, address: int) -> ExtUnit | None:
+        """The unit of an address; None when it is none, when its file is gone, and when no whole unit stands there."""
+        if not is_address(address):
+            return None
+        offset = address - _LEAST
+        files = self._files
+        if not files or not files[0].start_offset <= offset < self._end:
+            return None
+        index, position = divmod(offset - files[0].start_offset, self.file_bytes)
+        if index >= len(files):
+            return None
+        return self._read(files[index], position, min(self.file_bytes, self._end - files[index].start_offset))
+
+    def _read(self, file: MappedFile, position: int, limit: int) -> ExtUnit | None:
+        if position + _HEADER.size > limit:
+            return None
+        size, tags_code, store_timestamp, bitmap_bytes = _HEADER.unpack(read_bytes(file, position, _HEADER.size))
+        if size < _HEADER.size or position + size > limit or bitmap_bytes != size - _HEADER.size:
+            return None
+        return ExtUnit(tags_code, store_timestamp, read_bytes(file, position + _HEADER.size, bitmap_bytes))
+
+    # --- close ---
+
+    def rest(self) -> None:
+        """Unmap files that nobody reads; the next use maps them again."""
+        for file in self._files:
+            file.rest()
+
+    def close(self) -> None:
+        """Unmap; nothing is found from then on."""
+        files, self._files = self._files, []
+        self._end = 0
+        for file in files:
+            file.drop()
+
+    def destroy(self) -> None:
+        """Remove all files and the directory."""
+        files = self._files
+        self.close()
+        for file in files:
+            self.door.unlink(file.path, missing_ok=True)
+        if self.door.is_dir(self.path) and not self.door.listdir(self.path):
+            self.door.rmdir(self.path)
+            self.door.fsync_dir(os.path.dirname(self.path))
+
+    def __repr__(self) -> str:
+        return f"<QueueExt {self.topic}/{self.queue_id} {len(self._files)} files>"

@@ -1,0 +1,866 @@
+"""Records as columns: a walk along the log, or units of a queue, gathered into Arrow buffers without the GIL.
+
+For reading much of a store at once (column_scan.py, Spark). Files are read by pread in blocks that are used again; everything that goes into
+a column is copied, so that batches own their memory. It must never map a file, never believe a length before it was compared with the bytes that are
+there, never hand out text that is not UTF-8, and never need pyarrow. The walk is that of _scan.pyx, the record that of _record.pyx (FORMAT.md),
+the Arrow structs and buffers are those of _arrow.pyx.
+"""
+
+cimport cython
+
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+from mqfast.store.record._arrow cimport (
+    NULLABLE,
+    ArrowArray,
+    ArrowSchema,
+    Buffer,
+    Texts,
+    begin_texts,
+    drop_buffer,
+    drop_texts,
+    give,
+    make_array,
+    make_map_schema,
+    make_schema,
+    new_array_capsule,
+    new_schema_capsule,
+    nulls,
+    put32,
+    put_host,
+    put_properties,
+    put_raw,
+    put_text,
+    release_array,
+    release_schema,
+    reserve,
+)
+from mqfast.store.base._os cimport mq_get32, mq_get64, os_error
+from mqfast.store.record._record cimport (
+    ANYWHERE,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Found,
+    Record,
+    StoredMessage,
+    find_properties,
+    jhash,
+    offset_in_queue,
+)
+from mqfast.store.reader._scan cimport STEP_CRC, STEP_MORE, STEP_RECORD, LogWalk, PreadFile, Window, step
+
+from mqfast.errors import StoreClosed, UsageError
+from mqfast.store.reader._scan import STOPS as _STOPS
+
+cdef enum Column:
+    TOPIC
+    QUEUE_ID
+    QUEUE_OFFSET
+    PHYSICAL_OFFSET
+    SIZE
+    BODY_SIZE
+    BORN_TIMESTAMP
+    STORE_TIMESTAMP
+    BORN_HOST
+    STORE_HOST
+    FLAG
+    SYS_FLAG
+    RECONSUME_TIMES
+    PREPARED
+    BODY_CRC
+    TAGS
+    KEYS
+    UNIQ_KEY
+    MESSAGE_ID
+    PROPERTIES
+    RAW_PROPERTIES
+    BODY
+    CRC_OK
+
+# The columns there are, in the order in which a record holds them.
+COLUMNS = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "size", "body_size", "born_timestamp", "store_timestamp", "born_host", "store_host",
+    "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "body_crc", "tags", "keys", "uniq_key", "message_id", "properties",
+    "raw_properties", "body", "crc_ok",
+)
+
+cdef enum:
+    MAX_COLUMNS = 64
+    MAX_TAGS = 64
+    MAX_HIDDEN = 64
+    ANY_QUEUE_ID = -1
+    PENDING = 1024              # records that are put into the columns together
+    BLOCK = 1 << 20             # of the log, read at once
+    NEAR = 16384                # a record that begins so soon behind the one before is read with it
+    HEAD = 128                  # the fixed fields of every record lie in here
+    UNIT_BYTES = 20
+    FILLER_SIZE = 0x7FFFFFFF
+
+# In place of a queue id: every queue of the topic.
+ANY_QUEUE = ANY_QUEUE_ID
+
+# What a walk or a row of units ended with.
+cdef enum End:
+    FULL = 1                    # the batch is
+    DONE = 2                    # everything asked for was taken
+    OTHER_FILE = 3              # the next unit's record is not in this file
+    DOUBT = 4                   # the next unit needs a closer look
+
+cdef int64_t LEAST_TAGS_CODE = -2147483648      # anything smaller is an address of the extension file
+
+
+cdef struct Filled:                         # one column
+    int kind
+    bint nullable
+    Buffer numbers
+    Buffer valid
+    Texts texts
+    Texts values                            # of a map, whose names are in texts
+    int64_t text_bytes                      # of the batch before, which the next one will be like
+
+cdef struct Wanted:                         # one queue of the table, empty where topic is NULL
+    const uint8_t *topic
+    int32_t topic_bytes
+    int32_t queue_id
+    int64_t start
+    int64_t end
+
+
+cdef inline int64_t times_1000(int64_t ms) noexcept nogil:
+    # A damaged record may hold any number.
+    if ms > <int64_t> 9223372036854775:
+        return <int64_t> 9223372036854775807
+    if ms < -<int64_t> 9223372036854775:
+        return -<int64_t> 9223372036854775807
+    return ms * 1000
+
+
+cdef inline uint64_t hash_queue(const uint8_t *p, int32_t n, int32_t queue_id) noexcept nogil:
+    cdef uint64_t h = <uint64_t> 14695981039346656037 ^ <uint32_t> queue_id
+    cdef int32_t i
+    for i in range(n):
+        h = (h ^ p[i]) * <uint64_t> 1099511628211
+    return h ^ (h >> 29)
+
+
+@cython.no_gc_clear
+@cython.final
+cdef class RecordColumns:
+    """A batch of records as columns: an Arrow struct array, taken once through ``__arrow_c_array__`` (pyarrow.record_batch(...) does it)."""
+
+    cdef ArrowArray array
+    cdef Gather maker
+    cdef readonly int64_t rows
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __arrow_c_schema__(self):
+        """A capsule ``arrow_schema``."""
+        return self.maker.arrow_schema()
+
+    def __arrow_c_array__(self, requested_schema=None):
+        """Capsules ``arrow_schema`` and ``arrow_array``. The columns are given away: a second call raises UsageError."""
+        cdef ArrowArray *array
+        if self.array.release == NULL:
+            raise UsageError("the columns were given away already")
+        schema = self.maker.arrow_schema()
+        array = <ArrowArray *> malloc(sizeof(ArrowArray))
+        if array == NULL:
+            raise MemoryError()
+        memcpy(array, &self.array, sizeof(ArrowArray))
+        self.array.release = NULL
+        return schema, new_array_capsule(array)
+
+
+@cython.no_gc_clear
+@cython.final
+cdef class Gather:
+    """Collects records into columns.
+
+    Args: ``columns``: (one of COLUMNS, its name in the result, may it be null) each; ``batch_bytes``, ``batch_rows``: a batch ends when it has
+        so much; ``micros``: times in microseconds rather than milliseconds; ``check_crc``: compare every body's checksum; then ``bad`` says
+        what becomes of a record with another one: ``"stop"``, ``"skip"`` or ``"mark"`` (see the column crc_ok); ``queues``: only these,
+        (topic, queue id or ANY_QUEUE) -> (first queue offset, end); ``hidden``: without ``queues``, all topics but these (``x*``: that begin
+        with x); ``tags``: only these; ``stored_from``, ``stored_before``: store times, ms;
+        ``queued_only``: leave out what is not in any queue, half and rolled back messages of transactions.
+    Thread: one at a time. GIL: released while reading and copying.
+    """
+
+    cdef Filled columns[MAX_COLUMNS]
+    cdef int count
+    cdef list names             # of the columns, bytes
+    cdef list kept              # what pointers point into
+    cdef bint micros
+    cdef bint need_found
+    cdef bint wants_crc
+    cdef int bad                # 0 stop, 1 skip, 2 mark
+    cdef int64_t batch_bytes
+    cdef int64_t batch_rows
+    cdef bint queued_only
+    cdef int64_t stored_from
+    cdef int64_t stored_before
+    cdef Wanted *table
+    cdef int64_t slots          # a power of two, 0: every queue
+    cdef bint any_queue         # the table has topics with ANY_QUEUE
+    cdef const uint8_t *hidden[MAX_HIDDEN]
+    cdef int32_t hidden_bytes[MAX_HIDDEN]
+    cdef bint hidden_prefix[MAX_HIDDEN]
+    cdef int hidden_count
+    cdef const uint8_t *tags[MAX_TAGS]
+    cdef int32_t tags_bytes[MAX_TAGS]
+    cdef int32_t tags_hash[MAX_TAGS]
+    cdef int tag_count          # -1: any
+    cdef Record *pending
+    cdef Found *found
+    cdef uint8_t *crc_ok
+    cdef int waiting            # of pending
+    cdef readonly int64_t rows
+    cdef readonly int64_t skipped
+    cdef int64_t filled_bytes
+    cdef uint8_t *block         # of records that units point at
+    cdef int64_t room
+    cdef Window window
+    cdef PreadFile window_file  # where the block is from
+
+    def __cinit__(self, columns, *, int64_t batch_bytes=1 << 20, int64_t batch_rows=1 << 16, bint micros=False, bint check_crc=False, str bad="stop",
+                  queues=None, hidden=(), tags=None, stored_from=None, stored_before=None, bint queued_only=True):
+        cdef int i
+        self.names = []
+        self.kept = []
+        self.micros = micros
+        self.wants_crc = check_crc
+        if bad not in ("stop", "skip", "mark"):
+            raise UsageError(f"bad: expected stop, skip or mark, found {bad!r}")
+        self.bad = ("stop", "skip", "mark").index(bad)
+        if not 1 <= batch_bytes <= 1 << 28 or not 1 <= batch_rows <= 1 << 24:
+            raise UsageError(f"batch_bytes, batch_rows: expected 1 to 2^28 and 1 to 2^24, found {batch_bytes}, {batch_rows}")
+        self.batch_bytes = batch_bytes
+        self.batch_rows = batch_rows
+        self.queued_only = queued_only
+        self.stored_from = INT64_MIN if stored_from is None else stored_from
+        self.stored_before = INT64_MAX if stored_before is None else stored_before
+        self.set_columns(columns)
+        self.set_queues(queues)
+        self.set_hidden(hidden)
+        self.set_tags(tags)
+        self.pending = <Record *> calloc(PENDING, sizeof(Record))
+        self.found = <Found *> calloc(PENDING, sizeof(Found))
+        self.crc_ok = <uint8_t *> calloc(PENDING, 1)
+        self.room = BLOCK
+        self.block = <uint8_t *> malloc(self.room)
+        if self.pending == NULL or self.found == NULL or self.crc_ok == NULL or self.block == NULL:
+            raise MemoryError()
+        self.begin()
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.count):
+            drop_buffer(&self.columns[i].numbers)
+            drop_buffer(&self.columns[i].valid)
+            drop_texts(&self.columns[i].texts)
+            drop_texts(&self.columns[i].values)
+        free(self.table)
+        free(self.pending)
+        free(self.found)
+        free(self.crc_ok)
+        free(self.block)
+
+    cdef int set_columns(self, object columns) except -1:
+        cdef Filled *column
+        columns = list(columns)
+        if not 1 <= len(columns) <= MAX_COLUMNS:
+            raise UsageError(f"columns: expected 1 to {MAX_COLUMNS}, found {len(columns)}")
+        for name, shown, nullable in columns:
+            if name not in COLUMNS:
+                raise UsageError(f"column {name!r}: expected one of {', '.join(COLUMNS)}")
+            column = &self.columns[self.count]
+            column.kind = COLUMNS.index(name)
+            column.nullable = nullable or column.kind in (TAGS, KEYS, UNIQ_KEY)
+            self.names.append(shown.encode("utf-8"))
+            self.count += 1
+            if column.kind in (TAGS, KEYS, UNIQ_KEY):
+                self.need_found = True
+            if column.kind == CRC_OK and not self.wants_crc:
+                raise UsageError("column crc_ok: checksums are not compared")
+        return 0
+
+    cdef int set_queues(self, object queues) except -1:
+        cdef int64_t k
+        cdef Wanted *slot
+        cdef bytes name
+        if queues is None:
+            return 0
+        self.slots = 16
+        while self.slots < 2 * len(queues):
+            self.slots *= 2
+        self.table = <Wanted *> calloc(self.slots, sizeof(Wanted))
+        if self.table == NULL:
+            raise MemoryError()
+        for (topic, queue_id), (start, end) in queues.items():
+            name = topic.encode("utf-8", "surrogateescape")
+            self.kept.append(name)
+            k = hash_queue(name, <int32_t> len(name), queue_id) & (self.slots - 1)
+            while self.table[k].topic != NULL:
+                k = (k + 1) & (self.slots - 1)
+            slot = &self.table[k]
+            slot.topic = name
+            slot.topic_bytes = <int32_t> len(name)
+            slot.queue_id = queue_id
+            slot.start = start
+            slot.end = end
+            self.any_queue |= queue_id == ANY_QUEUE_ID
+        return 0
+
+    cdef int set_hidden(self, object hidden) except -1:
+        cdef bytes name
+        if len(hidden) > MAX_HIDDEN:
+            raise UsageError(f"hidden: expected at most {MAX_HIDDEN} topics, found {len(hidden)}")
+        for topic in hidden:
+            name = topic.removesuffix("*").encode("utf-8", "surrogateescape")
+            self.kept.append(name)
+            self.hidden[self.hidden_count] = name
+            self.hidden_bytes[self.hidden_count] = <int32_t> len(name)
+            self.hidden_prefix[self.hidden_count] = topic.endswith("*")
+            self.hidden_count += 1
+        return 0
+
+    cdef int set_tags(self, object tags) except -1:
+        cdef bytes text
+        self.tag_count = -1
+        if tags is None:
+            return 0
+        if len(tags) > MAX_TAGS:
+            raise UsageError(f"tags: expected at most {MAX_TAGS}, found {len(tags)}")
+        self.tag_count = 0
+        self.need_found = True
+        for tag in tags:
+            text = tag.encode("utf-8")
+            self.kept.append(text)
+            self.tags[self.tag_count] = text
+            self.tags_bytes[self.tag_count] = <int32_t> len(text)
+            self.tags_hash[self.tag_count] = jhash(text, len(text), 0)
+            self.tag_count += 1
+        return 0
+
+    # --- which records -----------------------------------------------------------------------------------------------------
+
+    cdef Wanted *find_wanted(self, const Record *r, int32_t queue_id) noexcept nogil:
+        cdef int64_t k = hash_queue(r.topic, r.topic_bytes, queue_id) & (self.slots - 1)
+        cdef Wanted *w = &self.table[k]
+        while w.topic != NULL:
+            if w.queue_id == queue_id and w.topic_bytes == r.topic_bytes and memcmp(w.topic, r.topic, r.topic_bytes) == 0:
+                return w
+            k = (k + 1) & (self.slots - 1)
+            w = &self.table[k]
+        return NULL
+
+    cdef bint is_wanted_queue(self, const Record *r) noexcept nogil:
+        cdef Wanted *w
+        cdef int i
+        if self.slots:
+            w = self.find_wanted(r, r.queue_id)
+            if w == NULL and self.any_queue:
+                w = self.find_wanted(r, ANY_QUEUE_ID)
+            return w != NULL and w.start <= r.queue_offset < w.end
+        for i in range(self.hidden_count):
+            if (r.topic_bytes == self.hidden_bytes[i] or (self.hidden_prefix[i] and r.topic_bytes > self.hidden_bytes[i])) and \
+                    memcmp(r.topic, self.hidden[i], self.hidden_bytes[i]) == 0:
+                return False
+        return True
+
+    cdef bint is_wanted_tag(self, const Found *f) noexcept nogil:
+        cdef int i
+        if f.tags == NULL:
+            return False
+        for i in range(self.tag_count):
+            if self.tags_bytes[i] == f.tags_bytes and memcmp(self.tags[i], f.tags, f.tags_bytes) == 0:
+                return True
+        return False
+
+    cdef bint may_be_wanted(self, int64_t tags_code) noexcept nogil:
+        cdef int i
+        if self.tag_count < 0 or tags_code < LEAST_TAGS_CODE:
+            return True
+        for i in range(self.tag_count):
+            if self.tags_hash[i] == <int32_t> tags_code:
+                return True
+        return False
+
+    cdef int consider(self, const Record *r, bint crc_ok) noexcept nogil:
+        """Take a record that was checked, if it is wanted. There is room for one more."""
+        cdef int32_t transaction = r.sys_flag & TRANSACTION_MASK
+        if self.queued_only and (transaction == TRANSACTION_PREPARED or transaction == TRANSACTION_ROLLBACK):
+            return 0
+        if not self.stored_from <= r.store_timestamp < self.stored_before:
+            return 0
+        if self.need_found:
+            find_properties(r.properties, r.properties_bytes, &self.found[self.waiting])
+            if self.tag_count >= 0 and not self.is_wanted_tag(&self.found[self.waiting]):
+                return 0
+        memcpy(&self.pending[self.waiting], r, sizeof(Record))
+        self.crc_ok[self.waiting] = crc_ok
+        self.waiting += 1
+        return 0
+
+    # --- filling the columns -----------------------------------------------------------------------------------------------
+
+    cdef int begin(self) except -1:
+        cdef int i
+        for i in range(self.count):
+            if self.columns[i].text_bytes:
+                reserve(&self.columns[i].texts.text, self.columns[i].text_bytes + self.columns[i].text_bytes // 8)
+            if self.columns[i].kind in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS, UNIQ_KEY, MESSAGE_ID, RAW_PROPERTIES, BODY):
+                begin_texts(&self.columns[i].texts)
+            elif self.columns[i].kind == PROPERTIES:
+                put32(&self.columns[i].numbers, 0)
+                begin_texts(&self.columns[i].texts)
+                begin_texts(&self.columns[i].values)
+        self.rows = 0
+        self.filled_bytes = 0
+        return 0
+
+    cdef int flush(self) except -1 nogil:
+        """Put the pending records into the columns; afterwards the bytes that they point at may change."""
+        cdef int i
+        if self.waiting:
+            self.filled_bytes = 0
+            for i in range(self.count):
+                fill(self, &self.columns[i])
+                self.filled_bytes += (self.columns[i].numbers.used + self.columns[i].texts.offsets.used + self.columns[i].texts.text.used
+                                      + self.columns[i].values.offsets.used + self.columns[i].values.text.used)
+            self.rows += self.waiting
+            self.waiting = 0
+        return 0
+
+    cdef bint is_full(self) noexcept nogil:
+        return self.filled_bytes >= self.batch_bytes or self.rows >= self.batch_rows
+
+    # --- along the log -----------------------------------------------------------------------------------------------------
+
+    cdef int take_log(self, LogWalk walk, int64_t limit, int *outcome) except -1 nogil:
+        """Records from where the walk stands; ``outcome`` is FULL, DONE (the limit), or 16 + what step said, or an error number below 0."""
+        cdef Window *w = &walk.window
+        cdef int rc
+        while True:
+            if self.waiting == PENDING:
+                self.flush()
+                if self.is_full():
+                    outcome[0] = FULL
+                    return 0
+            if w.at >= limit:
+                self.flush()
+                outcome[0] = DONE
+                return 0
+            rc = step(w)
+            if rc == STEP_RECORD:
+                if (self.slots == 0 and self.hidden_count == 0) or self.is_wanted_queue(&w.record):
+                    self.consider(&w.record, True)
+            elif rc == STEP_MORE:
+                self.flush()
+                if self.is_full():
+                    outcome[0] = FULL
+                    return 0
+                rc = walk.fill()
+                if rc < 0:
+                    outcome[0] = rc
+                    return 0
+            elif rc == STEP_CRC and self.bad:
+                w.at += w.record.total
+                if self.bad == 1:
+                    self.skipped += 1
+                elif (self.slots == 0 and self.hidden_count == 0) or self.is_wanted_queue(&w.record):
+                    self.consider(&w.record, False)
+            else:
+                self.flush()
+                outcome[0] = 16 + rc
+                return 0
+
+    def along(self, LogWalk walk not None, int64_t limit) -> str:
+        """Take records up to a physical offset: ``"full"``, ``"limit"``, or why the walk stopped (see STOPS of _scan.pyx).
+
+        Raises: CorruptFile when the file has shrunk, UsageError when a column exceeds 2 GiB, StorageError.
+        """
+        cdef int outcome = 0
+        walk.window.check_crc = self.wants_crc
+        with nogil:
+            self.take_log(walk, limit, &outcome)
+        if outcome < 0:
+            walk.failed(outcome)
+        return "full" if outcome == FULL else "limit" if outcome == DONE else _STOPS[outcome - 16]
+
+    # --- along a queue -----------------------------------------------------------------------------------------------------
+
+    cdef int load(self, PreadFile file, const uint8_t *units, int64_t i, int64_t n, int64_t *got) except -1 nogil:
+        """Read the record of unit i into the block, together with those behind it that lie near. The unit lies within the file."""
+        cdef int64_t start = mq_get64(units + i * UNIT_BYTES), end = start + mq_get32(units + i * UNIT_BYTES + 8)
+        cdef int64_t k = i + 1, physical, size
+        cdef uint8_t *grown
+        if end - start > BLOCK:
+            # Compare the length with the record's own before it decides how much memory is asked for.
+            got[0] = file.pread(self.block, HEAD, start - file.start)
+            if got[0] < 0:
+                return 0
+            self.window.start = self.window.at = start
+            self.window.file_end = end
+            self.window.filled = got[0]
+            if got[0] < HEAD or step(&self.window) != STEP_MORE or self.window.need != end - start:
+                self.window.filled = 0
+                return 0
+        while k < n:
+            physical = mq_get64(units + k * UNIT_BYTES)
+            size = mq_get32(units + k * UNIT_BYTES + 8)
+            if physical < end or physical - end > NEAR or size <= 0 or physical + size - start > BLOCK or physical + size > file.start + file.bytes:
+                break
+            end = physical + size
+            k += 1
+        if end - start > self.room:
+            grown = <uint8_t *> realloc(self.block, end - start)
+            if grown == NULL:
+                with gil:
+                    raise MemoryError()
+            self.block = grown
+            self.room = end - start
+            self.window.base = grown
+        got[0] = file.pread(self.block, end - start, start - file.start)
+        if got[0] >= 0:
+            self.window.start = start
+            self.window.filled = got[0]
+        return 0
+
+    cdef int take_units(self, const uint8_t *units, int64_t *at, int64_t n, int64_t first_offset, PreadFile file, const uint8_t *topic,
+                        int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
+        """Records of units from ``at[0]`` on; ``outcome`` is one of End, or an error number below 0."""
+        cdef Window *w = &self.window
+        cdef int64_t physical, size, claimed, got = 0
+        cdef const uint8_t *unit
+        cdef int rc
+        while at[0] < n:
+            if self.waiting == PENDING:
+                self.flush()
+                if self.is_full():
+                    outcome[0] = FULL
+                    return 0
+            unit = units + at[0] * UNIT_BYTES
+            physical = mq_get64(unit)
+            size = mq_get32(unit + 8)
+            if (physical == 0 and size == FILLER_SIZE) or not self.may_be_wanted(mq_get64(unit + 12)):
+                at[0] += 1
+                continue
+            if physical < file.start or physical >= file.start + file.bytes:
+                self.flush()
+                outcome[0] = OTHER_FILE
+                return 0
+            if size <= 0 or size > file.start + file.bytes - physical:
+                self.flush()
+                outcome[0] = DOUBT
+                return 0
+            if physical < w.start or physical + size > w.start + w.filled:
+                self.flush()
+                if self.is_full():
+                    outcome[0] = FULL
+                    return 0
+                self.load(file, units, at[0], n, &got)
+                if got < 0:
+                    outcome[0] = got
+                    return 0
+                if physical + size > w.start + w.filled:
+                    outcome[0] = DOUBT
+                    return 0
+            w.at = physical
+            w.file_end = physical + size
+            rc = step(w)
+            if (rc != STEP_RECORD and (rc != STEP_CRC or self.bad == 0)) or w.record.total != size:
+                self.flush()
+                outcome[0] = DOUBT
+                return 0
+            claimed = offset_in_queue(&w.record, topic, topic_bytes, queue_id)
+            if claimed != first_offset + at[0] and claimed != ANYWHERE:
+                self.flush()
+                outcome[0] = DOUBT
+                return 0
+            if rc == STEP_CRC and self.bad == 1:
+                self.skipped += 1
+            else:
+                # The row is one of the queue that was asked for; a light queue's record lies under another topic.
+                w.record.topic = topic
+                w.record.topic_bytes = topic_bytes
+                w.record.queue_id = queue_id
+                w.record.queue_offset = first_offset + at[0]
+                self.consider(&w.record, rc == STEP_RECORD)
+            at[0] += 1
+        self.flush()
+        outcome[0] = DONE
+        return 0
+
+    def units(self, bytes units not None, int64_t at, int64_t first_offset, PreadFile file not None, bytes topic not None, int32_t queue_id) -> tuple:
+        """Take the records of queue units of 20 bytes, from number ``at`` of them on; the unit of number 0 has queue offset ``first_offset``.
+
+        Returns: (number of the first unit that was not looked at, why): ``"full"``, ``"limit"``, ``"file"`` (its record is not in this file) or
+        ``"doubt"`` (it is not plainly the record of this unit).
+        Raises: StorageError, UsageError when a column exceeds 2 GiB.
+        """
+        cdef int64_t outcome = 0
+        cdef int64_t n = len(units) // UNIT_BYTES
+        cdef const uint8_t *p = units
+        cdef const uint8_t *name = topic
+        cdef int32_t name_bytes = <int32_t> len(topic)
+        if not 0 <= at <= n:
+            raise UsageError(f"at: expected 0 to {n}, found {at}")
+        if file.fd < 0:
+            raise StoreClosed(f"file is closed: {file.path}")
+        if self.window_file is not file:            # another file has other bytes
+            memset(&self.window, 0, sizeof(Window))
+            self.window_file = file
+        self.window.base = self.block
+        self.window.check_crc = self.wants_crc
+        with nogil:
+            self.take_units(p, &at, n, first_offset, file, name, name_bytes, queue_id, &outcome)
+        if outcome < 0:
+            raise os_error(outcome, "read", file.path)
+        return at, {FULL: "full", DONE: "limit", OTHER_FILE: "file", DOUBT: "doubt"}[outcome]
+
+    def message(self, StoredMessage message not None, bytes topic not None, int32_t queue_id, int64_t queue_offset, bint crc_ok=True) -> bool:
+        """Take one message that somebody else found, as one of this queue; is the batch full now?"""
+        cdef Record r
+        cdef const uint8_t *name = topic
+        message.fields()
+        memcpy(&r, &message.record, sizeof(Record))
+        r.topic = name
+        r.topic_bytes = <int32_t> len(topic)
+        r.queue_id = queue_id
+        r.queue_offset = queue_offset
+        self.consider(&r, crc_ok)
+        self.flush()                # while the message and the name are there
+        return self.is_full()
+
+    # --- what was gathered -------------------------------------------------------------------------------------------------
+
+    def arrow_schema(self):
+        """A capsule ``arrow_schema``: the columns of every batch."""
+        cdef ArrowSchema *schema = <ArrowSchema *> calloc(1, sizeof(ArrowSchema))
+        cdef int i, rc
+        cdef int64_t flags
+        if schema == NULL or make_schema(schema, "+s", "", 0, self.count) < 0:
+            free(schema)
+            raise MemoryError()
+        schema.private_data = <void *> share_names(self.names)
+        if schema.private_data == NULL:
+            release_schema(schema)
+            free(schema)
+            raise MemoryError()
+        schema.release = release_named
+        for i in range(self.count):
+            flags = NULLABLE if self.columns[i].nullable else 0
+            if self.columns[i].kind == PROPERTIES:
+                rc = make_map_schema(schema.children[i], name_at(schema, i), flags)
+            else:
+                rc = make_schema(schema.children[i], format_of(self.columns[i].kind, self.micros), name_at(schema, i), flags, 0)
+            if rc < 0:
+                schema.release(schema)
+                free(schema)
+                raise MemoryError()
+        return new_schema_capsule(schema)
+
+    def take(self) -> RecordColumns:
+        """The records gathered since the last call, as a batch of its own."""
+        cdef RecordColumns batch = RecordColumns.__new__(RecordColumns)
+        cdef int i
+        batch.maker = self
+        batch.rows = self.rows
+        for i in range(self.count):
+            self.columns[i].text_bytes = self.columns[i].texts.text.used
+        if give_batch(self, &batch.array) < 0:
+            raise MemoryError()
+        self.begin()
+        return batch
+
+
+# --- one column ------------------------------------------------------------------------------------------------------------
+
+cdef int put_bit(Buffer *b, int64_t row, bint bit) except -1 nogil:
+    if row & 7 == 0:
+        reserve(b, 1)
+        b.p[b.used] = 0
+        b.used += 1
+    if bit:
+        b.p[row >> 3] |= <uint8_t> (1 << (row & 7))
+    return 0
+
+
+cdef int put_optional(Filled *c, int64_t row, const uint8_t *p, int32_t n) except -1 nogil:
+    put_bit(&c.valid, row, p != NULL)
+    if p == NULL:
+        return put32(&c.texts.offsets, <int32_t> c.texts.text.used)
+    return put_text(&c.texts, p, n)
+
+
+cdef int put_message_id(Texts *t, const Record *r) except -1 nogil:
+    """Store host and physical offset, in upper-case hexadecimal digits."""
+    cdef const char *digits = "0123456789ABCDEF"
+    cdef uint8_t text[56]
+    cdef int i, n = r.store_host_bytes
+    cdef uint8_t byte
+    for i in range(n + 8):
+        byte = r.store_host[i] if i < n else <uint8_t> (<uint64_t> r.physical_offset >> (56 - 8 * (i - n)))
+        text[2 * i] = digits[byte >> 4]
+        text[2 * i + 1] = digits[byte & 15]
+    return put_raw(t, text, 2 * (n + 8))
+
+
+cdef int put_body(Texts *t, const Record *records, int n) except -1 nogil:
+    cdef int64_t total = 0
+    cdef int i
+    for i in range(n):
+        total += records[i].body_bytes
+    if t.text.used + total > 0x7FFFFFFF:
+        with gil:
+            raise UsageError("the bodies of one batch exceed 2 GiB: ask for smaller batches")
+    reserve(&t.text, total)
+    reserve(&t.offsets, 4 * <int64_t> n)
+    for i in range(n):
+        memcpy(t.text.p + t.text.used, records[i].body, records[i].body_bytes)
+        t.text.used += records[i].body_bytes
+        (<int32_t *> (t.offsets.p + t.offsets.used))[0] = <int32_t> t.text.used
+        t.offsets.used += 4
+    return 0
+
+
+cdef int fill(Gather g, Filled *c) except -1 nogil:
+    """Put one field of all pending records into its column."""
+    cdef const Record *r = g.pending
+    cdef int i, n = g.waiting, kind = c.kind
+    cdef int32_t *to32
+    cdef int64_t *to64
+    cdef const uint8_t *last = NULL
+    cdef int32_t last_bytes = 0
+    if kind == BODY:
+        return put_body(&c.texts, r, n)
+    if kind in (QUEUE_ID, SIZE, BODY_SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
+        reserve(&c.numbers, 4 * <int64_t> n)
+        to32 = <int32_t *> (c.numbers.p + c.numbers.used)
+        c.numbers.used += 4 * <int64_t> n
+        for i in range(n):
+            to32[i] = (r[i].queue_id if kind == QUEUE_ID else r[i].total if kind == SIZE else r[i].body_bytes if kind == BODY_SIZE
+                       else r[i].flag if kind == FLAG else r[i].sys_flag if kind == SYS_FLAG
+                       else r[i].reconsume_times if kind == RECONSUME_TIMES else r[i].body_crc)
+    elif kind in (QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED):
+        reserve(&c.numbers, 8 * <int64_t> n)
+        to64 = <int64_t *> (c.numbers.p + c.numbers.used)
+        c.numbers.used += 8 * <int64_t> n
+        for i in range(n):
+            to64[i] = (r[i].queue_offset if kind == QUEUE_OFFSET else r[i].physical_offset if kind == PHYSICAL_OFFSET
+                       else r[i].prepared_offset if kind == PREPARED else r[i].born_timestamp if kind == BORN_TIMESTAMP else r[i].store_timestamp)
+            if g.micros and (kind == BORN_TIMESTAMP or kind == STORE_TIMESTAMP):
+                to64[i] = times_1000(to64[i])
+    elif kind == CRC_OK:
+        for i in range(n):
+            put_bit(&c.numbers, g.rows + i, g.crc_ok[i])
+    else:
+        for i in range(n):
+            if kind == TOPIC:
+                put_text(&c.texts, r[i].topic, r[i].topic_bytes)
+            elif kind == TAGS:
+                put_optional(c, g.rows + i, g.found[i].tags, g.found[i].tags_bytes)
+            elif kind == KEYS:
+                put_optional(c, g.rows + i, g.found[i].keys, g.found[i].keys_bytes)
+            elif kind == UNIQ_KEY:
+                put_optional(c, g.rows + i, g.found[i].uniq_key, g.found[i].uniq_key_bytes)
+            elif kind == RAW_PROPERTIES:
+                put_text(&c.texts, r[i].properties, r[i].properties_bytes)
+            elif kind == PROPERTIES:
+                put_properties(r[i].properties, r[i].properties_bytes, &c.texts, &c.values)
+                put32(&c.numbers, <int32_t> (c.texts.offsets.used // 4 - 1))
+            elif kind == MESSAGE_ID:
+                put_message_id(&c.texts, &r[i])
+            elif kind == BORN_HOST:
+                put_host(&c.texts, r[i].born_host, r[i].born_host_bytes, &last, &last_bytes)
+            else:
+                put_host(&c.texts, r[i].store_host, r[i].store_host_bytes, &last, &last_bytes)
+    return 0
+
+
+# --- Arrow -----------------------------------------------------------------------------------------------------------------
+
+cdef const char *format_of(int kind, bint micros) noexcept nogil:
+    if kind in (QUEUE_ID, SIZE, BODY_SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
+        return "i"
+    if kind in (QUEUE_OFFSET, PHYSICAL_OFFSET, PREPARED):
+        return "l"
+    if kind in (BORN_TIMESTAMP, STORE_TIMESTAMP):
+        return "tsu:UTC" if micros else "tsm:UTC"
+    if kind == CRC_OK:
+        return "b"
+    return "z" if kind == BODY else "u"
+
+
+cdef char *share_names(list names) except? NULL:
+    """All names behind one another in memory that a schema owns, each with its closing zero."""
+    cdef bytes all_names = b"\0".join(names) + b"\0"
+    cdef int64_t n = len(all_names)
+    cdef const char *p = all_names
+    cdef char *copy = <char *> malloc(n)
+    if copy != NULL:
+        memcpy(copy, p, n)
+    return copy
+
+
+cdef const char *name_at(ArrowSchema *schema, int64_t i) noexcept nogil:
+    cdef const char *p = <const char *> schema.private_data
+    while i > 0:
+        while p[0]:
+            p += 1
+        p += 1
+        i -= 1
+    return p
+
+
+cdef void release_named(ArrowSchema *schema) noexcept nogil:
+    free(schema.private_data)
+    schema.private_data = NULL
+    release_schema(schema)
+
+
+cdef int give_batch(Gather g, ArrowArray *batch) noexcept:
+    """Make the batch out of the columns. Returns 0, or -1 without memory."""
+    cdef int i
+    cdef Filled *c
+    cdef ArrowArray *child
+    if make_array(batch, g.rows, 1, g.count) < 0:
+        return -1
+    for i in range(g.count):
+        c = &g.columns[i]
+        child = batch.children[i]
+        if c.kind == PROPERTIES:
+            if make_array(child, g.rows, 2, 1) < 0:
+                release_array(batch)
+                return -1
+            child.buffers[1] = give(&c.numbers)
+            child = child.children[0]
+            if (make_array(child, c.texts.offsets.used // 4 - 1, 1, 2) < 0 or make_array(child.children[0], child.length, 3, 0) < 0
+                    or make_array(child.children[1], child.length, 3, 0) < 0):
+                release_array(batch)
+                return -1
+            child.children[0].buffers[1] = give(&c.texts.offsets)
+            child.children[0].buffers[2] = give(&c.texts.text)
+            child.children[1].buffers[1] = give(&c.values.offsets)
+            child.children[1].buffers[2] = give(&c.values.text)
+            continue
+        if make_array(child, g.rows, 3 if c.texts.offsets.p != NULL else 2, 0) < 0:
+            release_array(batch)
+            return -1
+        if c.texts.offsets.p == NULL:
+            child.buffers[1] = give(&c.numbers)
+            continue
+        child.buffers[1] = give(&c.texts.offsets)
+        child.buffers[2] = give(&c.texts.text)
+        if c.kind in (TAGS, KEYS, UNIQ_KEY) and c.valid.p != NULL:
+            child.null_count = nulls(c.valid.p, g.rows)
+            child.buffers[0] = give(&c.valid)
+    return 0

@@ -1,0 +1,259 @@
+"""The files below a StoreReader: rows of files named by their start offsets, and the units of one queue in them.
+
+Room: the store. Everything is read by pread through the OS door and by the length that a file has now. It must never
+write, lock or map a file, and never take a unit for valid that ``_scan.pyx`` did not find so. What stands in the files:
+``FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from mqfast.errors import CorruptFile, StoreNotFound
+from mqfast.store.base._os import OsDoor, encode_path
+from mqfast.store.base.paths import OffsetFile, list_offset_files, queue_dir
+from mqfast.store.reader._scan import ExtFiles, PreadFile
+
+__all__ = [
+    "BATCH_UNIT_BYTES", "UNITS_AT_ONCE", "UNIT_BYTES", "FileStream", "OpenFiles", "Unit", "UnitQueue", "may_match"
+]  # fmt: skip
+
+UNIT_BYTES: Final = 20
+BATCH_UNIT_BYTES: Final = 46
+FILLER_SIZE: Final = 0x7FFFFFFF
+UNITS_AT_ONCE: Final = 1638
+# Beyond this many open files the one that was not used for the longest time is closed.
+_OPEN_FILES: Final = 128
+_LEAST_TAGS_CODE: Final = -(2**31)
+_UNIT: Final = struct.Struct(">qiq")
+_BATCH_UNIT: Final = struct.Struct(">qiqqqh8x")
+
+
+class Unit(NamedTuple):
+    """One unit of a queue; ``messages`` is above 1 only in batch queues."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    queue_offset: int
+    messages: int
+
+    @property
+    def is_filler(self) -> bool:
+        """Does it only fill the space below the first message of a queue that began above 0?"""
+        return self.physical_offset == 0 and self.size == FILLER_SIZE
+
+
+class OpenFiles:
+    """The open files of one reader, the longest unused one closed first."""
+
+    def __init__(self, door: OsDoor) -> None:
+        self._door = door
+        self._files: OrderedDict[str, PreadFile] = OrderedDict()
+        self.changes = 0
+        """So often a directory was found to hold other files than it did when it was listed before."""
+
+    def get(self, file: OffsetFile) -> PreadFile:
+        found = self._files.get(file.path)
+        if found is None:
+            found = PreadFile(self._door, file.path, file.start_offset)
+            self._files[file.path] = found
+            if len(self._files) > _OPEN_FILES:
+                # Not closed by hand: a scan or an extension may still be reading it.
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(file.path)
+        return found
+
+    def forget(self, path: str) -> None:
+        self._files.pop(path, None)
+
+    def clear(self) -> None:
+        self._files.clear()
+
+
+class FileStream:
+    """A row of files named by their start offsets; the log, one queue, or one extension.
+
+    Args: ``unit_bytes``: a file ends behind its last whole unit, wherever its name says that the next one begins; the
+        offsets of the stream count whole units only.
+    """
+
+    def __init__(self, door: OsDoor, directories: Sequence[str], files: OpenFiles, unit_bytes: int = 1) -> None:
+        self._door = door
+        self._unit_bytes = unit_bytes
+        self._directories = directories
+        self._open = files
+        self.files: list[OffsetFile] = []
+        self.starts: list[int] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the directories again."""
+        files: list[OffsetFile] = []
+        for directory in self._directories:
+            files += list_offset_files(self._door, directory)[0]
+        files.sort()
+        if self._unit_bytes > 1 and (size := self._length(files)):
+            rest = size % self._unit_bytes
+            files = [OffsetFile(start - start // size * rest, path) for start, path in files]
+        if files == self.files:
+            return
+        for file in set(self.files).difference(files):
+            self._open.forget(file.path)
+        self._open.changes += 1
+        self.files = files
+        self.starts = [file.start_offset for file in files]
+
+    def _length(self, files: Sequence[OffsetFile]) -> int:
+        """What all of them have, by the first that retention did not remove since it was listed; 0: by none."""
+        for file in files:
+            with contextlib.suppress(StoreNotFound):
+                return self._door.file_size(file.path)
+        return 0
+
+    def open(self, i: int) -> PreadFile:
+        """The i-th file, with its present length."""
+        return self._open.get(self.files[i])
+
+    def find(self, offset: int) -> int:
+        """Number of the file that holds a stream offset, -1: none does."""
+        i = bisect_right(self.starts, offset) - 1
+        if i < 0:
+            return -1
+        file = self.open(i)
+        if offset >= file.end:
+            # Somebody may have been making the file when it was opened.
+            file.length()
+        return i if offset < file.end else -1
+
+    @property
+    def begin(self) -> int:
+        """Stream offset of the first file, 0 when there is none."""
+        return self.starts[0] if self.starts else 0
+
+
+class UnitQueue:
+    """The units of one queue, read by position: a byte of the queue's stream."""
+
+    def __init__(
+        self, door: OsDoor, base: str, topic: str, queue_id: int, ext_base: str | None, batch: bool, files: OpenFiles
+    ) -> None:
+        directory = queue_dir(base, topic, queue_id)
+        ext_directory = queue_dir(ext_base, topic, queue_id) if ext_base is not None else None
+        self.directory = directory
+        self.topic = encode_path(topic)
+        self.queue_id = queue_id
+        self.unit_bytes = BATCH_UNIT_BYTES if batch else UNIT_BYTES
+        self.is_batch = batch
+        # RocketMQ makes no unit of a batch queue reach over two files, whatever their length.
+        self.stream = FileStream(door, (directory,), files, BATCH_UNIT_BYTES if batch else 1)
+        self.ext = FileStream(door, (ext_directory,), files) if ext_directory is not None else None
+        self._end = -1
+        self._seen = (0, b"")
+        self._ext_files: ExtFiles | None = None
+        self.whole_end = -1
+        """Up to here the last record was seen to be whole."""
+        self.found_begin = (-1, -1, -1)
+        """First byte of the log, first byte of the queue, and what they made the first position."""
+
+    def refresh(self) -> None:
+        """List the files again; positions that were found stay as long as their file does, and its units in it: a topic
+        that was deleted and made again has files of the same names."""
+        self.stream.refresh()
+        if self.ext is not None:
+            self.ext.refresh()
+            self._ext_files = None
+        self.whole_end = -1
+        position, unit = self._seen
+        if not self.stream.files or self._end < self.stream.begin or unit != self._bytes_before(position, len(unit)):
+            self._end = -1
+            self.found_begin = (-1, -1, -1)
+        self._seen = (self._end, self._bytes_before(self._end, self.unit_bytes))
+
+    def _bytes_before(self, position: int, n: int) -> bytes:
+        """The last ``n`` bytes before a position that was found to be an end; nothing where they are not there."""
+        with contextlib.suppress(CorruptFile, StoreNotFound):
+            i = bisect_right(self.stream.starts, position - 1) - 1
+            if n > 0 and i >= 0 and position > self.stream.begin:
+                file = self.stream.open(i)
+                return file.read(position - n - file.start, n) if position <= file.start + file.length() else b""
+        return b""
+
+    def end(self) -> int:
+        """Position behind the last valid unit, looked for from the third-last file on, as recovery does."""
+        files = self.stream.files
+        if not files:
+            return 0
+        i = max(0, len(files) - 3) if self._end < 0 else max(0, bisect_right(self.stream.starts, self._end - 1) - 1)
+        while True:
+            file = self.stream.open(i)
+            file.length()
+            valid = file.valid_units(max(0, self._end - file.start), self.unit_bytes)
+            self._end = file.start + valid
+            if valid == 0 or valid < file.bytes - file.bytes % self.unit_bytes:
+                return self._end
+            if i + 1 == len(self.stream.files):
+                self.stream.refresh()
+                i = bisect_right(self.stream.starts, file.start) - 1
+                if i < 0:
+                    self._end = -1
+                    return self.end()
+                if i + 1 == len(self.stream.files):
+                    return self._end
+            if self.stream.starts[i + 1] != self._end:
+                return self._end
+            i += 1
+
+    def units(self, position: int, end: int, limit: int = UNITS_AT_ONCE) -> list[Unit]:
+        """Units from a position on, at most ``limit`` and never beyond one file."""
+        i = self.stream.find(position)
+        if i < 0:
+            return []
+        file = self.stream.open(i)
+        n = min(limit * self.unit_bytes, end - position, file.end - position)
+        n -= n % self.unit_bytes
+        data = file.read(position - file.start, n)
+        ext = self.ext
+        if self.is_batch:
+            return [Unit(p, size, tags, base, n) for p, size, tags, _, base, n in _BATCH_UNIT.iter_unpack(data)]
+        first = position // UNIT_BYTES
+        return [
+            Unit(physical, size, tags if ext is None or tags >= _LEAST_TAGS_CODE else self._tags_code(ext, tags), i, 1)
+            for i, (physical, size, tags) in enumerate(_UNIT.iter_unpack(data), first)
+        ]
+
+    def unit(self, position: int) -> Unit:
+        """The unit at a position that was found to exist.
+
+        Raises: CorruptFile when it is gone.
+        """
+        for unit in self.units(position, position + self.unit_bytes, 1):
+            return unit
+        raise CorruptFile("the queue has lost a unit", path=self.directory, offset=position)
+
+    def _tags_code(self, ext: FileStream, value: int) -> int:
+        if self._ext_files is None:
+            self._ext_files = ExtFiles([ext.open(i) for i in range(len(ext.files))])
+        code = self._ext_files.tags_code(value)
+        if code == value:
+            # The writer may have made a file since.
+            before = len(ext.files)
+            ext.refresh()
+            if len(ext.files) != before:
+                self._ext_files = ExtFiles([ext.open(i) for i in range(len(ext.files))])
+                code = self._ext_files.tags_code(value)
+        return code
+
+
+def may_match(tags_code: int, wanted: dict[int, set[str]] | None) -> bool:
+    # An address that could not be resolved says nothing; the tag of the record is compared in any case.
+    if wanted is None or tags_code < _LEAST_TAGS_CODE:
+        return True
+    low = tags_code & 0xFFFFFFFF
+    return (low - (1 << 32) if low >> 31 else low) in wanted

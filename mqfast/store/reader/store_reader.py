@@ -1,0 +1,721 @@
+"""StoreReader: any RocketMQ store, read-only, beside a live writer (Java or mqfast) or dead.
+
+It takes no lock, starts no thread and writes nothing; everything is read by pread (``tail`` maps the file that it
+follows) and checked, so that a file which is foreign, damaged, shrinking or gone ends in an exception of
+``mqfast.errors`` and never in a crash.
+
+Beside a live writer the reader sees what is in the page cache: a record as soon as its unit is in the queue and the
+whole record is in the log. It may see messages that a sync-flushing writer has not yet shown to its own readers and
+that a power loss would still take back. It does not see what a writer with a transient store pool has not committed;
+through queues and index it does not see what the writer has not yet dispatched, which a writer does some milliseconds
+after the put, or when it reads itself (``scan`` shows it at once). It never waits for a writer. Retention may remove a
+file between two calls: what was removed counts as removed, not as damage. The lists of topics and queues are as of the
+last ``refresh()``; a queue that is asked for by name is looked for.
+
+A dead store shows what is on disk, without recovering it: units whose record is torn are cut off, records behind the
+damage stay readable through their queues. File formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
+
+from mqfast.config import StoreConfig
+from mqfast.errors import CorruptFile, OffsetError, UsageError
+from mqfast.message import LMQ_PREFIX, decode_message_id, not_a_message_id
+from mqfast.properties import TAG_KEY, jhash, split_keys
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.paths import list_index_files
+from mqfast.store.base.results import BoundaryType, GetMessageStatus
+from mqfast.store.index._index_file import IndexFile, search
+from mqfast.store.index.index_service import infer_index_sizes
+from mqfast.store.meta.checkpoint import StoreCheckpoint
+from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.reader._scan import LogWalk, PreadFile
+from mqfast.store.reader._tail import LogTail
+from mqfast.store.reader.bounds import QueueRange, check_numbers, on_files_that_are_there
+from mqfast.store.reader.bulk import BulkReader
+from mqfast.store.reader.files import BATCH_UNIT_BYTES, UNIT_BYTES, UNITS_AT_ONCE, Unit, UnitQueue, may_match
+from mqfast.store.record._record import StoredMessage
+
+__all__ = ["LogScan", "QueueRange", "ReadResult", "StoreReader"]
+
+_MAX_TAGS: Final = 64
+_END_OF_TIME: Final = 2**63 - 1
+
+
+class ReadResult(Sequence[StoredMessage]):
+    """What a get found: a status, the offset to go on from, the queue's bounds and the messages, each over bytes of
+    its own."""
+
+    __slots__ = ("max_offset", "messages", "min_offset", "next_offset", "status", "total_bytes")
+
+    def __init__(self, status: GetMessageStatus, next_offset: int, min_offset: int, max_offset: int) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.total_bytes = 0
+        self.messages: list[StoredMessage] = []
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StoredMessage]: ...
+    def __getitem__(self, index: int | slice) -> StoredMessage | list[StoredMessage]:
+        return self.messages[index]
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return iter(self.messages)
+
+    def bodies(self) -> list[bytes]:
+        """All bodies, copied into bytes objects."""
+        return [bytes(message.body) for message in self.messages]
+
+    def __repr__(self) -> str:
+        return f"<ReadResult {self.status.name} {len(self.messages)} messages, next_offset={self.next_offset}>"
+
+
+class LogScan:
+    """Iterates over the records of the log in their order.
+
+    Attributes: ``at`` (physical offset of the next record), ``reason`` (None while it runs; then ``"limit"``,
+    ``"end"`` (no further file), ``"zero"`` (nothing written there), ``"no record"``, ``"length"``, ``"place"``,
+    ``"crc"`` or ``"gap"`` (the next file does not begin where this one ends)).
+    Raises: CorruptFile, StorageError when a file shrinks or cannot be read.
+    """
+
+    def __init__(self, reader: StoreReader, start: int, limit: int, check_crc: bool) -> None:
+        self.at = start
+        self.reason: str | None = None
+        self._reader = reader
+        self._limit = limit
+        self._check_crc = check_crc
+        self._walk: LogWalk | None = None
+        self._ready: list[StoredMessage] = []
+        self._given = 0
+
+    def __iter__(self) -> LogScan:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        while self._given == len(self._ready):
+            if self.reason is not None:
+                raise StopIteration
+            self._ready = self._more()
+            self._given = 0
+        message = self._ready[self._given]
+        self._given += 1
+        return message
+
+    def _more(self) -> list[StoredMessage]:
+        if self._walk is None:
+            file = self._reader._log_file(self.at)
+            if file is None:
+                self.reason = "gap" if self._reader._log_goes_on(self.at) else "end"
+                return []
+            self._file_end = file.end
+            self._walk = LogWalk(file, self.at, self._check_crc)
+        messages, stop = self._walk.batch(self._limit)
+        self.at = self._walk.at
+        if stop in ("blank", "end"):
+            self.at = self._file_end
+            self._walk = None
+        elif stop is not None:
+            self.reason = stop
+        return messages
+
+
+class StoreReader(BulkReader):
+    """Reads the store at ``path``.
+
+    Args: ``config`` gives the sizes of index files and the log directories where the files do not tell;
+        ``commit_log`` the log directory or directories when the log does not lie in the store.
+    Raises: StoreNotFound, StorageError.
+    Thread: any; calls take turns. Messages may be kept as long as wanted and passed on.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        config: StoreConfig | None = None,
+        commit_log: str | Sequence[str] | None = None,
+        max_hash_slot_num: int | None = None,
+        max_index_num: int | None = None,
+        door: OsDoor | None = None,
+    ) -> None:
+        super().__init__(path, config, commit_log, door)
+        self._slots = max_hash_slot_num or (config.max_hash_slot_num if config is not None else None)
+        self._entries = max_index_num or (config.max_index_num if config is not None else None)
+        self._index: tuple[IndexFile, ...] = ()
+        self._index_names: list[str] = []
+
+    def close(self) -> None:
+        """Let go of all files. Safe to call twice; messages stay valid."""
+        with self._lock:
+            super().close()
+            self._drop_index()
+
+    def refresh(self) -> None:
+        """List the directories again: new and removed files, topics and queues.
+
+        Raises: StorageError.
+        """
+        with self._lock:
+            super().refresh()
+            self._drop_index()
+
+    # --- along the log -----------------------------------------------------------------------------------------------
+
+    def scan(self, from_offset: int | None = None, to_offset: int | None = None, check_crc: bool = True) -> LogScan:
+        """All records of the log in order, from the record at ``from_offset`` (None: the first) up to ``to_offset``.
+
+        It stops at the first byte that is no whole record; the iterator's ``reason`` and ``at`` say why and where.
+        Messages of one block of 256 KiB share its memory.
+        Raises: OffsetError when ``from_offset`` is below the log or within a record; StorageError.
+        """
+        check_numbers(
+            from_offset=0 if from_offset is None else from_offset, to_offset=0 if to_offset is None else to_offset
+        )
+        with self._lock:
+            self._check_open()
+            self._log.refresh()
+            start = self._log.begin if from_offset is None else from_offset
+            if start < self._log.begin:
+                raise OffsetError(f"physical offset: expected at least {self._log.begin}, found {start}")
+            if from_offset is not None:
+                self.check_boundary(from_offset)
+            return LogScan(self, start, -1 if to_offset is None else to_offset, check_crc)
+
+    def tail(
+        self,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        tags: str | None = None,
+        *,
+        from_offset: int | None = None,
+        spin: bool = False,
+        poll_interval_us: float = 20.0,
+        check_crc: bool = True,
+    ) -> LogTail:
+        """Follow the log that another process writes: ``for message in reader.tail("T"): ...``.
+
+        Args: topic, queue_id, tags (``"A || B"``): what to show, None for all; from_offset: physical offset of the
+            record to begin with, None for what is written from now on; spin: wait without sleeping, which takes a
+            processor and sees a message within a microsecond or two; otherwise it sleeps ``poll_interval_us`` between
+            two looks (to which the kernel adds some 50 microseconds).
+        Unlike the rest of the reader it maps the file that it follows, and needs no ``refresh``.
+        Raises: OffsetError when ``from_offset`` is below the log or within a record; CorruptFile, StorageError.
+        """
+        check_numbers(
+            from_offset=0 if from_offset is None else from_offset, queue_id=0 if queue_id is None else queue_id
+        )
+        for what, text in (("topic", topic), ("tags", tags)):
+            if not isinstance(text, str | None):
+                raise UsageError(f"{what}: expected str or None, found {type(text).__name__}")
+            try:
+                (text or "").encode("utf-8")
+            except UnicodeEncodeError:
+                raise UsageError(f"{what}: expected text that has a UTF-8 form, found {text!r:.80}") from None
+        with self._lock:
+            self._check_open()
+        if from_offset is not None:
+            self.check_boundary(from_offset)
+        position = self.log_range()[1] if from_offset is None else from_offset
+        directories = (*self.paths.commit_logs, *self.paths.read_only_commit_logs)
+        return LogTail(self._door, directories, position, topic, queue_id, tags, spin, poll_interval_us, check_crc)
+
+    @on_files_that_are_there
+    def look(self, place: int | str) -> StoredMessage:
+        """The message at a physical offset, or of an offset message id.
+
+        A queue offset is not meant: that is for get. A client's unique key looks like a message id: that is for query.
+        Raises: OffsetError when no whole record begins there, also where bytes of a body look like one; CorruptFile
+            when the record's content does not agree with its checksum; StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            if isinstance(place, str):
+                physical = decode_message_id(place).physical_offset
+                try:
+                    return self._look(physical)
+                except OffsetError as error:
+                    raise OffsetError(f"{not_a_message_id(place)} ({error})") from None
+            return self._look(_physical_offset(place))
+
+    def _look(self, physical: int) -> StoredMessage:
+        file = self._log_file(physical) if physical >= 0 else None
+        if file is None:
+            raise OffsetError(f"physical offset {physical}: not in the log of {self.paths.root}")
+        found = file.record(physical)
+        if found == "crc":
+            raise CorruptFile("the content of the record does not agree with its CRC", path=file.path, offset=physical)
+        if isinstance(found, str):
+            raise OffsetError(
+                f"physical offset {physical} (of the log; a queue offset is another number): "
+                f"expected a record, found: {found}"
+            )
+        if not self._is_claimed(found):
+            self._check_walked(file, physical)
+        return found
+
+    @property
+    def earliest_message_time(self) -> int:
+        """Store time of the first record of the log, ms since the epoch; -1 when there is none."""
+        with self._lock:
+            self._check_open()
+            file = self._log_file(self._log.begin) if self._log.files else None
+            found = file.record(file.start) if file is not None else ""
+            return -1 if isinstance(found, str) else found.store_timestamp
+
+    # --- along a queue -----------------------------------------------------------------------------------------------
+
+    @on_files_that_are_there
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        max_bytes: int = 128 << 20,
+        tags: str | None = None,
+    ) -> ReadResult:
+        """Up to ``max_count`` messages and ``max_bytes`` (the first one always) of one queue from an offset on.
+
+        ``tags`` is ``"A || B"``; None and ``*`` take all. A message of a batch queue is a whole batch and counts as
+        often as it holds messages.
+        Raises: CorruptFile when the message at the offset is damaged (those before damage are returned first),
+            StorageError.
+        Source: DefaultMessageStore.getMessage.
+        """
+        wanted = _tag_filter(tags)
+        check_numbers(offset=offset, max_count=max_count, max_bytes=max_bytes)
+        with self._lock:
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                return ReadResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            if queue.stream.begin % queue.unit_bytes:
+                raise CorruptFile(
+                    "queue file is named between two units",
+                    path=queue.stream.files[0].path,
+                    expected=f"a multiple of {queue.unit_bytes}",
+                    found=queue.stream.begin,
+                )
+            begin, end = self._span(queue)
+            first, last = self._bounds(queue, begin, end)
+            if last == 0:
+                return ReadResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, first, last)
+            if offset < first:
+                return ReadResult(GetMessageStatus.OFFSET_TOO_SMALL, first, first, last)
+            if offset == last:
+                return ReadResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, last, first, last)
+            if offset > last:
+                return ReadResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, last, first, last)
+            position = self._position(queue, offset, begin, end)
+            result = ReadResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, first, last)
+            if queue.is_batch:
+                unit = queue.unit(position)
+                if unit.queue_offset + unit.messages <= offset:
+                    position += queue.unit_bytes  # a hole: go on behind it, as some unit reaches up to last
+            self._collect(queue, position, end, result, max_count, max_bytes, wanted)
+            return result
+
+    def _collect(
+        self,
+        queue: UnitQueue,
+        position: int,
+        end: int,
+        result: ReadResult,
+        max_count: int,
+        max_bytes: int,
+        wanted: dict[int, set[str]] | None,
+    ) -> None:
+        count = 0
+        removed = False
+        while position < end and count < max_count:
+            limit = UNITS_AT_ONCE if wanted is not None else min(UNITS_AT_ONCE, max_count - count)
+            units = queue.units(position, end, limit)
+            if not units:
+                if count == 0:
+                    # As RocketMQ: go on in the next file, which may not be there yet.
+                    result.status = GetMessageStatus.OFFSET_FOUND_NULL
+                    starts = queue.stream.starts
+                    i = bisect_right(starts, position)
+                    result.next_offset = -(-starts[i] // UNIT_BYTES) if i < len(starts) else result.max_offset
+                break
+            for unit in units:
+                if count and (count + unit.messages > max_count or result.total_bytes + unit.size > max_bytes):
+                    return
+                position += queue.unit_bytes
+                following = unit.queue_offset + unit.messages
+                if following <= result.next_offset:  # a consumer would ask for the same offset for ever
+                    if count:
+                        return
+                    raise CorruptFile(
+                        f"the unit of queue offset {result.next_offset} does not lead on",
+                        path=queue.stream.files[queue.stream.find(position - queue.unit_bytes)].path,
+                        expected=f"a unit that ends behind offset {result.next_offset}",
+                        found=f"one that ends at {following}",
+                    )
+                if unit.is_filler or not may_match(unit.tags_code, wanted):
+                    result.next_offset = following
+                    continue
+                try:
+                    message = self._message(queue, unit)
+                    if message is None:
+                        removed = True
+                        result.next_offset = following
+                        continue
+                except CorruptFile:
+                    if count:
+                        return
+                    raise
+                result.next_offset = following
+                if wanted is not None and message.tags not in wanted.get(jhash(message.tags or ""), ()):
+                    continue
+                result.status = GetMessageStatus.FOUND
+                result.messages.append(message)
+                result.total_bytes += unit.size
+                count += unit.messages
+        if removed and not count:
+            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def _message(self, queue: UnitQueue, unit: Unit) -> StoredMessage | None:
+        """The record of a unit; None when it was removed with its file."""
+        file = self._log_file(unit.physical_offset)
+        if unit.physical_offset < self._log.begin:
+            return None
+        found: StoredMessage | str = "no such file in the log"
+        if file is not None:
+            found = file.record(unit.physical_offset, unit.size, unit.queue_offset)
+        if not isinstance(found, str):
+            why = self._misplaced(queue, unit, found)
+            if why is None:
+                return found
+            found = why
+        raise CorruptFile(
+            f"unit {unit.queue_offset} of queue {queue.directory} does not point at its record",
+            path=file.path if file is not None else self.paths.commit_logs[0],
+            offset=unit.physical_offset,
+            expected=f"a record of {unit.size} bytes",
+            found=found,
+        )
+
+    def messages(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
+        """Every message of one queue, oldest first, up to where it ended at the first call.
+
+        Raises: CorruptFile at the first damaged message, StorageError.
+        """
+        with self._lock:
+            offset, last = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        while offset < last:
+            result = self.get(topic, queue_id, offset, 256, 4 << 20)
+            for message in result:
+                if message.queue_offset >= last:
+                    return
+                yield message
+            if result.next_offset <= offset:
+                return
+            offset = result.next_offset
+
+    # --- by time -----------------------------------------------------------------------------------------------------
+
+    @on_files_that_are_there
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """Queue offset for a store time (ms): LOWER the first message not before it, UPPER the last one not after it,
+        within [min_offset, max_offset]; the edges are RocketMQ's.
+
+        Source: ConsumeQueueStore.getOffsetInQueueByTime, ConsumeQueue, BatchConsumeQueue.
+        """
+        check_numbers(timestamp=timestamp)
+        with self._lock:
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                return 0
+            begin, end = self._span(queue)
+            first, last = self._bounds(queue, begin, end)
+            if end <= queue.stream.begin:
+                return min(max(0, first), last)
+            if queue.is_batch:
+                answer = self._batch_by_time(queue, begin, end, timestamp, boundary)
+            else:
+                answer = self._by_time(queue, begin, end, timestamp, boundary)
+            return min(max(answer, first), last)
+
+    def _store_time(self, unit: Unit) -> int:
+        """Store time of the record that a unit points at, -1 when it is not there."""
+        if unit.is_filler or unit.size < 91:
+            return -1
+        file = self._log_file(unit.physical_offset)
+        position = unit.physical_offset - file.start if file is not None else 0
+        if file is None or position + unit.size > file.bytes:
+            return -1
+        head = file.read(position, 76)
+        if head[:4] != unit.size.to_bytes(4, "big"):
+            return -1
+        at = 68 if head[39] & 0x10 else 56
+        return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    def _spans(self, queue: UnitQueue, end: int) -> list[tuple[int, int]]:
+        """(position, end of data) of every file that holds units."""
+        spans = []
+        for i, start in enumerate(queue.stream.starts):
+            if start < end:
+                spans.append((start, min(queue.stream.open(i).end, end)))
+        return spans
+
+    def _by_time(self, queue: UnitQueue, begin: int, end: int, timestamp: int, boundary: BoundaryType) -> int:
+        lower = boundary == BoundaryType.LOWER
+
+        def time_at(position: int) -> int:
+            return self._store_time(queue.unit(position))
+
+        spans = self._spans(queue, end)
+        if lower:
+            span = next((s for s in spans[:-1] if time_at(s[1] - UNIT_BYTES) >= timestamp), spans[-1])
+        else:
+            found = next((s for s in reversed(spans) if time_at(s[0]) <= timestamp), None)
+            if found is None:
+                return 0
+            span = found
+        start, stop = span
+        floor = low = max(start, begin) if begin < stop else start
+        ceiling = high = stop - UNIT_BYTES
+        if time_at(ceiling) < timestamp:
+            return (ceiling + (UNIT_BYTES if lower else 0)) // UNIT_BYTES
+        if time_at(floor) > timestamp:
+            return start // UNIT_BYTES if lower else 0
+        left = right = -UNIT_BYTES
+        while low <= high:
+            middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
+            unit = queue.unit(middle)
+            if unit.physical_offset < self._log.begin:
+                low, left = middle + UNIT_BYTES, middle
+                continue
+            time = self._store_time(unit)
+            if time < 0:
+                return 0
+            if time == timestamp:
+                way = -UNIT_BYTES if lower else UNIT_BYTES
+                while floor <= middle + way <= ceiling and time_at(middle + way) == timestamp:
+                    middle += way
+                return middle // UNIT_BYTES
+            if time > timestamp:
+                high, right = middle - UNIT_BYTES, middle
+            else:
+                low, left = middle + UNIT_BYTES, middle
+        return (right if lower else left) // UNIT_BYTES
+
+    def _batch_by_time(self, queue: UnitQueue, begin: int, end: int, timestamp: int, boundary: BoundaryType) -> int:
+        size = BATCH_UNIT_BYTES
+
+        def time_at(position: int) -> int:
+            file = queue.stream.open(queue.stream.find(position))
+            return int.from_bytes(file.read(position - file.start + 20, 8), "big", signed=True)
+
+        def base_at(position: int) -> int:
+            return queue.unit(position).queue_offset
+
+        spans = [(max(start, begin), stop) for start, stop in self._spans(queue, end) if stop > begin]
+        span = next((s for s in reversed(spans) if time_at(s[0]) <= timestamp), None)
+        if span is None:
+            return -1
+        shift, left, right = span[0], 0, (span[1] - span[0]) // size - 1
+        if timestamp >= time_at(shift + right * size):
+            return base_at(shift + right * size)
+        # RocketMQ's own search, whose UPPER has no answer where the hit is not exact: the clamp makes that the minimum.
+        while left <= right:
+            middle = (left + right) // 2
+            time = time_at(shift + middle * size)
+            if middle == right:
+                return base_at(shift + middle * size) if time >= timestamp else -1
+            if middle == left:
+                if time >= timestamp:
+                    return base_at(shift + middle * size)
+                left = middle + 1
+            elif boundary == BoundaryType.LOWER:
+                left, right = (middle + 1, right) if time < timestamp else (left, middle)
+            else:
+                left, right = (middle, right) if time <= timestamp else (left, middle - 1)
+        return -1
+
+    # --- by key ------------------------------------------------------------------------------------------------------
+
+    def _drop_index(self) -> None:
+        for file in self._index:
+            file.close()
+        self._index = ()
+        self._index_names = []
+
+    def _index_files(self) -> tuple[IndexFile, ...]:
+        names = [
+            name
+            for name in list_index_files(self._door, self.paths.index)[0]
+            if self._door.file_size(os.path.join(self.paths.index, name)) > 0
+        ]
+        if names == self._index_names:
+            return self._index
+        self._drop_index()
+        try:
+            sizes = infer_index_sizes(self._door, self.paths.index, self._slots, self._entries)
+        except CorruptFile:
+            if any(self._index_count(name) > 1 for name in names):
+                raise
+            # No file has an entry yet: there is nothing to find, whatever the sizes are.
+            sizes = None
+        if sizes is None:
+            return ()
+        files: list[IndexFile] = []
+        try:
+            for name in names:
+                files.append(IndexFile.open(self._door, os.path.join(self.paths.index, name), *sizes, writable=False))
+        except BaseException:
+            for file in files:
+                file.close()
+            raise
+        self._index = tuple(files)
+        self._index_names = names
+        return self._index
+
+    def _index_count(self, name: str) -> int:
+        head = PreadFile(self._door, os.path.join(self.paths.index, name)).read(0, 40, False)
+        return int.from_bytes(head[36:40], "big", signed=True)
+
+    def query(
+        self,
+        topic: str,
+        key: str | None = None,
+        max_count: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = _END_OF_TIME,
+        *,
+        tag: str | None = None,
+    ) -> list[StoredMessage]:
+        """The newest ``max_count`` messages of a topic with this key (KEYS or unique key), or this tag, newest first.
+
+        The same messages in the same order as MessageStore.query, as far as the index was written. Every hit of the
+        index is compared with the message; hits whose record was removed are left out.
+        Args: key or tag, not both. tag: the whole text of the message's TAGS; messages that a release of RocketMQ
+            before 5.5 indexed are found by their keys only. begin_ms, end_ms: store times, both included.
+        Raises: UsageError, CorruptFile, StorageError.
+        Source: IndexService.queryOffset (index type T for tags).
+        """
+        if (key is None) == (tag is None):
+            raise UsageError(f"query: expected a key or a tag, found {'neither' if key is None else 'both'}")
+        for what, text in (("topic", topic), ("key", key) if tag is None else ("tag", tag)):
+            if not isinstance(text, str):
+                raise UsageError(f"{what}: expected str, found {type(text).__name__}")
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError:
+                raise UsageError(f"{what}: expected text that has a UTF-8 form, found {text!r:.80}") from None
+        check_numbers(max_count=max_count, begin_ms=begin_ms, end_ms=end_ms)
+        wanted = f"{TAG_KEY}{tag}" if key is None else key
+        with self._lock:
+            self._check_open()
+            files = self._index_files()
+            ask = max(1, max_count) * 2 + 16
+            # The index keeps whole seconds: what it says of a message may lie up to a second before its store time.
+            begin = max(0, begin_ms - 1000)
+            while True:
+                hits = search(files, topic, wanted, begin, end_ms, ask)[0]
+                found: dict[int, StoredMessage] = {}
+                for physical in dict.fromkeys(hits):
+                    message = self._carrying(physical, topic, key, tag)
+                    if message is not None and begin_ms <= message.store_timestamp <= end_ms:
+                        found[physical] = message
+                if len(found) >= max_count or len(hits) < ask:
+                    # Dispatch may have run twice over a part of the log, so the index alone gives no order.
+                    return [found[physical] for physical in sorted(found, reverse=True)[: max(0, max_count)]]
+                ask *= 4
+
+    def _carrying(self, physical: int, topic: str, key: str | None, tag: str | None) -> StoredMessage | None:
+        file = self._log_file(physical)
+        message = file.record(physical) if file is not None else ""
+        if isinstance(message, str) or message.topic != topic:
+            return None
+        properties = message.properties
+        if key is None:
+            if properties.get("TAGS") != tag:
+                return None
+        elif properties.get("UNIQ_KEY") != key and key not in split_keys(properties.get("KEYS")):
+            return None
+        # An entry that outlived its record may point into the body of another one.
+        if self._is_claimed(message) or self._boundary(physical, physical + 1, -1) == physical:
+            return message
+        return None
+
+    # --- small files -------------------------------------------------------------------------------------------------
+
+    @property
+    def checkpoint(self) -> StoreCheckpoint:
+        """The numbers of the checkpoint file; do not flush it."""
+        self._check_open()
+        return StoreCheckpoint.load(self._door, self.paths.checkpoint)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Is a writer at work, or did it leave without closing (the ``abort`` file is there)?"""
+        self._check_open()
+        return self._door.exists(self.paths.abort)
+
+    def consumer_offsets(self, group: str) -> dict[str, dict[int, int]]:
+        """Topic -> queue id -> next queue offset of a consumer group, as persisted.
+
+        Raises: CorruptFile, StorageError.
+        """
+        self._check_open()
+        light = group.startswith(LMQ_PREFIX) or not self._door.exists(self.paths.consumer_offset)
+        if light and self._door.exists(self.paths.lmq_consumer_offset):
+            return ConsumerOffsets.load(self._door, self.paths.lmq_consumer_offset, lmq=True).offsets(group)
+        return ConsumerOffsets.load(self._door, self.paths.consumer_offset).offsets(group)
+
+    def consumer_groups(self) -> list[str]:
+        """Every consumer group that has persisted offsets, sorted.
+
+        Raises: CorruptFile, StorageError.
+        """
+        self._check_open()
+        groups: set[str] = set()
+        for path, light in ((self.paths.consumer_offset, False), (self.paths.lmq_consumer_offset, True)):
+            if self._door.exists(path):
+                groups.update(ConsumerOffsets.load(self._door, path, lmq=light).groups())
+        return sorted(groups)
+
+    def __repr__(self) -> str:
+        return f"<StoreReader {self.paths.root!r}{' closed' if self._closed else ''}>"
+
+
+def _physical_offset(place: object) -> int:
+    if not isinstance(place, int) or isinstance(place, bool):
+        raise OffsetError(f"look: expected a physical offset or a message id, found {place!r}")
+    return place
+
+
+def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:
+    """Hash -> tags of ``"A || B"``; None: everything.
+
+    Raises: UsageError beyond 64 tags, and for what is no text.
+    """
+    if expression is not None and not isinstance(expression, str):
+        raise UsageError(f"tags: expected str or None, found {type(expression).__name__}")
+    if expression is None or expression.strip() in ("", "*"):
+        return None
+    tags = {part.strip() for part in expression.split("||") if part.strip()}
+    if len(tags) > _MAX_TAGS:
+        raise UsageError(f"tags: expected at most {_MAX_TAGS}, found {len(tags)}")
+    if not tags:
+        return None
+    wanted: dict[int, set[str]] = {}
+    for tag in tags:
+        wanted.setdefault(jhash(tag), set()).add(tag)
+    return wanted

@@ -1,0 +1,286 @@
+"""A broker's timer files, read only: what waits for its time, and whether wheel, timer log and log agree (RocketMQ:
+TimerWheel, Slot, TimerLog, TimerCheckpoint).
+
+It must never write: only a broker's timer service parks and delivers. verify asks it; the engine needs nothing of these
+files, since a delivered message is an ordinary one. Formats: ``mqfast/store/FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+from mqfast import properties as _properties
+from mqfast.properties import jhash
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.paths import OffsetFile, StorePaths, list_offset_files
+from mqfast.store.reader._scan import PreadFile
+from mqfast.store.record._record import StoredMessage
+
+__all__ = ["TIMER_TOPIC", "WHEEL_BYTES", "Finding", "Slot", "TimerFiles", "TimerUnit"]
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_SLOTS: Final = 2 * 7 * 86_400
+_SLOT: Final = struct.Struct(">qqqii")
+WHEEL_BYTES: Final = _SLOTS * _SLOT.size
+_UNIT: Final = struct.Struct(">iqiqiqiiq")
+_BLANK: Final = struct.Struct(">iqI")
+_BLANK_MAGIC: Final = 0xCBD43194
+_CHECKPOINT_BYTES: Final = 56
+_ROLL: Final = 2
+_DELETE: Final = 4
+_MAGIC_MAX: Final = 15
+_CHUNK_BYTES: Final = 1 << 20
+_UNITS_AT_ONCE: Final = 20_000
+
+
+class Slot(NamedTuple):
+    """A used slot of the wheel; ``time`` is in steps of the timer's precision, ``first`` and ``last`` are positions in
+    the timer log. ``units`` is not put right by a broker's recovery, so nothing may rely on it.
+    """
+
+    number: int
+    time: int
+    first: int
+    last: int
+    units: int
+
+
+class TimerUnit(NamedTuple):
+    """One parked message; ``previous`` is the unit before it in the same slot, -1 for none."""
+
+    position: int
+    previous: int
+    magic: int
+    write_time: int
+    delay_ms: int
+    physical_offset: int
+    size: int
+    topic_hash: int
+
+    @property
+    def due_ms(self) -> int:
+        """When the slot of this unit is read."""
+        return self.write_time + self.delay_ms
+
+
+class Finding(NamedTuple):
+    """What is wrong; ``weight``: ``"note"``, ``"tail"`` (what a kill leaves) or ``"damage"``."""
+
+    kind: str
+    path: str
+    offset: int | None
+    expected: object
+    found: object
+    weight: str
+
+
+def _unit(position: int, fields: tuple[int, ...]) -> TimerUnit | None:
+    size, previous, magic, write_time, delay, physical, record_size, topic_hash, _ = fields
+    if size != _UNIT.size or not 0 <= magic <= _MAGIC_MAX or not -1 <= previous < position:
+        return None
+    return TimerUnit(position, previous, magic, write_time, delay, physical, record_size, topic_hash)
+
+
+class _Log(Protocol):
+    """What is asked of the log: the record that starts at an offset, or why there is none."""
+
+    def __call__(self, physical_offset: int, size: int) -> StoredMessage | str: ...
+
+
+class TimerFiles:
+    """``timerwheel``, ``timerlog/`` and ``config/timercheck`` of one store."""
+
+    def __init__(self, door: OsDoor, paths: StorePaths) -> None:
+        self._door = door
+        self._wheel = paths.timer_wheel
+        self._check = paths.timer_check
+        self._files: list[OffsetFile] = list_offset_files(door, paths.timer_log)[0]
+        self._opened: tuple[str, PreadFile] | None = None
+        self._ends: list[int] = []
+        self.units = 0
+        self.slots = 0
+
+    # --- the timer log ---
+
+    def walk(self, found: list[Finding]) -> Iterator[TimerUnit]:
+        """Every unit of the timer log, in order; what is wrong with the files themselves goes to ``found``."""
+        self._ends = []
+        files = [(file, PreadFile(self._door, file.path, file.start_offset)) for file in self._files]
+        for n, (file, opened) in enumerate(files):
+            if n and files[n - 1][1].end != file.start_offset:
+                expected = f"a file that starts at {files[n - 1][1].end}"
+                found.append(Finding("timer.gap", file.path, None, expected, file.start_offset, "damage"))
+            at = 0
+            while units := self._units(opened, at):
+                self.units += len(units)
+                at += len(units) * _UNIT.size
+                yield from units
+            self._ends.append(opened.start + at)
+            left = opened.bytes - at
+            head = opened.read(at, min(_BLANK.size, left))
+            if len(head) == _BLANK.size and _BLANK.unpack(head) == (left, 0, _BLANK_MAGIC):
+                continue
+            is_last = all(later.first_set_byte(0) < 0 for _, later in files[n + 1 :])
+            if opened.first_set_byte(at) >= 0:
+                what = f"bytes {head.hex()}"
+            elif is_last or left < _BLANK.size:
+                continue
+            else:
+                what = "zeros, and units in the next file"
+            weight = "tail" if is_last else "damage"
+            found.append(Finding("timer.log", file.path, at, "a unit, a blank or zeros", what, weight))
+
+    @staticmethod
+    def _units(opened: PreadFile, at: int) -> list[TimerUnit]:
+        """The units from a position of a file on, some at a time; none where no unit stands."""
+        data = opened.read(at, min(_UNITS_AT_ONCE * _UNIT.size, (opened.bytes - at) // _UNIT.size * _UNIT.size))
+        units = []
+        for position, fields in enumerate(_UNIT.iter_unpack(data)):
+            unit = _unit(opened.start + at + position * _UNIT.size, fields)
+            if unit is None:
+                break
+            units.append(unit)
+        return units
+
+    def unit(self, position: int) -> TimerUnit | None:
+        """The unit at a position of the timer log; None where no unit of ``walk`` starts."""
+        i = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1
+        if i < 0 or position >= self._ends[i] or (position - self._files[i].start_offset) % _UNIT.size:
+            return None
+        file = self._files[i]
+        if self._opened is None or self._opened[0] != file.path:
+            self._opened = (file.path, PreadFile(self._door, file.path, file.start_offset))
+        return _unit(position, _UNIT.unpack(self._opened[1].read(position - file.start_offset, _UNIT.size)))
+
+    # --- the wheel ---
+
+    def used_slots(self) -> Iterator[Slot]:
+        """The slots of the wheel that were ever used; old ones keep what they held."""
+        if not self._door.exists(self._wheel) or self._door.file_size(self._wheel) != WHEEL_BYTES:
+            return
+        opened = PreadFile(self._door, self._wheel)
+        for at in range(0, WHEEL_BYTES, _CHUNK_BYTES):
+            data = opened.read(at, min(_CHUNK_BYTES, WHEEL_BYTES - at))
+            if data.count(0) == len(data):
+                continue
+            for n, (time, first, last, count, _) in enumerate(_SLOT.iter_unpack(data)):
+                if time or first or last or count:
+                    yield Slot(at // _SLOT.size + n, time, first, last, count)
+
+    # --- all of it ---
+
+    def check(self, record: _Log, log_min: int, log_end: int) -> list[Finding]:
+        """Whether the files agree with each other and with the log.
+
+        Args: record: reads one record of the log; log_min, log_end: bounds of its records.
+        """
+        found: list[Finding] = []
+        if self._door.exists(self._wheel) and self._door.file_size(self._wheel) not in (0, WHEEL_BYTES):
+            size = self._door.file_size(self._wheel)
+            found.append(Finding("timer.wheel", self._wheel, None, f"{WHEEL_BYTES} bytes", size, "damage"))
+        for unit in self.walk(found):
+            if not 0 <= unit.physical_offset < log_min:  # below it are records that retention took
+                self._check_unit(unit, record, log_end, found)
+        begin, end = self._begin(), max(self._ends, default=0)
+        slots = list(self.used_slots())
+        self.slots = len(slots)
+        precision = self._precision(slots)
+        for slot in slots:
+            at = slot.number * _SLOT.size
+            if slot.time % _SLOTS != slot.number:
+                expected = f"a time of slot {slot.number}"
+                found.append(Finding("timer.slot", self._wheel, at, expected, slot.time, "damage"))
+            elif slot.last >= end:
+                found.append(Finding("timer.slot", self._wheel, at, f"a unit below {end}", slot.last, "tail"))
+            elif slot.last >= begin:
+                self._check_chain(slot, precision, record, found)
+        self._check_checkpoint(end, found)
+        return found
+
+    def _begin(self) -> int:
+        return self._files[0].start_offset if self._files else 0
+
+    def _check_unit(self, unit: TimerUnit, record: _Log, log_end: int, found: list[Finding]) -> None:
+        path, at = self._place(unit.position)
+        if unit.physical_offset + unit.size > log_end:
+            expected = f"records below {log_end}"
+            found.append(Finding("timer.beyond", path, at, expected, unit.physical_offset, "tail"))
+            return
+        message = record(unit.physical_offset, unit.size)
+        if isinstance(message, str) or message.topic != TIMER_TOPIC:
+            what = message if isinstance(message, str) else f"one of {message.topic}"
+            expected = f"a parked record at {unit.physical_offset}"
+            found.append(Finding("timer.unit", path, at, expected, what, "damage"))
+            return
+        fields = message.properties
+        real = fields.get(_properties.REAL_TOPIC, "")
+        if unit.topic_hash != jhash(real):
+            found.append(Finding("timer.unit", path, at, f"hash {jhash(real)} of {real}", unit.topic_hash, "damage"))
+        out = fields.get(_properties.TIMER_OUT_MS, "")
+        # A message beyond the wheel's window is due earlier, to be parked once more then.
+        if out.isdecimal() and (unit.due_ms >= int(out) if unit.magic & _ROLL else unit.due_ms != int(out)):
+            found.append(Finding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
+
+    def _precision(self, slots: list[Slot]) -> int:
+        """Milliseconds of a step, which no file holds: what most slots say."""
+        steps: Counter[int] = Counter()
+        for slot in slots:
+            unit = self.unit(slot.last)
+            if unit is not None and slot.time > 0:
+                steps[unit.due_ms // slot.time] += 1
+        return steps.most_common(1)[0][0] if steps else 1000
+
+    def _check_chain(self, slot: Slot, precision: int, record: _Log, found: list[Finding]) -> None:
+        at = slot.number * _SLOT.size
+        position, chain = slot.last, []
+        while position >= self._begin():
+            unit = self.unit(position)
+            if unit is None or unit.due_ms // max(1, precision) != slot.time:
+                what = "none" if unit is None else f"one that is due at {unit.due_ms}"
+                expected = f"a unit at {position} that is due at {slot.time * precision}"
+                found.append(Finding("timer.slot", self._wheel, at, expected, what, "damage"))
+                return
+            chain.append(unit)
+            position = unit.previous
+        if any(unit.magic & _DELETE for unit in chain):
+            self._check_deletes(chain, record, found)
+
+    def _check_deletes(self, chain: list[TimerUnit], record: _Log, found: list[Finding]) -> None:
+        """A delete takes a message of its own slot only; one of another time stays, and is delivered."""
+        parked: set[str] = set()
+        deletes: list[tuple[TimerUnit, str]] = []
+        for unit in chain:
+            message = record(unit.physical_offset, unit.size)
+            if isinstance(message, str):
+                continue
+            fields = message.properties
+            if not unit.magic & _DELETE:
+                # 5.5 names a message by its key alone, unless appendTopicForTimerDeleteKey is on.
+                key = fields.get(_properties.UNIQ_KEY, "")
+                parked |= {key, f"{fields.get(_properties.REAL_TOPIC)}+{key}"}
+            elif not unit.magic & _ROLL:
+                deletes.append((unit, fields.get(_properties.TIMER_DEL_UNIQKEY, "")))
+        for unit, target in deletes:
+            if target not in parked:
+                path, at = self._place(unit.position)
+                found.append(Finding("timer.delete", path, at, f"{target} in the same slot", "none", "note"))
+
+    def _check_checkpoint(self, end: int, found: list[Finding]) -> None:
+        if not self._door.exists(self._check) or not self._door.file_size(self._check):
+            return
+        opened = PreadFile(self._door, self._check)
+        if opened.bytes < _CHECKPOINT_BYTES:
+            expected = f"at least {_CHECKPOINT_BYTES} bytes"
+            found.append(Finding("timer.check", self._check, None, expected, opened.bytes, "damage"))
+            return
+        flushed = struct.unpack_from(">q", opened.read(0, _CHECKPOINT_BYTES), 8)[0]
+        if flushed > end:
+            found.append(Finding("timer.check", self._check, 8, f"a position up to {end}", flushed, "tail"))
+
+    def _place(self, position: int) -> tuple[str, int]:
+        i = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1
+        return self._files[i].path, position - self._files[i].start_offset

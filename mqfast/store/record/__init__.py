@@ -1,0 +1,1 @@
+"""One record of the log: encode, check, decode; Arrow's columns."""
