@@ -76,9 +76,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     paths = StorePaths(settings.store)
     ext = paths.consume_queue_ext
     if os.path.isdir(ext) and os.listdir(ext):
-        raise UsageError(
-            f"{ext}: queues with extensions are not rebuilt by this job; mqfast.repair does it"
-        )
+        raise UsageError(f"{ext}: queues with extensions are not rebuilt by this job; mqfast.repair does it")
     config = sizes_of_files(REAL, paths, settings.config)
     unfinished = f"{output}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
