@@ -18,9 +18,9 @@ EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildc
 STUBBED := $(shell find mqfast -name '*.pyi' | sort)
 STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
-PY_FILES := setup.py mqfast tests bench wheels csrc
+PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make demo-spark   stores in Spark: rows, SQL, a stream with a restart, the jobs and their charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
+	@echo "make docs    the documentation as a site in build/site; a broken link is an error"
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked, then 500 kills (15 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
@@ -41,7 +42,7 @@ help:
 	@echo "make perf-ab BASE=REF   two versions interleaved, ratio with its confidence interval"
 	@echo "make bench-latency   paced puts beside the noise of the machine, percentiles to p99.99 and max"
 	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
-	@echo "make bench-rivals   other stores on the same bytes; writes docs/benchmarks.md and its picture"
+	@echo "make bench-rivals   other stores on the same bytes; writes docs/dev/benchmarks.md and its picture"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
@@ -169,6 +170,11 @@ lint-c: $(VENV)/.lint
 		$(CC) -std=c11 -Icsrc -Wall -Wextra -Wshadow -Werror -fsyntax-only $$file || exit 1; \
 	done
 
+# The pages of docs/ and others, with the API reference from stubs and docstrings; see docs/site.
+docs: build $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	@echo "written: build/site/index.html"
+
 wheel: $(VENV)/.wheel
 	PYTHON=$(BIN)/python wheels/build.sh
 
@@ -218,6 +224,10 @@ $(BENCH_VENV)/.rivals: $(BENCH_VENV)/.installed bench/rivals/requirements.txt
 	for name in $$(grep -v '^#' bench/rivals/requirements.txt); do \
 		$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$name || echo "$$name does not install: left out"; \
 	done
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) $$($(EXTRA) docs)
 	touch $@
 
 $(VENV)/.wheel: $(VENV)/.created pyproject.toml

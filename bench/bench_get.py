@@ -43,7 +43,7 @@ def _reader_rate(benchmark: BenchmarkFixture, walk: Callable[[], int]) -> float:
     """Messages a second of a reader that reads on: rounds of some 50 ms, one after the other.
 
     Without a rest between them: after 30 ms of sleep the first walk on a virtual machine took twice as long and more
-    (docs/performance.md).
+    (docs/dev/notebook.md).
     """
 
     def work() -> None:

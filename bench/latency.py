@@ -297,7 +297,7 @@ def measure(
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The gates of docs/benchmarks.md for each store, by its own noise."""
+    """The gates of docs/dev/benchmarks.md for each store, by its own noise."""
     noise = {row["rate"]: row["from_due_ns"] for row in rows if row["kind"] == "memory"}
     lines = []
     for row in rows:

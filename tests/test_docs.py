@@ -33,7 +33,7 @@ DOCUMENTS = sorted(
     path
     for path in (
         *ROOT.glob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "mqfast").rglob("*.md"),
         ROOT / "csrc" / "README.md",
     )
@@ -58,8 +58,9 @@ def anchors(document: Path) -> set[str]:
 
 
 def test_the_documents_are_there() -> None:
-    expected = ("README.md", "CHANGELOG.md", "docs/architecture.md", "docs/operations.md", "docs/tutorial.md")
-    assert {*expected, "mqfast/store/FORMAT.md"} <= set(NAMES)
+    pages = ("architecture", "operations", "tutorial", "durability", "performance", "spark", "api", "dev/notebook")
+    expected = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mqfast/store/FORMAT.md")
+    assert {*expected, *(f"docs/{page}.md" for page in pages)} <= set(NAMES)
 
 
 @EVERY
@@ -233,3 +234,52 @@ def test_every_figure_of_stats_is_documented(tmp_path: Path) -> None:
     names = set(re.findall(r"`(\w+)`", section))
     with mqfast.open(tmp_path / "store") as store:
         assert set(store.stats()) <= names
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    shown = re.findall(r"^::: mqfast\.(\w+)$", text_of(ROOT / "docs" / "api.md"), re.MULTILINE)
+    assert sorted(shown) == sorted(set(mqfast.__all__) - {"__version__"})
+
+
+def load(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_of_the_checkout_become_links_of_the_site() -> None:
+    hooks = load(ROOT / "docs" / "site" / "hooks.py")
+    for name in hooks.PAGES:
+        assert (ROOT / name).is_file(), name
+    assert hooks.relinked("[a](docs/spark.md#jobs) [b](LICENSE)", "index.md") == "[a](spark.md#jobs) [b](license.md)"
+    assert hooks.relinked("[a](../mqfast/store/FORMAT.md)", "spark.md") == "[a](format.md)"
+    assert hooks.relinked("[a](../docs/dev/ledger.md) [b](#x)", "dev/bench.md") == "[a](ledger.md) [b](#x)"
+
+
+def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
+    """As ``make docs`` builds it; needs the packages of the extra ``docs``."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason="make docs installs what builds the site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*command, str(ROOT / "docs" / "site" / "mkdocs.yml"), "--site-dir", str(tmp_path / "site")],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    for name in set(mqfast.__all__) - {"__version__", "errors"}:
+        assert f"mqfast.{name}" in page, name
+    assert "Bind topic, queue and tags" in page  # a docstring of a compiled module
+    assert "mqfast.errors.DiskFull" in page
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](two.md)\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nvalidation: { links: { not_found: warn } }\n")
+    done = subprocess.run(
+        [*command, str(tmp_path / "mkdocs.yml")],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0

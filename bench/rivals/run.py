@@ -1,4 +1,4 @@
-"""``make bench-rivals``: every rival on the same bytes in one run; writes docs/benchmarks.md and docs/benchmarks.png.
+"""``make bench-rivals``: every rival on the same bytes in one run; writes docs/dev/benchmarks.md and its picture.
 
 One process a rival, all alive together, one of them at work at any time, turn about, while the others are stopped: so
 the noise of the machine meets all, and nobody's threads are noise of another. Medians over rounds for rates; latencies
@@ -524,7 +524,7 @@ def targets(results: Results) -> list[Target]:
 def document(
     processes: list[Process], results: Results, told: list[str], notes: list[str], judged: Sequence[Target]
 ) -> str:
-    """The measured part of docs/benchmarks.md."""
+    """The measured part of docs/dev/benchmarks.md."""
     names = [process.name for process in processes if process.name not in (NOISE, NOISE_BESIDE, FLOOR_PACED)]
     cached = ("put 40 B", KEYWORDS, "put 1 KiB", "batch 64 B", "batch 1 KiB")
     durable = ("durable 1 KiB", *(f"durable 1 KiB, {n} threads" for n in THREADS))
@@ -657,7 +657,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--most-bytes", type=int, default=4 << 30, help="a store is made anew before so much of log")
     parser.add_argument("--targets", type=Path, help="what `make bench` wrote in the same run (MQFAST_BENCH_TABLE)")
     parser.add_argument("--path", type=Path, help="directory on the disk that is measured")
-    parser.add_argument("--out", type=Path, help="where benchmarks.md and .png go (default: docs; quick: build/rivals)")
+    parser.add_argument("--out", type=Path, help="for benchmarks.md and .png (default: docs/dev; quick: build/rivals)")
     arguments = parser.parse_args(argv)
     try:
         import hdrh.histogram  # noqa: F401
@@ -668,7 +668,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.quick:
         arguments.seconds, arguments.rounds, arguments.warm_up = 0.15, 1, 0.3
         arguments.paced_seconds = arguments.segment = 0.3
-    out = arguments.out or (ROOT / "build" / "rivals" if arguments.quick else ROOT / "docs")
+    out = arguments.out or (ROOT / "build" / "rivals" if arguments.quick else ROOT / "docs" / "dev")
     out.mkdir(parents=True, exist_ok=True)
     arguments.load = os.getloadavg()[0]
     processors.end_in_order()

@@ -426,4 +426,4 @@ def test_the_document_keeps_what_is_around(run: ModuleType, tmp_path: Path) -> N
     assert "second" in text
     assert "first" not in text
     assert text.count(run.BEGIN) == text.count(run.END) == 1
-    assert run.BEGIN in (ROOT / "docs" / "benchmarks.md").read_text()
+    assert run.BEGIN in (ROOT / "docs" / "dev" / "benchmarks.md").read_text()

@@ -1,0 +1,70 @@
+"""Hooks of MkDocs: pages that lie outside of docs/ join the site, and links between all pages are made relative to it.
+
+The Markdown files keep links that work in a checkout. It must never hold text of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# File of the project -> page of the site.
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "LICENSE": "license.md",
+    "mqfast/store/FORMAT.md": "format.md",
+    "csrc/README.md": "dev/csrc.md",
+    "tests/README.md": "dev/tests.md",
+    "tests/golden/README.md": "dev/golden.md",
+    "tests/golden/make/README.md": "dev/make-golden.md",
+    "bench/README.md": "dev/bench.md",
+    "wheels/README.md": "dev/wheels.md",
+}
+SOURCES = {page: name for name, page in PAGES.items()}
+_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def page_of(name: str) -> str | None:
+    """The page that shows a file of the project; None for a file that is not on the site."""
+    if name.startswith("docs/"):
+        return name.removeprefix("docs/")
+    return PAGES.get(name)
+
+
+def relinked(text: str, page: str) -> str:
+    """The text of a page with the links of the checkout replaced by those of the site."""
+    source = SOURCES.get(page, f"docs/{page}")
+
+    def replace(found: re.Match[str]) -> str:
+        target = found[2]
+        if "://" in target:
+            return found[0]
+        name = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        there = page_of(name)
+        if there is None:
+            return found[0]  # MkDocs reports it
+        return f"{found[1]}{os.path.relpath(there, os.path.dirname(page) or '.')}{found[3] or ''})"
+
+    return _LINK.sub(replace, text)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages from outside of docs/."""
+    from mkdocs.structure.files import File
+
+    for name, page in PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        if not name.endswith(".md"):
+            text = f"# Licence\n\n```text\n{text}\n```\n"
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Rewrite the links of every page."""
+    return relinked(markdown, page.file.src_uri)
