@@ -172,7 +172,7 @@ lint-c: $(VENV)/.lint
 
 # The pages of docs/ and others, with the API reference from stubs and docstrings; see docs/site.
 docs: build $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo "written: build/site/index.html"
 
 wheel: $(VENV)/.wheel

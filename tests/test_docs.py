@@ -263,7 +263,7 @@ def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
     """As ``make docs`` builds it; needs the packages of the extra ``docs``."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package, reason="make docs installs what builds the site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file"]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         [*command, str(ROOT / "docs" / "site" / "mkdocs.yml"), "--site-dir", str(tmp_path / "site")],
