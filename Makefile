@@ -198,7 +198,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 EXTRA = $(BIN)/python .ci/extra.py
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) $$($(EXTRA) test)
+	$(PIP) $$($(EXTRA) test broker)
 	touch $@
 
 $(VENV)/.spark: $(VENV)/.installed
@@ -211,7 +211,7 @@ $(VENV)/.built: $(VENV)/.installed $(EXTENSION_SOURCES)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
-	$(PIP) $$($(EXTRA) lint)
+	$(PIP) $$($(EXTRA) lint broker)
 	touch $@
 
 # What only benchmarks need stays out of the other environment: the rivals, their histograms, the picture.

@@ -11,12 +11,19 @@ This module imports nothing of ours and must never do so.
 from __future__ import annotations
 
 __all__ = [
+    "CallRefused",
+    "CallTimeout",
+    "ConnectionLost",
     "CorruptFile",
     "ConfigError",
     "DataLoss",
     "DiskFull",
+    "FieldError",
     "FlushError",
     "FlushTimeout",
+    "FrameError",
+    "FrameTooLarge",
+    "HeaderIllegal",
     "InternalError",
     "MapFailed",
     "MessageIllegal",
@@ -29,6 +36,7 @@ __all__ = [
     "PageCacheBusy",
     "PoolExhausted",
     "PropertiesTooLong",
+    "RemotingError",
     "StorageError",
     "StoreBusy",
     "StoreClosed",
@@ -36,6 +44,7 @@ __all__ = [
     "StoreForked",
     "StoreLocked",
     "StoreNotFound",
+    "TooManyCalls",
     "TopicTooLong",
     "UsageError",
 ]
@@ -226,6 +235,69 @@ class OffsetMoved(DataLoss):
     def __reduce__(self) -> tuple[type[OffsetMoved], tuple[str, str, int, int, int, int]]:
         fields = (self.group, self.topic, self.queue_id, self.offset, self.min_offset, self.max_offset)
         return OffsetMoved, fields
+
+
+# --- the peer of a connection
+# ----------------------------------------------------------------------------------------------
+
+
+class RemotingError(MqfastError):
+    """Something went wrong between two ends of a connection."""
+
+
+class FrameError(RemotingError, ValueError):
+    """The bytes that a peer sent are no frame; nothing after them can be read, so the connection ends."""
+
+
+class FrameTooLarge(FrameError):
+    """A frame or its header is longer than the limit of this end."""
+
+
+class HeaderIllegal(FrameError):
+    """The header of a frame cannot be decoded."""
+
+
+class FieldError(RemotingError, ValueError):
+    """A field of a header or a body is missing or has a value of another kind; the connection stays.
+
+    Attributes: ``field``, ``expected``, ``found`` (short texts).
+    """
+
+    def __init__(self, field: str, expected: str, found: str) -> None:
+        super().__init__(f"field {field}: expected {expected}, found {found}")
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[type[FieldError], tuple[str, str, str]]:
+        return FieldError, (self.field, self.expected, self.found)
+
+
+class CallTimeout(RemotingError, TimeoutError):
+    """No answer to a request came in time; the peer may have carried it out."""
+
+
+class ConnectionLost(RemotingError, ConnectionError):
+    """The connection could not be made, or ended before the answer came."""
+
+
+class TooManyCalls(RemotingError):
+    """More requests wait for their answers, or for their turn, than this end allows; nothing was sent."""
+
+
+class CallRefused(RemotingError):
+    """The peer answered with a code other than success.
+
+    Attributes: ``code`` (a response code), ``remark`` (the peer's own words, may be empty).
+    """
+
+    def __init__(self, code: int, remark: str = "") -> None:
+        super().__init__(f"expected code 0, found code {code}" + (f": {remark}" if remark else ""))
+        self.code = code
+        self.remark = remark
+
+    def __reduce__(self) -> tuple[type[CallRefused], tuple[int, str]]:
+        return CallRefused, (self.code, self.remark)
 
 
 # --- we are wrong

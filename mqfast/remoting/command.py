@@ -1,0 +1,47 @@
+"""Commands and their bytes: what ``_codec.pyx`` offers, under the name that the rest of the code imports.
+
+Room: remoting. It must never do I/O.
+"""
+
+from __future__ import annotations
+
+from mqfast.remoting._codec import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    JSON,
+    ROCKETMQ,
+    VERSION,
+    FrameDecoder,
+    OffsetHeader,
+    PullHeader,
+    RemotingCommand,
+    SendHeader,
+    encode,
+    offset_header,
+    pull_header,
+    send_header,
+)
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "HEADER_BYTES_MAX",
+    "JSON",
+    "ONEWAY",
+    "RESPONSE",
+    "ROCKETMQ",
+    "VERSION",
+    "FrameDecoder",
+    "OffsetHeader",
+    "PullHeader",
+    "RemotingCommand",
+    "SendHeader",
+    "encode",
+    "offset_header",
+    "pull_header",
+    "send_header",
+]
+
+RESPONSE = 1
+"""Bit of ``flag``: this frame answers a request."""
+ONEWAY = 2
+"""Bit of ``flag``: the sender wants no answer."""
