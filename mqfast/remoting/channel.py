@@ -1,0 +1,421 @@
+"""One TCP connection in the event loop: the sans-I/O connection, TLS and PROXY preamble around it, and its writes.
+
+Room: remoting. It must never know what a request code means, never block the loop, and never end any connection but its
+own. Source: NettyRemotingAbstract, NettyRemotingServer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request
+from mqfast.remoting.log_limit import LogLimit
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.proxy_protocol import Preamble
+from mqfast.remoting.settings import RemotingSettings
+from mqfast.remoting.tls import CLIENT_HELLO, TlsMode, TlsStream
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Channel", "End"]
+
+_FLUSH_BYTES = 256 * 1024
+
+
+class End:
+    """What the channels of a server or a client share: limits, processors, the sweep that looks at their time.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        processors: Processors,
+        settings: RemotingSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        logger: logging.Logger | None = None,
+        on_closed: Callable[[Channel], None] | None = None,
+    ) -> None:
+        self.processors = processors
+        self.settings = settings
+        self.clock = clock
+        self.log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
+        self.channels: set[Channel] = set()
+        self.buffered_bytes = 0
+        self._on_closed = on_closed
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def new_connection(self) -> Connection:
+        """A connection with this end's limits."""
+        settings = self.settings
+        return Connection(
+            self.clock,
+            frame_bytes_max=settings.frame_bytes_max,
+            header_bytes_max=settings.header_bytes_max,
+            calls_max=settings.calls_max,
+            requests_max=settings.requests_max,
+        )
+
+    def closed(self, channel: Channel) -> None:
+        """A channel is gone."""
+        self.channels.discard(channel)
+        if self._on_closed is not None:
+            self._on_closed(channel)
+
+    def start_sweep(self) -> None:
+        """Look once a second whose time is over."""
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
+
+    def stop_sweep(self) -> None:
+        """Look no more."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    def _sweep(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
+        for channel in list(self.channels):
+            channel.look_at_the_time()
+
+
+class Channel(asyncio.Protocol):
+    """One connection of an end; what handlers get to know of their peer.
+
+    Attributes:
+        peer: (host, port) of the client, as a PROXY preamble names it where there is one.
+        socket_peer: (host, port) of the other end of the TCP connection.
+        owner: whatever the room above keeps with the channel.
+        is_tls, is_closed.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, end: End, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None) -> None:
+        self._end = end
+        self._server_side = server_side
+        self._context = context
+        self._host = host
+        self._connection = end.new_connection()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._preamble: Preamble | None = Preamble() if server_side and end.settings.proxy_protocol else None
+        self._undecided = server_side  # is it TLS?
+        self._tls: TlsStream | None = None
+        self._events: deque[Event] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._working = False
+        self._ending = False
+        self._buffered = 0
+        self._opened_s = end.clock()
+        self.peer: tuple[str, int] = ("", 0)
+        self.socket_peer: tuple[str, int] = ("", 0)
+        self.owner: Any = None
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<channel {self.peer[0]}:{self.peer[1]}{' tls' if self.is_tls else ''}>"
+
+    @property
+    def is_tls(self) -> bool:
+        """Is the connection encrypted?"""
+        return self._tls is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were answered and wait for the peer to read."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._connection.out_bytes + waiting
+
+    @property
+    def peer_certificate(self) -> dict[str, Any] | None:
+        """The certificate that the peer showed and that was checked."""
+        return None if self._tls is None else self._tls.peer_certificate()
+
+    # -- the transport tells -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TCP connection is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        name = transport.get_extra_info("peername") or ("", 0)
+        self.peer = self.socket_peer = (str(name[0]), int(name[1])) if len(name) > 1 else (str(name), 0)
+        settings = self._end.settings
+        if len(self._end.channels) >= settings.connections_max:
+            self._end.log.warning(
+                "connections", "%s:%d: closed, there are %d connections already", *self.peer, settings.connections_max
+            )
+            self.is_closed = True
+            transport.abort()
+            return
+        self._end.channels.add(self)
+        transport.set_write_buffer_limits(settings.write_high_bytes, settings.write_low_bytes)
+        if not self._server_side and self._context is not None:
+            self._tls = TlsStream(self._context, server_side=False, host=self._host)
+            self._write_records()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the peer."""
+        if self.is_closed or self._ending:
+            return
+        try:
+            if self._undecided:
+                rest = self._decide(data)
+                if rest is None:
+                    return
+                data = rest
+            if self._tls is not None:
+                data = self._tls.receive(data)
+                self._write_records()
+                if self._tls.ended:
+                    self.close()
+        except FrameError as error:
+            self._break(error)
+            return
+        if data:
+            self._events.extend(self._connection.receive(data))
+            self._count_buffered()
+            self._work()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more: the connection ends."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The TCP connection is gone."""
+        self.is_closed = True
+        self._events.clear()
+        self._end.buffered_bytes -= self._buffered
+        self._buffered = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lost = ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection ended before the answer came")
+        for call in self._connection.close():
+            if not call.context.done():
+                call.context.set_exception(lost)
+        if self in self._end.channels:
+            self._end.closed(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: it is not read either."""
+        self._connection.blocked = True
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has read."""
+        self._connection.blocked = False
+        self._work()
+
+    # -- what comes in -------------------------------------------------------------------------------------------------
+
+    def _decide(self, data: bytes) -> bytes | None:
+        """PROXY preamble, then the one byte that tells TLS. None: more is needed."""
+        if self._preamble is not None:
+            rest = self._preamble.feed(data)
+            if rest is None:
+                return None
+            if self._preamble.peer is not None:
+                self.peer = self._preamble.peer
+            self._preamble = None
+            data = rest
+        if not data:
+            return None
+        self._undecided = False
+        mode = self._end.settings.tls_mode
+        if data[0] == CLIENT_HELLO:
+            if mode is TlsMode.DISABLED or self._context is None:
+                why = "TLS is disabled" if mode is TlsMode.DISABLED else "there is no certificate"
+                raise FrameError(f"expected a plain connection, since {why}, found TLS")
+            self._tls = TlsStream(self._context, server_side=True)
+        elif mode is TlsMode.ENFORCING:
+            raise FrameError(f"expected TLS, which is enforced, found {data[:8]!r}")
+        return data
+
+    def _count_buffered(self) -> None:
+        buffered = self._connection.buffered
+        self._end.buffered_bytes += buffered - self._buffered
+        self._buffered = buffered
+        if self._end.buffered_bytes > self._end.settings.buffered_bytes_max:
+            self._break(
+                FrameTooLarge(
+                    f"expected at most {self._end.settings.buffered_bytes_max} bytes of incomplete frames of all "
+                    f"connections, found {self._end.buffered_bytes}"
+                )
+            )
+
+    def _work(self) -> None:
+        """Serve what came in, unless the peer does not read its answers."""
+        if self._working:
+            return  # an answer made the transport call back
+        self._working = True
+        try:
+            connection, events = self._connection, self._events
+            while events and not connection.blocked and not self.is_closed:
+                event = events.popleft()
+                if type(event) is Request:
+                    self._end.processors.dispatch(self, event.command)
+                    if connection.out_bytes > _FLUSH_BYTES:
+                        self._flush()
+                elif type(event) is Answered:
+                    future = event.call.context
+                    if not future.done():
+                        future.set_result(event.command)
+                elif type(event) is Broken:
+                    self._break(event.error)
+        finally:
+            self._working = False
+        self._flush()
+        self._set_reading()
+
+    def _break(self, error: FrameError) -> None:
+        self._end.log.warning("broken", "%s:%d: closed: %s", *self.peer, error)
+        self._flush()
+        self.close()
+
+    def _set_reading(self) -> None:
+        transport = self._transport
+        if transport is None or self.is_closed or transport.is_closing():
+            return
+        wanted = self._connection.wants_to_read and not self._events
+        if wanted != transport.is_reading():
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+        """Answer a request of the peer, at any time; None: it gets no answer. To a connection that is gone: nothing."""
+        if self.is_closed:
+            return
+        self._connection.answer(request, answer)
+        if not self._working:
+            self._flush_soon()
+
+    async def call(
+        self,
+        code: int,
+        ext_fields: dict[str, Any] | None = None,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        timeout_ms: int = 3000,
+        serialize: int | None = None,
+    ) -> RemotingCommand:
+        """Ask the peer and await its answer, whatever its code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
+        if self.is_closed:
+            raise ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection is closed")
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        call = self._connection.call(code, ext_fields, body, timeout_ms=timeout_ms, context=future, serialize=serialize)
+        self._flush_soon()
+        self._set_timer(call.deadline_s)
+        return await future
+
+    def oneway(
+        self,
+        code: int,
+        ext_fields: dict[str, Any] | None = None,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        serialize: int | None = None,
+    ) -> None:
+        """Tell the peer something that it does not answer; to a connection that is gone: nothing."""
+        if not self.is_closed:
+            self._connection.oneway(code, ext_fields, body, serialize=serialize)
+            self._flush_soon()
+
+    def close(self) -> None:
+        """End the connection once what was sent is out."""
+        if self._transport is None or self._ending:
+            return
+        self._ending = True
+        self._events.clear()
+        if self._tls is not None:
+            self._tls.end()
+            self._write_records()
+        if self._connection.blocked:
+            self._transport.abort()  # a peer that does not read would keep it open
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._ending = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush()
+        self._set_reading()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out = self._connection.data_to_send()
+        if not out or self._transport is None or self.is_closed or self._transport.is_closing():
+            return
+        if self._tls is not None:
+            for part in out:
+                self._tls.send(bytes(part))
+            self._write_records()
+        elif len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def _write_records(self) -> None:
+        assert self._tls is not None
+        assert self._transport is not None
+        records = self._tls.records()
+        if records and not self._transport.is_closing():
+            self._transport.write(records)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, deadline_s: float) -> None:
+        if self._timer is None or self._timer.when() > self._when(deadline_s):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(self._when(deadline_s), self._time_out)
+
+    def _when(self, deadline_s: float) -> float:
+        return self._loop.time() + max(0.0, deadline_s - self._end.clock())
+
+    def _time_out(self) -> None:
+        self._timer = None
+        for call in self._connection.expired():
+            if not call.context.done():
+                call.context.set_exception(
+                    CallTimeout(f"{self.peer[0]}:{self.peer[1]}: no answer to request {call.code} in time")
+                )
+        deadline = self._connection.next_deadline_s()
+        if deadline is not None:
+            self._set_timer(deadline)
+
+    def look_at_the_time(self) -> None:
+        """Close what is idle, and what does not come to the end of its handshake."""
+        settings = self._end.settings
+        began = self._preamble is not None and self._preamble.has_begun
+        if self._ending:
+            if self._transport is not None and self._connection.idle_s() > settings.handshake_timeout_s:
+                self._transport.abort()
+        elif began or (self._tls is not None and not self._tls.established):
+            if self._end.clock() - self._opened_s > settings.handshake_timeout_s:
+                self._break(FrameError(f"expected a handshake within {settings.handshake_timeout_s:g} s, found none"))
+        elif self._connection.idle_s() > settings.idle_timeout_s:
+            self._end.log.info("idle", "%s:%d: closed, idle for %g s", *self.peer, settings.idle_timeout_s)
+            self.close()

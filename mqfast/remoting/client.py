@@ -1,0 +1,128 @@
+"""The end that connects: one connection an address, made when it is needed, for requests of both ends.
+
+Room: remoting. It must never choose an address, or ask a second time by itself. Source: NettyRemotingClient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mqfast.errors import ConnectionLost
+from mqfast.remoting.channel import Channel, End
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.settings import RemotingSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["RemotingClient", "split_address"]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` in its parts; an IPv6 host may stand in brackets. Raises: ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"expected host:port, found {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class RemotingClient:
+    """Asks servers, and serves what they ask back.
+
+    Args:
+        processors: who serves the requests of servers; by default nobody.
+        context: for TLS; see ``tls.client_context``.
+        connect_timeout_ms: RocketMQ: connectTimeoutMillis.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        processors: Processors | None = None,
+        settings: RemotingSettings | None = None,
+        *,
+        context: ssl.SSLContext | None = None,
+        connect_timeout_ms: int = 3000,
+        on_closed: Callable[[Channel], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._context = context
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._channels: dict[str, asyncio.Task[Channel]] = {}
+        self._end = End(
+            processors or Processors(clock=clock),
+            settings or RemotingSettings(),
+            clock=clock,
+            logger=logger,
+            on_closed=on_closed,
+        )
+
+    async def channel(self, address: str) -> Channel:
+        """The connection to an address, made where there is none. Raises: ConnectionLost, ValueError."""
+        task = self._channels.get(address)
+        if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed):
+            task = None
+        if task is None:
+            host, port = split_address(address)
+            task = self._channels[address] = asyncio.ensure_future(self._connect(host, port))
+        return await asyncio.shield(task)
+
+    async def _connect(self, host: str, port: int) -> Channel:
+        loop = asyncio.get_running_loop()
+        self._end.start_sweep()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, channel = await loop.create_connection(
+                    lambda: Channel(self._end, server_side=False, context=self._context, host=host), host, port
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectionLost(f"{host}:{port}: no connection: {str(error) or 'it took too long'}") from None
+        return channel
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, Any] | None = None,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        timeout_ms: int = 3000,
+        serialize: int | None = None,
+    ) -> RemotingCommand:
+        """Ask a server and await its answer, whatever its code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
+        channel = await self.channel(address)
+        return await channel.call(code, ext_fields, body, timeout_ms=timeout_ms, serialize=serialize)
+
+    async def oneway(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, Any] | None = None,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        serialize: int | None = None,
+    ) -> None:
+        """Tell a server something that it does not answer. Raises: ConnectionLost."""
+        (await self.channel(address)).oneway(code, ext_fields, body, serialize=serialize)
+
+    async def close(self) -> None:
+        """Close all connections; calls that wait end with ConnectionLost."""
+        self._end.stop_sweep()
+        for task in self._channels.values():
+            task.cancel()
+        await asyncio.sleep(0)
+        for channel in list(self._end.channels):
+            channel.close()
+        deadline = time.monotonic() + 1.0
+        while self._end.channels and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        for channel in list(self._end.channels):
+            channel.abort()
+        self._channels.clear()

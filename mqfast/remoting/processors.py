@@ -1,0 +1,175 @@
+"""Which code is served by whom, how many at once, and how many may wait.
+
+Room: remoting. It must never know what a code means. Source: NettyRemotingAbstract.processRequestCommand,
+BrokerFastFailure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqfast.errors import CallRefused, FieldError
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    from mqfast.remoting.channel import Channel
+
+__all__ = ["Handler", "Lane", "Processors"]
+
+Outcome = RemotingCommand | None
+Handler = Callable[["Channel", RemotingCommand], Outcome | Awaitable[Outcome]]
+"""Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or it is a
+coroutine function. A FieldError or CallRefused becomes the answer's code and remark, any other exception code 1."""
+
+
+class _Waiting(NamedTuple):
+    entered_s: float
+    channel: Channel
+    request: RemotingCommand
+    handler: Handler
+
+
+class Lane:
+    """How many requests of some codes are served at once, and how many may wait for their turn.
+
+    Args:
+        concurrency: coroutines at once; a handler that is no coroutine is done before the next request is looked at.
+        queue_max: requests that wait; one more is answered SYSTEM_BUSY.
+        queue_timeout_ms: a request that waited longer is answered SYSTEM_BUSY when its turn comes; None: it is served.
+    """
+
+    def __init__(
+        self, name: str, *, concurrency: int = 64, queue_max: int = 10_000, queue_timeout_ms: int | None = None
+    ) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        self.queue_max = queue_max
+        self.queue_timeout_ms = queue_timeout_ms
+        self.running = 0
+        self.waiting: deque[_Waiting] = deque()
+
+    def head_wait_ms(self, now_s: float) -> int:
+        """How long the oldest waiting request has waited."""
+        return int((now_s - self.waiting[0].entered_s) * 1000) if self.waiting else 0
+
+
+class Processors:
+    """The table of a server: code -> handler and lane.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, logger: logging.Logger | None = None) -> None:
+        self._table: dict[int, tuple[Handler, Lane]] = {}
+        self._default: tuple[Handler, Lane] | None = None
+        self._clock = clock
+        self._log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def lanes(self) -> dict[str, Lane]:
+        """Name -> lane of all that are in use."""
+        entries = [*self._table.values(), *([self._default] if self._default else [])]
+        return {lane.name: lane for _, lane in entries}
+
+    @property
+    def running(self) -> int:
+        """Coroutines that serve a request now."""
+        return len(self._tasks)
+
+    def register(self, codes: Iterable[int], handler: Handler, lane: Lane) -> None:
+        """Serve these codes with this handler."""
+        for code in codes:
+            self._table[int(code)] = (handler, lane)
+
+    def register_default(self, handler: Handler, lane: Lane) -> None:
+        """Serve every other code with this handler."""
+        self._default = (handler, lane)
+
+    def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
+        """Serve a request, or let it wait, or refuse it; the answer goes to ``channel.answer``."""
+        entry = self._table.get(request.code) or self._default
+        if entry is None:
+            remark = f" request type {request.code} not supported"
+            channel.answer(request, request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return
+        handler, lane = entry
+        if lane.running < lane.concurrency:
+            self._serve(channel, request, handler, lane)
+        elif len(lane.waiting) < lane.queue_max:
+            lane.waiting.append(_Waiting(self._clock(), channel, request, handler))
+        else:
+            self._log.warning("overload", "lane %s: %d requests wait, one more is refused", lane.name, lane.queue_max)
+            remark = "[OVERLOAD]system busy, start flow control for a while"
+            channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
+
+    def _serve(self, channel: Channel, request: RemotingCommand, handler: Handler, lane: Lane) -> None:
+        try:
+            outcome = handler(channel, request)
+        except Exception as error:
+            channel.answer(request, self._failure(request, error))
+            return
+        if outcome is None:
+            return
+        if isinstance(outcome, RemotingCommand):
+            channel.answer(request, outcome)
+            return
+        lane.running += 1
+        task = asyncio.ensure_future(self._finish(channel, request, outcome, lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(
+        self, channel: Channel, request: RemotingCommand, outcome: Awaitable[Outcome], lane: Lane
+    ) -> None:
+        answer: RemotingCommand | None = None
+        try:
+            answer = await outcome
+        except Exception as error:
+            answer = self._failure(request, error)
+        finally:
+            lane.running -= 1
+        if answer is not None:
+            channel.answer(request, answer)
+        self._next(lane)
+
+    def _next(self, lane: Lane) -> None:
+        while lane.waiting and lane.running < lane.concurrency:
+            waiting = lane.waiting.popleft()
+            waited_ms = int((self._clock() - waiting.entered_s) * 1000)
+            request = waiting.request
+            if waiting.channel.is_closed:
+                continue
+            if lane.queue_timeout_ms is not None and waited_ms > lane.queue_timeout_ms:
+                remark = (
+                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                    f"period in queue: {waited_ms}ms, size of queue: {len(lane.waiting)}"
+                )
+                waiting.channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
+                continue
+            self._serve(waiting.channel, request, waiting.handler, lane)
+
+    def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        if isinstance(error, CallRefused):
+            return request.response(error.code, remark=error.remark or None)
+        if not isinstance(error, FieldError):
+            self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=True)
+        return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Let what runs come to its end, for so long; then cancel it. Nothing that waits is served any more."""
+        for lane in self.lanes.values():
+            lane.waiting.clear()
+        tasks = set(self._tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)

@@ -1,0 +1,88 @@
+"""A port that serves requests: the listening socket, and what all of its connections share.
+
+Room: remoting. It must never serve a request itself: the processors do. Source: NettyRemotingServer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+
+from mqfast.remoting.channel import Channel, End
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.settings import RemotingSettings
+
+__all__ = ["RemotingServer"]
+
+_BACKLOG = 1024
+
+
+class RemotingServer:
+    """Serves the requests of any number of connections on one port.
+
+    Args:
+        processors: who serves which code.
+        context: with the certificate, for TLS on the same port; see ``tls.server_context``.
+        on_closed: is told of every connection that is gone.
+        clock: seconds that only grow.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        processors: Processors,
+        settings: RemotingSettings | None = None,
+        *,
+        context: ssl.SSLContext | None = None,
+        on_closed: Callable[[Channel], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.processors = processors
+        self._context = context
+        self._end = End(processors, settings or RemotingSettings(), clock=clock, logger=logger, on_closed=on_closed)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; port 0 takes a free one. Raises: OSError where the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Channel(self._end, server_side=True, context=self._context),
+            host,
+            port,
+            backlog=_BACKLOG,
+            reuse_address=True,
+        )
+        self._end.start_sweep()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) where it listens."""
+        assert self._server is not None, "the server was not started"
+        name = self._server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    @property
+    def channels(self) -> frozenset[Channel]:
+        """The connections of this moment."""
+        return frozenset(self._end.channels)
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Listen no more, let what runs come to its end for so long, send what is answered, close all connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._end.stop_sweep()
+        await self.processors.stop(grace_s)
+        await asyncio.sleep(0)  # answers that were given in this turn of the loop go out
+        for channel in list(self._end.channels):
+            channel.close()
+        deadline = time.monotonic() + grace_s
+        while self._end.channels and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        for channel in list(self._end.channels):
+            channel.abort()
+        self._server = None

@@ -1,0 +1,47 @@
+"""The limits of a remoting end, with their defaults.
+
+Room: remoting. It must never read a file: who starts an end fills this in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mqfast.remoting.command import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from mqfast.remoting.tls import TlsMode
+
+__all__ = ["RemotingSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingSettings:
+    """Limits of a server or a client.
+
+    Attributes:
+        frame_bytes_max: longest frame that is taken (RocketMQ: com.rocketmq.remoting.frameMaxLength).
+        header_bytes_max: longest header that is taken.
+        connections_max: connections at once; one more is closed at once.
+        buffered_bytes_max: bytes of incomplete frames of all connections together; who goes beyond is closed.
+        idle_timeout_s: a connection without a byte either way for this long is closed (RocketMQ:
+            serverChannelMaxIdleTimeSeconds).
+        handshake_timeout_s: a PROXY preamble and a TLS handshake are done by then.
+        write_high_bytes, write_low_bytes: a peer that leaves more than the first unread is not read itself, until less
+            than the second is left.
+        requests_max: open requests of one connection; beyond that it is not read.
+        calls_max: requests of this end over one connection that may wait for answers.
+        proxy_protocol: take a PROXY preamble (RocketMQ always does).
+        tls_mode: RocketMQ's tls.server.mode.
+    """
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    header_bytes_max: int = HEADER_BYTES_MAX
+    connections_max: int = 50_000
+    buffered_bytes_max: int = 512 * 1024 * 1024
+    idle_timeout_s: float = 120.0
+    handshake_timeout_s: float = 10.0
+    write_high_bytes: int = 1024 * 1024
+    write_low_bytes: int = 256 * 1024
+    requests_max: int = 10_000
+    calls_max: int = 65_535
+    proxy_protocol: bool = True
+    tls_mode: TlsMode = TlsMode.PERMISSIVE

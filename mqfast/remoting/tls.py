@@ -1,0 +1,148 @@
+"""TLS on the port of plain connections: records in, plain bytes out, and back; told apart by the first byte.
+
+Room: remoting. It must never do I/O: the records go through memory. Source: NettyRemotingServer's handshake handler,
+TlsSystemConfig, TlsHelper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from mqfast.errors import ConfigError, FrameError
+
+__all__ = ["CLIENT_HELLO", "TlsMode", "TlsStream", "client_context", "server_context"]
+
+CLIENT_HELLO: Final = 0x16
+"""First byte of every TLS connection; a plain one begins with 0."""
+
+
+class TlsMode(StrEnum):
+    """RocketMQ: tls.server.mode."""
+
+    DISABLED = "disabled"
+    """A TLS connection is closed."""
+    PERMISSIVE = "permissive"
+    """Both are taken; TLS only where there is a certificate."""
+    ENFORCING = "enforcing"
+    """A plain connection is closed."""
+
+
+class TlsStream:
+    """One connection's TLS, the records in memory.
+
+    Args: context: with the certificates; server_side: False at the end that connected.
+    Attributes: ``established``: the handshake is done; ``ended``: the peer sends no more.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._in, self._out, server_side=server_side, server_hostname=host if context.check_hostname else None
+        )
+        self._waiting: list[bytes] = []
+        self.established = False
+        self.ended = False
+        if not server_side:
+            self.receive(b"")
+
+    def receive(self, data: bytes) -> bytes:
+        """Take records. Returns: the plain bytes in them. Raises: FrameError where they are no TLS."""
+        self._in.write(data)
+        plain = bytearray()
+        try:
+            if not self.established:
+                self._tls.do_handshake()
+                self.established = True
+                waiting, self._waiting = self._waiting, []
+                for one in waiting:
+                    self._tls.write(one)
+            while chunk := self._tls.read(65536):
+                plain += chunk
+            self.ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise FrameError(f"TLS: {error.reason or error}") from None
+        return bytes(plain)
+
+    def send(self, data: bytes) -> None:
+        """Encrypt; before the handshake is done the bytes wait."""
+        if not self.established:
+            self._waiting.append(data)
+        elif not self.ended:
+            self._tls.write(data)
+
+    def end(self) -> None:
+        """Say that no more comes."""
+        if self.established:
+            with contextlib.suppress(ssl.SSLError):
+                self._tls.unwrap()
+
+    def peer_certificate(self) -> dict[str, Any] | None:
+        """The peer's certificate, where it was asked for and checked."""
+        return dict(self._tls.getpeercert() or {}) or None
+
+    def records(self) -> bytes:
+        """What is to be sent now."""
+        return self._out.read()
+
+
+def server_context(settings: Mapping[str, str]) -> ssl.SSLContext | None:
+    """The context of a server from the keys of RocketMQ's tls.properties; None where no certificate is named.
+
+    ``tls.server.certPath`` and ``tls.server.keyPath`` (``tls.server.keyPassword``), ``tls.server.trustCertPath``,
+    ``tls.server.need.client.auth`` (none, optional, require). Raises: ConfigError.
+    """
+    certificate, key = settings.get("tls.server.certPath"), settings.get("tls.server.keyPath")
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(context, certificate, key, settings.get("tls.server.keyPassword"))
+    asked = settings.get("tls.server.need.client.auth", "none").strip().lower()
+    modes = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
+    if asked not in modes:
+        raise ConfigError(f"tls.server.need.client.auth: expected none, optional or require, found {asked!r}")
+    if modes[asked] is not ssl.CERT_NONE:
+        _trust(context, settings.get("tls.server.trustCertPath"), "tls.server.trustCertPath")
+    context.verify_mode = modes[asked]
+    return context
+
+
+def client_context(settings: Mapping[str, str]) -> ssl.SSLContext:
+    """The context of an end that connects, from the ``tls.client.*`` keys of RocketMQ's tls.properties.
+
+    As in RocketMQ the name of the host is not checked; the certificate is, when ``tls.client.authServer`` is true.
+    Raises: ConfigError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if settings.get("tls.client.authServer", "false").strip().lower() == "true":
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, settings.get("tls.client.trustCertPath"), "tls.client.trustCertPath")
+    if certificate := settings.get("tls.client.certPath"):
+        _load(context, certificate, settings.get("tls.client.keyPath"), settings.get("tls.client.keyPassword"))
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str | None, password: str | None) -> None:
+    try:
+        context.load_cert_chain(certificate, key or None, password or (lambda: ""))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"TLS: certificate {certificate} with key {key}: {error}") from None
+
+
+def _trust(context: ssl.SSLContext, path: str | None, name: str) -> None:
+    if not path:
+        raise ConfigError(f"{name}: expected the file of the certificates that are trusted, found none")
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{name} {path}: {error}") from None

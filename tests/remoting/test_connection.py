@@ -1,0 +1,198 @@
+"""One connection without I/O: the same events however its bytes are cut; answers find their calls; time ends them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from captures import captures
+
+from mqfast.errors import HeaderIllegal, InternalError, TooManyCalls
+from mqfast.remoting.command import JSON, ROCKETMQ, FrameDecoder, RemotingCommand, encode
+from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request, Unmatched
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sent(connection: Connection) -> list[RemotingCommand]:
+    decoder = FrameDecoder()
+    return decoder.feed(b"".join(connection.data_to_send()))
+
+
+def shape(events: list[Event]) -> list[tuple[object, ...]]:
+    return [
+        ("broken", str(e.error)) if isinstance(e, Broken) else (type(e).__name__, repr(e.command), e.command.body)
+        for e in events
+    ]
+
+
+STREAM = b"".join(capture.frame for capture in captures("5.3.3-json")[:40])
+DAMAGED = STREAM + b"\0\0\0\1" + STREAM[:500]
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=8), st.sampled_from([STREAM, DAMAGED]))
+def test_every_cut_of_the_bytes_gives_the_same_events(cuts: list[int], stream: bytes) -> None:
+    whole = Connection(Clock())
+    expected = whole.receive(stream)
+    pieces, found, at, turn = Connection(Clock()), [], 0, 0
+    while at < len(stream):
+        found += pieces.receive(stream[at : at + cuts[turn % len(cuts)]])
+        at, turn = at + cuts[turn % len(cuts)], turn + 1
+    assert shape(found) == shape(expected)
+    assert (pieces.buffered, pieces.open_requests) == (whole.buffered, whole.open_requests)
+
+
+def test_byte_by_byte() -> None:
+    connection = Connection(Clock())
+    found = [event for byte in DAMAGED for event in connection.receive(bytes([byte]))]
+    assert shape(found) == shape(Connection(Clock()).receive(DAMAGED))
+    assert isinstance(found[-1], Broken)
+    assert isinstance(found[-1].error, HeaderIllegal)
+    assert connection.receive(STREAM) == []
+
+
+def test_answers_in_any_order_find_their_calls_and_those_of_nobody_are_told() -> None:
+    connection = Connection(Clock())
+    calls = [connection.call(105, {"topic": f"t{i}"}, timeout_ms=1000, context=i) for i in range(3)]
+    requests = sent(connection)
+    assert [request.opaque for request in requests] == [call.opaque for call in calls]
+    assert [request.ext_fields["topic"] for request in requests] == ["t0", "t1", "t2"]
+    stream = b"".join(encode(requests[i].response(remark=str(i))) for i in (2, 0, 2))
+    first, second, third = connection.receive(stream)
+    assert isinstance(first, Answered)
+    assert (first.call.context, first.command.remark) == (2, "2")
+    assert isinstance(second, Answered)
+    assert second.call.context == 0
+    assert isinstance(third, Unmatched)
+    # A request of the peer may have the number of a call of ours.
+    (request,) = connection.receive(encode(RemotingCommand(40, opaque=calls[1].opaque)))
+    assert isinstance(request, Request)
+    (answered,) = connection.receive(encode(requests[1].response()))
+    assert isinstance(answered, Answered)
+
+
+def test_calls_time_out_one_by_one_and_late_answers_are_unmatched() -> None:
+    clock = Clock()
+    connection = Connection(clock)
+    slow = connection.call(11, timeout_ms=30_000)
+    fast = connection.call(14, timeout_ms=500)
+    requests = sent(connection)
+    assert connection.next_deadline_s() == 100.5
+    assert connection.expired() == []
+    clock.now = 100.5
+    assert connection.expired() == [fast]
+    assert connection.next_deadline_s() == 130.0
+    (late,) = connection.receive(encode(requests[1].response()))
+    assert isinstance(late, Unmatched)
+    (answered,) = connection.receive(encode(requests[0].response()))
+    assert answered == Answered(slow, answered.command)
+    assert connection.next_deadline_s() is None
+    clock.now = 1000.0
+    assert connection.expired() == []
+
+
+def test_one_way_requests_get_no_answer_and_others_one() -> None:
+    connection = Connection(Clock())
+    oneway, request = RemotingCommand(15, opaque=1, flag=2), RemotingCommand(14, opaque=2, serialize=ROCKETMQ)
+    events = connection.receive(encode(oneway) + encode(request))
+    assert [type(event) for event in events] == [Request, Request]
+    assert connection.open_requests == 1
+    commands = [event.command for event in events if isinstance(event, Request)]
+    for command in commands:
+        connection.answer(command, command.response(22))
+    (answer,) = sent(connection)
+    assert (answer.code, answer.opaque, answer.is_response, answer.serialize) == (22, 2, True, ROCKETMQ)
+    assert connection.open_requests == 0
+    with pytest.raises(InternalError, match="twice"):
+        connection.answer(commands[1], None)
+
+
+def test_a_request_may_end_without_an_answer() -> None:
+    connection = Connection(Clock())
+    (event,) = connection.receive(encode(RemotingCommand(37, opaque=2)))
+    assert isinstance(event, Request)
+    connection.answer(event.command, None)
+    assert connection.open_requests == 0
+    assert connection.data_to_send() == []
+
+
+def test_requests_of_this_end_speak_the_codec_of_the_peer_where_they_can() -> None:
+    connection = Connection(Clock())
+    connection.oneway(40, {"consumerGroup": "g"})
+    connection.receive(encode(RemotingCommand(34, serialize=ROCKETMQ, flag=2)))
+    connection.oneway(40, {"consumerGroup": "g"})
+    connection.oneway(200050)
+    connection.call(307, timeout_ms=1, serialize=JSON)
+    commands = sent(connection)
+    assert [command.serialize for command in commands] == [JSON, ROCKETMQ, JSON, JSON]
+    assert [command.is_oneway for command in commands] == [True, True, True, False]
+    assert len({command.opaque for command in commands}) == 4
+
+
+def test_back_pressure() -> None:
+    connection = Connection(Clock(), requests_max=2, calls_max=2)
+    assert connection.wants_to_read
+    events = connection.receive(b"".join(encode(RemotingCommand(11, opaque=i)) for i in range(3)))
+    assert not connection.wants_to_read
+    for event in events[:2]:
+        assert isinstance(event, Request)
+        connection.answer(event.command, event.command.response(19))
+    assert connection.wants_to_read
+    connection.blocked = True
+    assert not connection.wants_to_read
+    for _ in range(2):
+        connection.call(39, timeout_ms=1)
+    with pytest.raises(TooManyCalls, match="at most 2 requests"):
+        connection.call(39, timeout_ms=1)
+
+
+def test_a_body_in_pieces_is_sent_in_pieces_and_counted() -> None:
+    connection = Connection(Clock())
+    (event,) = connection.receive(encode(RemotingCommand(11)))
+    assert isinstance(event, Request)
+    view = memoryview(b"mapped log")
+    connection.answer(event.command, event.command.response(body=[view, b"!"]))
+    counted = connection.out_bytes
+    out = connection.data_to_send()
+    assert out[1] is view
+    assert counted == sum(map(len, out))
+    assert connection.out_bytes == 0
+    assert FrameDecoder().feed(b"".join(out))[0].body == b"mapped log!"
+
+
+def test_a_closed_connection_gives_back_its_calls_and_does_nothing_more() -> None:
+    clock = Clock()
+    connection = Connection(clock)
+    call = connection.call(14, timeout_ms=10)
+    (event,) = connection.receive(encode(RemotingCommand(11)))
+    clock.now += 7
+    assert connection.idle_s() == 7
+    assert connection.close() == [call]
+    assert isinstance(event, Request)
+    connection.answer(event.command, event.command.response())
+    connection.oneway(40)
+    assert connection.data_to_send() == []
+    assert connection.receive(STREAM) == []
+    clock.now += 100
+    assert connection.expired() == []
+
+
+def test_numbers_of_calls_go_round_without_meeting_one_that_waits() -> None:
+    connection = Connection(Clock())
+    first = connection.call(11, timeout_ms=1)
+    connection._next_opaque = 2**31 - 1
+    last = connection.call(11, timeout_ms=1)
+    after = connection.call(11, timeout_ms=1)
+    assert (first.opaque, last.opaque, after.opaque) == (0, 2**31 - 1, 1)
