@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import Buffer
-
 from mqfast.errors import FrameError
+
+_Buffer = bytes | bytearray | memoryview
 
 JSON: int
 ROCKETMQ: int
@@ -19,7 +19,7 @@ class RemotingCommand:
         self,
         code: int,
         ext_fields: dict[str, Any] | None = None,
-        body: bytes | Sequence[Buffer] = b"",
+        body: bytes | Sequence[_Buffer] = b"",
         *,
         opaque: int = 0,
         flag: int = 0,
@@ -53,7 +53,7 @@ class RemotingCommand:
         self,
         code: int = 0,
         ext_fields: dict[str, Any] | None = None,
-        body: bytes | Sequence[Buffer] = b"",
+        body: bytes | Sequence[_Buffer] = b"",
         *,
         remark: str | None = None,
     ) -> RemotingCommand: ...
@@ -64,7 +64,7 @@ class FrameDecoder:
     def error(self) -> FrameError | None: ...
     @property
     def buffered(self) -> int: ...
-    def feed(self, data: Buffer) -> list[RemotingCommand]: ...
+    def feed(self, data: _Buffer) -> list[RemotingCommand]: ...
 
 def encode(command: RemotingCommand, with_body: bool = True) -> bytes: ...
 

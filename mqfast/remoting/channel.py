@@ -12,19 +12,16 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.command import Buffer, RemotingCommand
 from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.proxy_protocol import Preamble
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import CLIENT_HELLO, TlsMode, TlsStream
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = ["Channel", "End"]
 
@@ -146,7 +143,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection is there."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        tcp = self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         name = transport.get_extra_info("peername") or ("", 0)
         self.peer = self.socket_peer = (str(name[0]), int(name[1])) if len(name) > 1 else (str(name), 0)
         settings = self._end.settings
@@ -155,10 +152,10 @@ class Channel(asyncio.Protocol):
                 "connections", "%s:%d: closed, there are %d connections already", *self.peer, settings.connections_max
             )
             self.is_closed = True
-            transport.abort()
+            tcp.abort()
             return
         self._end.channels.add(self)
-        transport.set_write_buffer_limits(settings.write_high_bytes, settings.write_low_bytes)
+        tcp.set_write_buffer_limits(settings.write_high_bytes, settings.write_low_bytes)
         if not self._server_side and self._context is not None:
             self._tls = TlsStream(self._context, server_side=False, host=self._host)
             self._write_records()

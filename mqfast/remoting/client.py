@@ -10,16 +10,13 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mqfast.errors import ConnectionLost
 from mqfast.remoting.channel import Channel, End
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.command import Buffer, RemotingCommand
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.settings import RemotingSettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = ["RemotingClient", "split_address"]
 

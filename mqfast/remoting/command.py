@@ -30,6 +30,7 @@ __all__ = [
     "RESPONSE",
     "ROCKETMQ",
     "VERSION",
+    "Buffer",
     "FrameDecoder",
     "OffsetHeader",
     "PullHeader",
@@ -45,3 +46,6 @@ RESPONSE = 1
 """Bit of ``flag``: this frame answers a request."""
 ONEWAY = 2
 """Bit of ``flag``: the sender wants no answer."""
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes that a frame is read from, or a part of a body."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mqfast.errors import FrameError, InternalError, TooManyCalls
 from mqfast.remoting.command import (
@@ -16,13 +16,11 @@ from mqfast.remoting.command import (
     HEADER_BYTES_MAX,
     JSON,
     ONEWAY,
+    Buffer,
     FrameDecoder,
     RemotingCommand,
     encode,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = ["Answered", "Broken", "Call", "Connection", "Event", "Request", "Unmatched"]
 
