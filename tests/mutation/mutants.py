@@ -76,7 +76,6 @@ def places(tree: Path) -> dict[str, str]:
 _APPEND: Final = "mqfast/store/log/_append.pyx"
 _APPEND_ONE: Final = "mqfast/store/log/_append.pxd"
 _DISPATCH: Final = "mqfast/store/dispatch/_dispatch.pyx"
-_CRC_AHEAD: Final = "mqfast/store/dispatch/_crc_ahead.pyx"
 _INDEX: Final = "mqfast/store/index/_index_file.pyx"
 _LOG: Final = "mqfast/store/log/_commit_log.pyx"
 _GROUP: Final = "mqfast/store/log/_group_commit.pyx"
@@ -597,31 +596,6 @@ MUTANTS: Final = (
         "",
         "nothing may be appended to a store that is closed or latched",
         ("test_a_batch_ends_where_the_store_was_latched",),
-    ),
-    # --- CRCs ahead of recovery
-    Mutant(
-        "crc-ahead-believes-a-doubtful-window",
-        _CRC_AHEAD,
-        "    return mq_load64(state) == WHOLE\n",
-        "    return mq_load64(state) >= WHOLE\n",
-        "a record with a wrong CRC would stay in the log",
-        ("test_the_log_ends_before_a_body_whose_crc_is_wrong",),
-    ),
-    Mutant(
-        "crc-ahead-takes-no-crc",
-        _CRC_AHEAD,
-        "                if not check_crc(p, &r, self.property_crc):\n                    break\n",
-        "                pass\n",
-        "a record with a wrong CRC would stay in the log",
-        ("test_the_log_ends_before_a_body_whose_crc_is_wrong",),
-    ),
-    Mutant(
-        "crc-ahead-ends-well-at-a-bad-record",
-        _CRC_AHEAD,
-        "            self._give_back(WHOLE if at >= self.end else DOUBTFUL)\n",
-        "            self._give_back(WHOLE)\n",
-        "the window in which the thread met a bad record would pass for a good one",
-        ("test_the_log_ends_before_a_body_whose_crc_is_wrong",),
     ),
     # --- the GIL
     Mutant(

@@ -2,7 +2,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
-from mqfast.store.dispatch._crc_ahead cimport CrcWindows
 from mqfast.store.index._index_file cimport IndexState
 from mqfast.store.log._log_state cimport LogState
 from mqfast.store.base._mapped_file cimport Lease
@@ -17,7 +16,6 @@ cdef struct Walk:
     int64_t limit
     bint checked            # CRC
     bint property_crc
-    CrcWindows *ahead       # a thread takes them ahead, or NULL
     bint light              # light queues are on: look for INNER_MULTI_DISPATCH
     bint dispatch
     int64_t dispatch_from   # records below are only walked over
@@ -48,8 +46,6 @@ cdef struct Walk:
     int64_t last_timestamp
     int64_t flushed_time    # records stored before are known durable
     int64_t unflushed_from  # the first record that is not; -1: none seen
-    int64_t window          # of those: the last one that was asked about; -1: none
-    bint window_whole       # and what the answer was
     # out
     Record record
     Found found
@@ -78,7 +74,6 @@ cdef class Dispatcher:
     cdef object index               # IndexService, or None
     cdef Mutex mutex                # the dispatch lock
     cdef public int64_t follow_bytes    # how far a walk goes behind what readers saw when it began
-    cdef public int64_t ahead_bytes     # a recovery of fewer, to the end of the last file, takes all CRCs itself
     cdef public object error        # what stopped the dispatch for good
     cdef int64_t key_done           # entries of the current record that are in the index already
     cdef public object space        # Space: is told what waits for some
@@ -91,9 +86,7 @@ cdef class Dispatcher:
     cdef int64_t next_try           # monotonic ns: not before then is the disk asked again
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown
     cdef int max_level
-    cdef readonly int64_t skipped   # records whose topic cannot be a directory name
     cdef readonly int64_t records
-    cdef readonly int64_t checked_ahead     # windows of the log whose CRCs another thread took
     cdef int catch_up(self) except -1
     cdef int64_t _step(self, int64_t limit, bint again) except -1
     cdef int _begin(self, Walk *w) except -1

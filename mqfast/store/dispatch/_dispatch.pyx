@@ -18,7 +18,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
-from mqfast.store.dispatch._crc_ahead cimport WINDOW_BITS, CrcAhead, is_whole
 from mqfast.store.log._group_commit cimport commit_up_to, readable
 from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store.log._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
@@ -63,7 +62,6 @@ cdef int64_t TRY_NS = 200000000          # between two looks at a full disk: a c
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
 cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that takes CRCs fetches so many bytes behind the next record
-cdef int64_t AHEAD_BYTES = 16 << 20      # a thread that takes CRCs pays from some milliseconds of work on; the unused end of a file counts, as nobody knows of it yet
 cdef int64_t HEADS_AHEAD = 8             # where the eighth record from here has its head, if all are as long as this one: another walk fetches it
 cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
@@ -259,16 +257,6 @@ cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept
     return stop
 
 
-cdef inline bint _is_known_whole(Walk *w) noexcept nogil:
-    """Did the thread that takes CRCs ahead find the records of this window whole?"""
-    if w.ahead == NULL:
-        return False
-    if w.at >> WINDOW_BITS != w.window:
-        w.window = w.at >> WINDOW_BITS
-        w.window_whole = is_whole(w.ahead, w.at)
-    return w.window_whole
-
-
 cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef const uint8_t *p
     cdef int64_t available, n
@@ -299,7 +287,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             return AT_PLACE
         mq_prefetchr(p + r.total)
         mq_prefetchr(p + r.total + 64)
-        if w.checked and not _is_known_whole(w):
+        if w.checked:
             mq_fetch_to_read(p + r.total + CHECK_AHEAD, r.total)
             if not check_crc(p, r, w.property_crc):
                 return AT_BAD
@@ -393,7 +381,6 @@ cdef class Dispatcher:
         self.space = Space()
         self.waits_units = self.waits_keys = self.key_at = -1
         self.follow_bytes = MAX_FOLLOW
-        self.ahead_bytes = AHEAD_BYTES
         self.max_level = min(63, len(delay_levels_ms))
         for level in range(1, self.max_level + 1):
             self.delays[level] = delay_levels_ms[level - 1]
@@ -501,7 +488,6 @@ cdef class Dispatcher:
 
     cdef int _begin(self, Walk *w) except -1:
         """What all walks begin with."""
-        w.ahead = NULL
         w.dispatch = True
         w.holding = w.keyed = False
         w.mapping = NULL
@@ -596,7 +582,6 @@ cdef class Dispatcher:
         known durable or -1). Only at open.
         """
         cdef Walk w
-        cdef CrcAhead ahead = None
         cdef int stop = AT_LIMIT
         self.key_at = -1        # the index file that has some of its keys may have gone meanwhile
         self._begin(&w)
@@ -604,7 +589,6 @@ cdef class Dispatcher:
         w.limit = end
         w.checked = checked
         w.property_crc = property_crc
-        w.window = -1
         w.dispatch_from = dispatch_from
         w.units_from = 0
         w.index_from = index_from
@@ -620,16 +604,10 @@ cdef class Dispatcher:
             if not keys:
                 self.index = None
             try:
-                if checked and end - start >= self.ahead_bytes:
-                    ahead = CrcAhead(self.log, start, end, property_crc)
-                    w.ahead = ahead.begin()
                 stop = self._run(&w, progress)
             finally:
                 self.index = index
                 self._remember(&w)
-                if ahead is not None:
-                    ahead.finish()
-                    self.checked_ahead += ahead.checked
         finally:
             give(self.mutex)
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",

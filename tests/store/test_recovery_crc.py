@@ -1,13 +1,12 @@
-"""Recovery with a second thread that takes CRCs ahead: the same end, whatever is damaged and whoever came first.
+"""Recovery checks the CRC of each body: the log ends before the first one that is damaged, wherever it is.
 
-Room: tests/store. It must never depend on which of the two threads checked a record.
+Room: tests/store.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +16,8 @@ from store.small_store import bodies
 import mqfast
 
 FILE_BYTES = 1 << 20
-COUNT = 20_000  # of about 1 KiB: beyond what a recovery does alone
+COUNT = 20_000  # of about 1 KiB
 SETTINGS: dict[str, Any] = {"mapped_file_bytes_commit_log": FILE_BYTES, "mapped_file_bytes_consume_queue": 20 << 14}
-
-
-class _Refused(threading.Thread):
-    """No more threads, as the system says it."""
-
-    def start(self) -> None:
-        if self.name == "mqfast-crc-ahead":
-            raise RuntimeError("can't start new thread")
-        super().start()
-
-
-class _Silent(threading.Thread):
-    """A thread that never comes to its work."""
-
-    def run(self) -> None:
-        if self.name != "mqfast-crc-ahead":
-            super().run()
-
-
-class _Eager(threading.Thread):
-    """A thread that is done before the walk begins."""
-
-    def start(self) -> None:
-        if self.name == "mqfast-crc-ahead":
-            self.run()
-        else:
-            super().start()
-
-    def join(self, timeout: float | None = None) -> None:
-        if self.is_alive():
-            super().join(timeout)
-
-
-@pytest.fixture
-def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever machine this is."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
 
 
 @pytest.fixture(scope="module")
@@ -94,31 +56,11 @@ def test_all_records_are_found(killed: tuple[Path, list[int]], tmp_path: Path) -
         assert [body[:7] for body in bodies(store)] == [b"%07d" % number for number in range(COUNT)]
 
 
-def test_the_walk_leaves_out_what_the_thread_found_whole(
-    killed: tuple[Path, list[int]], tmp_path: Path, two_processors: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, starts = killed
-    shutil.copytree(path, tmp_path / "store")
-    monkeypatch.setattr(threading, "Thread", _Eager)
-    with mqfast.open(tmp_path / "store", **SETTINGS) as store:
-        assert store.recovery.records == COUNT
-        windows = (starts[-1] >> 17) + 1
-        # the first ones are left to the walk, and the last one: there is no record behind its last
-        assert store._dispatcher.checked_ahead == windows - 32 - 1
-
-
-@pytest.mark.parametrize("kind", [threading.Thread, _Eager, _Silent])
 @pytest.mark.parametrize("number", [0, 1, 777, 4001, 7000, 9999, 13_333, 17_017, COUNT - 2, COUNT - 1])
 def test_the_log_ends_before_a_body_whose_crc_is_wrong(
-    killed: tuple[Path, list[int]],
-    tmp_path: Path,
-    two_processors: None,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type[threading.Thread],
-    number: int,
+    killed: tuple[Path, list[int]], tmp_path: Path, number: int
 ) -> None:
     path, starts = killed
-    monkeypatch.setattr(threading, "Thread", kind)
     copy = damaged(path, tmp_path, starts[number])
     with mqfast.open(copy, **SETTINGS) as store:
         assert store.recovery.end == starts[number]
@@ -142,33 +84,6 @@ def test_one_store_damaged_again_and_again(killed: tuple[Path, list[int]], tmp_p
         with mqfast.open(copy, **SETTINGS) as store:
             assert store.recovery.end == starts[number]
             assert store.max_offset("T", 0) == number
-
-
-def test_without_another_processor_there_is_no_thread(
-    killed: tuple[Path, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, starts = killed
-    copy = damaged(path, tmp_path, starts[9000])
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    with mqfast.open(copy, **SETTINGS) as store:
-        assert store.recovery.end == starts[9000]
-        assert store._dispatcher.checked_ahead == 0
-
-
-@pytest.mark.parametrize("kind", [_Refused, _Silent])
-def test_a_thread_that_does_nothing_changes_nothing(
-    killed: tuple[Path, list[int]],
-    tmp_path: Path,
-    two_processors: None,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type[threading.Thread],
-) -> None:
-    path, starts = killed
-    copy = damaged(path, tmp_path, starts[9000])
-    monkeypatch.setattr(threading, "Thread", kind)
-    with mqfast.open(copy, **SETTINGS) as store:
-        assert store.recovery.end == starts[9000]
-        assert store._dispatcher.checked_ahead == 0
 
 
 def test_a_file_that_was_cut_short_is_told_and_ends_no_process(killed: tuple[Path, list[int]], tmp_path: Path) -> None:

@@ -1,9 +1,0 @@
-"""Types of _crc_ahead.pyx; what each part does is described there."""
-
-from mqfast.store.log._commit_log import CommitLog
-
-class CrcAhead:
-    def __init__(self, log: CommitLog, start: int, end: int, property_crc: bool) -> None: ...
-    @property
-    def checked(self) -> int: ...
-    def run(self) -> None: ...
