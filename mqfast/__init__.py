@@ -1,11 +1,11 @@
-"""mqfast: RocketMQ's message store, embedded.
+"""mqfast: RocketMQ's message store as a Python package.
 
     with mqfast.open("/var/lib/app/store") as store:
         result = store.put("orders", b"body", tags="new", keys="order-7")
         for message in store.get("orders", 0, 0):
             print(message.queue_offset, bytes(message.body))
 
-The route of one message, and the room of each step:
+The route of one message, and the file of each step:
 
     put        store/put/_put.pyx            checks, and the bound producer
     append     store/log/_commit_log.pyx     one record in the log, in the page cache (or a pool buffer)
@@ -14,7 +14,7 @@ The route of one message, and the room of each step:
     dispatch   store/dispatch/_dispatch.pyx       log -> queue unit, index entry
     get        store/get/_read.pyx           queue unit -> message, zero-copy
     query      store/index/index_service.py    key -> message
-    reopen     store/check/recovery.py         what a crash left -> a store that goes on
+    reopen     store/check/recovery.py         what a crash left -> a consistent store
 
 Importing this package imports neither numpy nor asyncio.
 """
@@ -91,7 +91,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# What only some programs need is imported when it is asked for.
+# Names that only some programs need are imported on first access.
 _LATER = {
     "Damage": "mqfast.store.check.verify",
     "LogScan": "mqfast.store.reader.store_reader",

@@ -1,6 +1,6 @@
-"""asyncio beside the engine, which knows nothing of it: a ticket becomes an awaitable.
+"""asyncio support: a ticket becomes an awaitable. The engine itself does not use asyncio.
 
-It must never block the event loop and never finish a future from another thread than the loop's.
+This module must never block the event loop and never finish a future from a thread other than the loop's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def durable(ticket: Ticket, timeout_s: float | None = None) -> bool:
                 future.set_result(None)
 
     def tell(_: Ticket) -> None:
-        # A loop that was closed meanwhile has nobody who waits.
+        # In a loop that was closed meanwhile no task waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle)
 
@@ -44,8 +44,8 @@ async def durable(ticket: Ticket, timeout_s: float | None = None) -> bool:
 
 
 async def settled(ticket: Ticket, config: StoreConfig) -> PutResult:
-    """The put's result; with sync flush after its durability, with the status FLUSH_DISK_TIMEOUT when that took too
-    long.
+    """Await the result of the put. With sync flush: until the message is durable, or with the status
+    FLUSH_DISK_TIMEOUT after ``sync_flush_timeout_ms``.
     """
     result = ticket.result
     if config.sync_flush and not await durable(ticket, config.sync_flush_timeout_ms / 1000):

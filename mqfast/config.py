@@ -1,8 +1,8 @@
 """Settings of a store: one typed, documented table for RocketMQ's property names and for ours.
 
-Every setting is one field of ``StoreConfig``; its metadata holds RocketMQ's name, the unit and the allowed range,
-and nothing else in the project maps one name to the other. This module must never touch a file on its own: a
-``broker.conf`` is read through the door it is given.
+Every setting is one field of ``StoreConfig``; its metadata holds RocketMQ's name, the unit and the allowed range.
+Nothing else in the project maps one name to the other. This module must never touch a file on its own: a
+``broker.conf`` is read through the table of OS calls that the caller gives.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def _own(default: object, unit: str, doc: str, **limits: Any) -> Any:
 class StoreConfig:
     """The settings of one store; immutable, checked as a whole when it is made.
 
-    Make one with ``from_kwargs``, ``from_broker_conf`` or ``tiny``: they note in ``explicit`` what the caller asked
-    for, so that the sizes of an existing store can be taken from its files everywhere else. Defaults are those of a
-    small store inside of an application; with ``profile="broker"`` they are RocketMQ's unless a field says otherwise.
-    Names put the quantity and its unit first and the kind of file it is about last.
+    Create a config with ``from_kwargs``, ``from_broker_conf`` or ``tiny``. These methods record the given settings in
+    ``explicit``; all other sizes are taken from the files of an existing store. Defaults are those of a small store
+    inside an application. With ``profile="broker"`` they are RocketMQ's, unless a field says otherwise. A name begins
+    with the quantity and its unit and ends with the kind of file.
 
     Raises: ConfigError when a value has the wrong type or range, or two values contradict each other.
     Source: MessageStoreConfig, BrokerConfig.
@@ -104,8 +104,8 @@ class StoreConfig:
     profile: str = _own(
         "embedded",
         "name",
-        "Where defaults come from. embedded: a small store that deletes nothing by itself. broker: RocketMQ's sizes "
-        "and RocketMQ's retention, as for a broker with a disk of its own; what a broker.conf means.",
+        "Source of the defaults. embedded: small files, retention off. broker: RocketMQ's sizes and RocketMQ's "
+        "retention, for a broker with its own disk; a broker.conf implies this profile.",
         choices=("embedded", "broker"),
     )
 
@@ -114,13 +114,13 @@ class StoreConfig:
         None,
         "storePathRootDir",
         "text",
-        "Directory of the store; the path given to open() names it, so this is only a check against it.",
+        "Directory of the store; only compared with the path that is given to open().",
     )
     store_path_commit_log: str | None = _setting(
         None,
         "storePathCommitLog",
         "directories",
-        "Directories of the log, separated by commas; none means commitlog/ below the root.",
+        "Directories of the log, separated by commas; none means commitlog/ in the store.",
     )
     read_only_commit_log_store_paths: str | None = _setting(
         None,
@@ -132,15 +132,15 @@ class StoreConfig:
         "default",
         "storeType",
         "name",
-        "Kind of store; the RocksDB kind is another format and not opened here.",
+        "Kind of store; RocksDB stores have another format and cannot be opened.",
         choices=("default",),
     )
     broker_role: str = _setting(
         "ASYNC_MASTER",
         "brokerRole",
         "name",
-        "SLAVE: the log must stay equal to its master's, so puts are refused. No master waits for a slave here, which "
-        "is RocketMQ's default for SYNC_MASTER too (inSyncReplicas=1).",
+        "SLAVE: the log must stay equal to its master's log, so puts are refused. A master does not wait for a slave, "
+        "as with RocketMQ's default for SYNC_MASTER (inSyncReplicas=1).",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     )
 
@@ -167,7 +167,7 @@ class StoreConfig:
         48 << 20, "mappedFileSizeConsumeQueueExt", "bytes", "Length of one queue extension file.", least=24
     )
     mapped_file_bytes_timer_log: int = _setting(
-        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one timer log file; those are left as they are."
+        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one timer log file; these files are not changed."
     )
     enable_consume_queue_ext: bool = _setting(
         False,
@@ -195,37 +195,38 @@ class StoreConfig:
         True,
         "autoMessageVersionOnTopicLen",
         "",
-        "Use the record form with a two-byte topic length where the topic needs it.",
+        "Use the record version with a two-byte topic length if the topic needs it.",
     )
     enabled_append_prop_crc: bool = _setting(
         False, "enabledAppendPropCRC", "", "End every record with a CRC over all of it, as a property."
     )
     force_verify_prop_crc: bool = _setting(
-        False, "forceVerifyPropCRC", "", "Check that CRC instead of the body's; needs enabled_append_prop_crc."
+        False,
+        "forceVerifyPropCRC",
+        "",
+        "Check the CRC of the whole record instead of the body's; needs enabled_append_prop_crc.",
     )
     enable_lmq: bool = _setting(
-        False, "enableLmq", "", "Light queues (%LMQ%); consumer offsets then live in lmqConsumerOffset.json."
+        False, "enableLmq", "", "Light queues (%LMQ%); consumer offsets are then stored in lmqConsumerOffset.json."
     )
     enable_multi_dispatch: bool = _setting(
         False,
         "enableMultiDispatch",
         "",
-        "Dispatch a message to the further queues named in its properties; needs enable_lmq.",
+        "Dispatch a message also to the queues that its properties name; needs enable_lmq.",
     )
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "messageDelayLevel",
         "levels",
-        "Delays of the levels 1, 2, ...: a number and s, m, h or d each, separated by blanks.",
+        "Delays of the levels 1, 2, ...: each a number with s, m, h or d, separated by blanks.",
     )
     store_host: str = _own(
         "127.0.0.1:10911",
         "host:port",
-        "Address that records and message ids name as their store; in a broker.conf brokerIP1 and listenPort.",
+        "Store address in records and message ids; in a broker.conf brokerIP1 and listenPort.",
     )
-    born_host: str = _own(
-        "127.0.0.1:0", "host:port", "Address that records name as their producer where the message does not say."
-    )
+    born_host: str = _own("127.0.0.1:0", "host:port", "Producer address in records of messages without one.")
 
     # Append and flush.
     flush_disk_type: str = _setting(
@@ -246,19 +247,19 @@ class StoreConfig:
         500, "flushIntervalCommitLog", "ms", "Pause between flushes of the log.", least=1
     )
     flush_least_pages_commit_log: int = _setting(
-        4, "flushCommitLogLeastPages", "4 KiB pages", "Flush the log only if this much is waiting."
+        4, "flushCommitLogLeastPages", "4 KiB pages", "Flush the log only if at least so many pages are dirty."
     )
     flush_thorough_interval_ms_commit_log: int = _setting(
-        10_000, "flushCommitLogThoroughInterval", "ms", "Flush the log at least this often, however little is waiting."
+        10_000, "flushCommitLogThoroughInterval", "ms", "Longest time between flushes, however few pages are dirty."
     )
     commit_interval_ms_commit_log: int = _setting(
         200, "commitIntervalCommitLog", "ms", "Pause between commits from the pool to the page cache.", least=1
     )
     commit_least_pages_commit_log: int = _setting(
-        4, "commitCommitLogLeastPages", "4 KiB pages", "Commit only if this much is waiting."
+        4, "commitCommitLogLeastPages", "4 KiB pages", "Commit only if at least so many pages are waiting."
     )
     commit_thorough_interval_ms_commit_log: int = _setting(
-        200, "commitCommitLogThoroughInterval", "ms", "Commit at least this often, however little is waiting."
+        200, "commitCommitLogThoroughInterval", "ms", "Longest time between commits, however few pages are waiting."
     )
     flush_interval_ms_consume_queue: int = _setting(
         1000, "flushIntervalConsumeQueue", "ms", "Pause between flushes of the queues.", least=1
@@ -267,14 +268,14 @@ class StoreConfig:
         1000,
         "osPageCacheBusyTimeOutMills",
         "ms",
-        "A put lock held longer than this makes further puts PageCacheBusy.",
+        "If one append holds the put lock for longer, further puts raise PageCacheBusy.",
         most=_I64_MAX,
     )
     transient_store_pool_enable: bool = _setting(
         False,
         "transientStorePoolEnable",
         "",
-        "Append into private buffers that are committed later: what is not yet committed dies with the process.",
+        "Append into private buffers that are committed later. A killed process loses what is not committed.",
     )
     transient_store_pool_size: int = _setting(
         5, "transientStorePoolSize", "buffers", "Buffers of the pool, each as long as a log file.", least=1, most=1024
@@ -292,17 +293,17 @@ class StoreConfig:
     # Index, dispatch and reading.
     message_index_enable: bool = _setting(True, "messageIndexEnable", "", "Index messages by key and by tags.")
     index_file_write_enable: bool = _setting(
-        True, "indexFileWriteEnable", "", "Put those entries into index files; there is no other index here."
+        True, "indexFileWriteEnable", "", "Write index entries into index files; there is no other kind of index."
     )
     index_file_read_enable: bool = _setting(True, "indexFileReadEnable", "", "Let queries ask the index files.")
     message_index_safe: bool = _setting(
-        False, "messageIndexSafe", "", "Recovery goes back far enough to rebuild every index entry, which takes longer."
+        False, "messageIndexSafe", "", "Recovery starts early enough to rebuild every index entry, which takes longer."
     )
     check_crc_on_recover: bool = _setting(
         True, "checkCRCOnRecover", "", "Check the body CRC of every record that recovery reads."
     )
     read_uncommitted: bool = _setting(
-        False, "readUnCommitted", "", "Show messages to readers before they are flushed (matters under SYNC_FLUSH)."
+        False, "readUnCommitted", "", "Readers see messages before they are flushed (only under SYNC_FLUSH)."
     )
     max_msgs_num_batch: int = _setting(64, "maxMsgsNumBatch", "messages", "Most results of one query by key.", least=1)
     default_query_max_num: int = _setting(
@@ -313,11 +314,10 @@ class StoreConfig:
     retention: str | None = _own(
         None,
         "words",
-        'What is deleted, in plain words: "never"; an age ("72h", "3d": log files whose youngest message is older go, '
-        'at any hour); a size ("20GB": the oldest log files go beyond it); both ("72h, 20GB": what comes first); '
-        '"rocketmq" '
-        "(the rules of the settings below). none means: never for the embedded profile, unless one of RocketMQ's "
-        "settings of retention is given; rocketmq for the broker profile.",
+        'Retention rule: "never"; an age ("72h", "3d": log files whose youngest message is older are deleted, at any '
+        'hour); a size ("20GB": the oldest log files are deleted above it); both ("72h, 20GB": whichever applies '
+        'first); "rocketmq" (the settings below). none means: never for the embedded profile, unless one of '
+        "RocketMQ's retention settings is given; rocketmq for the broker profile.",
     )
     file_reserved_time_hours: int = _setting(72, "fileReservedTime", "hours", "Age at which a log file may be deleted.")
     delete_when: str = _setting(
@@ -330,10 +330,10 @@ class StoreConfig:
         100, "deleteCommitLogFilesInterval", "ms", "Pause between two deletions of log files."
     )
     destroy_mapped_file_interval_forcibly_ms: int = _setting(
-        120_000, "destroyMapedFileIntervalForcibly", "ms", "How long a file that is still read waits for its deletion."
+        120_000, "destroyMapedFileIntervalForcibly", "ms", "How long the deletion of a file waits for its readers."
     )
     redelete_hanged_file_interval_ms: int = _setting(
-        120_000, "redeleteHangedFileInterval", "ms", "Pause between attempts to delete a file that was still read."
+        120_000, "redeleteHangedFileInterval", "ms", "Pause between attempts to delete a file that readers hold."
     )
     clean_resource_interval_ms: int = _setting(
         10_000, "cleanResourceInterval", "ms", "Pause between two passes of the retention services.", least=1
@@ -342,32 +342,32 @@ class StoreConfig:
         True, "cleanFileForciblyEnable", "", "Delete files before their time when the disk is nearly full."
     )
     disk_max_used_space_percent: int = _setting(
-        75, "diskMaxUsedSpaceRatio", "%", "Above it old files are deleted at any hour.", clamp=(10, 95)
+        75, "diskMaxUsedSpaceRatio", "%", "Above this disk use old files are deleted at any hour.", clamp=(10, 95)
     )
     disk_space_clean_forcibly_percent: int = _setting(
-        85, "diskSpaceCleanForciblyRatio", "%", "Above it files are deleted whatever their age.", clamp=(30, 85)
+        85, "diskSpaceCleanForciblyRatio", "%", "Above this disk use files of any age are deleted.", clamp=(30, 85)
     )
     disk_space_warning_level_percent: int = _setting(
-        90, "diskSpaceWarningLevelRatio", "%", "Above it puts are refused as well.", clamp=(35, 90)
+        90, "diskSpaceWarningLevelRatio", "%", "Above this disk use puts are refused as well.", clamp=(35, 90)
     )
     retention_bytes: int | None = _own(
         None,
         "bytes",
-        "Most bytes of log files to keep, beside RocketMQ's rules; alone it is what retention says as a size.",
+        "Most bytes of log files to keep, in addition to RocketMQ's rules; alone the same as a size in retention.",
         least=1,
         most=_I64_MAX,
     )
     on_damage: str = _own(
         "keep",
         "name",
-        "Where recovery finds whole records behind a damaged one: cut the log there as RocketMQ does, and keep what is"
-        " cut in a folder, or stop, and change nothing.",
+        "If recovery finds whole records behind a damaged one. keep: truncate the log there as RocketMQ does, and keep "
+        "these records in a folder. stop: fail the open and change nothing.",
         choices=("keep", "stop"),
     )
     retention_when_full: str = _own(
         "drop_oldest",
         "name",
-        "By RocketMQ's rules, on a disk that is nearly full: delete the oldest file, or refuse puts.",
+        "With RocketMQ's rules, on a disk that is nearly full: delete the oldest file, or refuse puts.",
         choices=("drop_oldest", "refuse"),
     )
 
@@ -376,7 +376,7 @@ class StoreConfig:
         8,
         "defaultTopicQueueNums",
         "queues",
-        "Queues that topics.json gives to a topic made by its first put.",
+        "Queues of a topic that its first put creates, as written to topics.json.",
         least=1,
         most=1024,
     )
@@ -402,33 +402,33 @@ class StoreConfig:
     prefault_window_bytes: int = _own(
         4 << 20,
         "bytes",
-        "Stretch of the log, ahead of its end, that is kept writable so that no put waits for a page fault. With "
-        "sync flush at most 8 MiB, which are also written to the disk ahead, so that no sync waits for the journal. "
-        "With a pool the buffer's memory there is touched.",
+        "Bytes ahead of the log end that are kept writable, so that no put waits for a page fault. With sync flush at "
+        "most 8 MiB, which are also written to disk ahead, so that no sync waits for the journal. With a pool the "
+        "memory of the buffer is touched.",
         broker=16 << 20,
     )
     preallocate_files: int = _own(
         2,
         "files",
-        "Log files that are made ahead of need: of files above 4 MiB the next when half of the last one is full, one "
-        "more at three quarters.",
+        "Log files that are created ahead of need. Files above 4 MiB: the next one when half of the last one is full, "
+        "one more at three quarters.",
         least=0,
         most=64,
     )
     mlock_budget_bytes: int = _own(
         8 << 20,
         "bytes",
-        "Most memory to lock; what cannot be locked is reported, never fatal. 0 locks nothing.",
+        "Most memory to lock. Memory that cannot be locked is a warning, never an error. 0 locks nothing.",
         most=_I64_MAX,
     )
     maps_max: int = _own(
         32_000,
         "mappings",
-        "Most files to keep mapped; the kernel allows a process 65,530 mappings by default.",
+        "Most files to keep mapped; the kernel allows 65,530 mappings per process by default.",
         least=16,
     )
 
-    # What is known about the settings themselves.
+    # About the settings themselves.
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
     without_effect: tuple[str, ...] = field(default=(), compare=False)
     unknown: tuple[str, ...] = field(default=(), compare=False)
@@ -470,7 +470,7 @@ class StoreConfig:
             self.check_budget()
 
     def check_budget(self) -> None:
-        """Compare the byte budget with the length of a log file, which an existing store may say itself.
+        """Compare the byte budget with the length of a log file, which may come from an existing store.
 
         Raises: ConfigError.
         """
@@ -485,9 +485,9 @@ class StoreConfig:
 
     @property
     def retention_rules(self) -> RetentionRules:
-        """What the store deletes by itself, after everything that was asked for.
+        """The retention rules that follow from all settings.
 
-        Raises: ConfigError for words that are none of ``retention``.
+        Raises: ConfigError for an invalid text of ``retention``.
         """
         rules = RetentionRules() if self.retention is None else parse_retention(self.retention)
         if self.retention is None and (self.profile == "broker" or self._asked_for_rocketmq()):
@@ -495,7 +495,7 @@ class StoreConfig:
         return rules if self.retention_bytes is None else rules._replace(log_bytes=self.retention_bytes)
 
     def _asked_for_rocketmq(self) -> list[str]:
-        """The settings by which RocketMQ's rules of retention were asked for without the word."""
+        """The settings that select RocketMQ's retention rules without ``retention="rocketmq"``."""
         named = [
             name
             for name in _ROCKETMQ_RETENTION
@@ -506,7 +506,7 @@ class StoreConfig:
         return named
 
     def _check_words_of_retention(self) -> None:
-        """One way to ask for retention, not two that contradict each other."""
+        """Raises: ConfigError if two settings select contradictory retention rules."""
         if self.retention is None:
             return
         rules = parse_retention(self.retention)
@@ -521,10 +521,10 @@ class StoreConfig:
 
     @classmethod
     def from_kwargs(cls, **settings: Unpack[StoreSettings]) -> StoreConfig:
-        """A config from keywords, spelled our way or RocketMQ's.
+        """A config from keywords, with our names or RocketMQ's.
 
-        Raises: ConfigError for an unknown name (it names the nearest one), a setting given twice, a name of
-            RocketMQ's that this engine does not use, a wrong type or range, or a contradiction.
+        Raises: ConfigError for an unknown name (the text names the nearest one), a setting given twice, a RocketMQ
+            setting that this engine does not use, a wrong type or range, or a contradiction.
         """
         values: dict[str, Any] = {}
         host_parts: dict[str, Any] = {}
@@ -554,15 +554,15 @@ class StoreConfig:
     def from_broker_conf(
         cls, source: str, *, door: _Door | None = None, **overrides: Unpack[StoreSettings]
     ) -> StoreConfig:
-        """A config from a broker's property file; ``overrides`` are keywords that win over it.
+        """A config from a broker's property file. Keywords in ``overrides`` replace values of the file.
 
-        Every value means what a Java broker takes it for: where Java keeps its default without a word, because it
-        cannot read the value, that happens here with a warning; a value that Java takes and this engine has no use for
-        is an error. The file is ISO-8859-1, as Java reads it.
+        Every value means what it means to a Java broker. If Java cannot read a value, Java keeps its default silently;
+        mqfast does the same with a warning. A value that Java accepts and this engine cannot use is an error. The file
+        is ISO-8859-1, as in Java.
 
-        Args: ``source`` is the text itself, or the path of the file when a ``door`` is given.
-        Returns: keys that RocketMQ knows and this engine does not use are listed in ``without_effect``, all others
-            in ``unknown``; ``warnings`` has the text of each warning.
+        Args: source: the text itself, or the path of the file if ``door`` (a table of OS calls) is given.
+        Returns: StoreConfig. ``without_effect`` lists keys that RocketMQ knows and this engine does not use,
+            ``unknown`` all other keys, ``warnings`` the text of each warning.
         Raises: ConfigError, StorageError (door).
         Source: MixAll.properties2Object.
         """
@@ -591,7 +591,7 @@ class StoreConfig:
 
     @classmethod
     def tiny(cls, **overrides: Unpack[StoreSettings]) -> StoreConfig:
-        """A config in which every edge comes every few messages: for tests.
+        """A config for tests: files are so small that rolling and growth happen every few messages.
 
         Only the overrides count as explicit.
         """
@@ -617,20 +617,20 @@ class StoreConfig:
         ]
 
     def broker_conf_sizes(self) -> dict[str, int]:
-        """RocketMQ's names and values of the file sizes that differ from RocketMQ's defaults: a Java broker that opens
-        the store needs them in its broker.conf.
+        """The file sizes that differ from RocketMQ's defaults, by RocketMQ's names. A Java broker that opens the store
+        needs them in its broker.conf.
         """
         sizes = (name for name in _META if name in _SIZES and getattr(self, name) != _META[name]["broker"])
         return {PROPERTY_OF_FIELD[name]: getattr(self, name) for name in sizes}
 
     @property
     def sync_flush(self) -> bool:
-        """Does a put wait for the disk?"""
+        """True if a put waits for the disk."""
         return self.flush_disk_type == "SYNC_FLUSH"
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """The delays of the levels 1, 2, ... in ms; level n is at place n - 1."""
+        """The delays of the levels 1, 2, ... in ms; level n has index n - 1."""
         return _delay_levels(self.message_delay_level)
 
     @property
@@ -640,7 +640,7 @@ class StoreConfig:
 
     @property
     def commit_log_dirs(self) -> tuple[str, ...]:
-        """The configured log directories, writable ones only; empty means the default place."""
+        """The configured writable log directories; empty means the default one."""
         return _directories(self.store_path_commit_log)
 
     @property
@@ -652,7 +652,7 @@ class StoreConfig:
 _META: Final[dict[str, Mapping[str, Any]]] = {f.name: f.metadata for f in fields(StoreConfig) if f.metadata}
 DOCUMENTED_FIELDS: Final = tuple(_META)
 PROPERTY_OF_FIELD: Final[dict[str, str]] = {name: meta["rocketmq"] for name, meta in _META.items() if meta["rocketmq"]}
-# The two 4.x spellings are the same settings; everything else has one name.
+# The two 4.x spellings are the same settings; every other setting has one name.
 FIELD_OF_PROPERTY: Final[dict[str, str]] = {
     **{prop: name for name, prop in PROPERTY_OF_FIELD.items()},
     "mapedFileSizeCommitLog": "mapped_file_bytes_commit_log",
@@ -669,7 +669,7 @@ _SIZES: Final = frozenset(
         "max_index_num",
     }
 )
-# Who gives one of these wants files to be deleted by RocketMQ's rules.
+# Any of these settings selects RocketMQ's retention rules.
 _ROCKETMQ_RETENTION: Final = (
     "file_reserved_time_hours",
     "delete_when",
@@ -681,7 +681,7 @@ _ROCKETMQ_RETENTION: Final = (
     "disk_space_warning_level_percent",
 )
 _PACE: Final = frozenset({"delete_file_batch_max", "delete_files_interval_ms_commit_log"})  # goes with plain words too
-# RocketMQ says in two properties what is one setting here.
+# Two properties of RocketMQ are one setting here.
 _HOST_PARTS: Final = {"brokerIP1": "127.0.0.1", "listenPort": "10911"}
 
 

@@ -1,11 +1,12 @@
 """The one exception tree of mqfast.
 
-Every error answers one question: did the caller misuse us, did the disk fail, is the file damaged, or are we wrong?
-Each class is mixed with the builtin that ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``).
+Every class tells one of four causes: wrong use by the caller, a failed or full disk, a damaged file, or an internal
+error. Each class also derives from the builtin class that ordinary handlers expect (``ValueError``, ``OSError``,
+``TimeoutError``).
 Outcomes of a healthy system (no new message, end of file, a torn tail after a crash) are enum values in
 ``mqfast.store.base.results``, never exceptions.
 
-This module imports nothing of ours and must never do so.
+This module must never import another module of mqfast.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ __all__ = [
 
 
 class MqfastError(Exception):
-    """Root of everything that mqfast raises on purpose."""
+    """Root of all exceptions that mqfast raises."""
 
 
-# --- the caller misused us -------------------------------------------------------------------------------------------
+# --- wrong use by the caller ---
 
 
 class UsageError(MqfastError):
-    """The call cannot be carried out as asked; nothing was written."""
+    """The call is not possible as given; nothing was written."""
 
 
 class ConfigError(UsageError, ValueError):
-    """A setting is unknown, contradictory, or disagrees with the files of the store."""
+    """A setting is unknown, contradicts another one, or contradicts the files of the store."""
 
 
 class MessageIllegal(UsageError, ValueError):
-    """The message cannot be stored as given (RocketMQ: MESSAGE_ILLEGAL); no byte was written."""
+    """The message is not valid (RocketMQ: MESSAGE_ILLEGAL); no byte was written."""
 
 
 class MessageTooLarge(MessageIllegal):
@@ -82,7 +83,7 @@ class TopicTooLong(MessageIllegal):
 
 
 class OffsetError(UsageError, LookupError):
-    """No message can be found at the given physical offset, queue offset or message id."""
+    """No message is stored at the given physical offset, queue offset or message id."""
 
 
 class StoreClosed(UsageError):
@@ -90,18 +91,18 @@ class StoreClosed(UsageError):
 
 
 class StoreForked(StoreClosed):
-    """The store belongs to the parent process; a forked child must open its own."""
+    """The store belongs to the parent process; a forked child must open its own store."""
 
 
 class NestedCall(UsageError, RuntimeError):
-    """A signal handler, a finalizer or a callback called the store while the call that it interrupted has a lock which
-    this one needs. Nothing was done.
+    """A signal handler, a finalizer or a callback called the store while the interrupted call holds a lock that the new
+    call needs. Nothing was done.
     """
 
 
 class NotMaster(UsageError):
-    """The store was opened as a slave, whose log must stay equal to its master's: nothing is put (RocketMQ:
-    SERVICE_NOT_AVAILABLE).
+    """The store was opened as a slave and takes no puts, because its log must stay equal to its master's log
+    (RocketMQ: SERVICE_NOT_AVAILABLE).
     """
 
 
@@ -110,29 +111,27 @@ class StoreNotFound(UsageError, FileNotFoundError):
 
 
 class StoreLocked(UsageError, BlockingIOError):
-    """Another process (mqfast or a Java broker) holds the store's lock, or this process opened it already.
+    """Another process (mqfast or a Java broker) holds the store's lock, or this process has opened the store already.
 
-    Attributes: ``pid`` and ``command`` of the process that has it, where the system tells; else None and "".
+    Attributes: ``pid`` and ``command`` of the process that holds the lock; None and "" where the system does not tell.
     """
 
     pid: int | None = None
     command: str = ""
 
 
-# --- the disk failed, or is not ready
-# ----------------------------------------------------------------------------------
+# --- the disk failed, or is not ready ---
 
 
 class StorageError(MqfastError, OSError):
-    """The operating system refused a file operation; ``errno`` and ``filename`` say which."""
+    """The operating system refused a file operation; see ``errno`` and ``filename``."""
 
 
 class DiskFull(StorageError):
-    """No space was left (ENOSPC, EDQUOT) or the watermark was reached. Recoverable: the store goes on once space is
-    free.
+    """No space was left (ENOSPC, EDQUOT), or disk use is above the watermark. The store continues once space is free.
 
-    Attributes, None where the system did not say: ``wanted_bytes`` that were asked for, ``free_bytes`` of the file
-    system, ``setting``: which settings ask for less.
+    Attributes, None where the system does not tell: ``wanted_bytes`` (requested), ``free_bytes`` (of the file system),
+    ``setting`` (settings that request less).
     """
 
     wanted_bytes: int | None = None
@@ -145,21 +144,21 @@ class MapFailed(StorageError):
 
 
 class FlushError(StorageError):
-    """A flush failed. The store is latched: nothing more is appended until it is reopened, and the flush is never
+    """A flush failed. The store is latched: nothing is appended until the store is reopened. The flush is never
     retried.
     """
 
 
 class StoreFailed(StorageError):
-    """The store was latched by an earlier failed flush or write; reopen it to recover."""
+    """An earlier flush or write failed and latched the store; reopen the store to recover."""
 
 
 class FlushTimeout(MqfastError, TimeoutError):
-    """The message is stored but was not confirmed durable in time (RocketMQ: FLUSH_DISK_TIMEOUT)."""
+    """The message is stored but was not known to be durable in time (RocketMQ: FLUSH_DISK_TIMEOUT)."""
 
 
 class StoreBusy(MqfastError, BlockingIOError):
-    """The store cannot take the message right now; nothing was written and a later attempt may succeed."""
+    """The store cannot take the message now. Nothing was written; a later attempt may succeed."""
 
 
 class PageCacheBusy(StoreBusy):
@@ -172,15 +171,14 @@ class PoolExhausted(StoreBusy):
     """The transient store pool has no free buffer and ``fast_fail_if_no_buffer_in_store_pool`` is on."""
 
 
-# --- the file is damaged
-# -------------------------------------------------------------------------------------------------
+# --- the file is damaged ---
 
 
 class CorruptFile(MqfastError, ValueError):
-    """A file does not hold what its format asks for.
+    """The content of a file contradicts its format.
 
-    Attributes: ``path``, ``offset`` (byte in that file, or physical offset for the log; None when the whole file is
-    meant), ``expected``, ``found`` (short texts).
+    Attributes: ``path``, ``offset`` (byte in that file, or physical offset for the log; None for the whole file),
+    ``expected``, ``found`` (short texts).
     """
 
     def __init__(
@@ -203,15 +201,15 @@ class CorruptFile(MqfastError, ValueError):
 
 
 class DataLoss(MqfastError, LookupError):
-    """Messages that were to be read are gone: their files were removed, or an offset lies outside of its queue."""
+    """Messages that should be read are missing: their files were removed, or an offset lies outside of its queue."""
 
 
 class OffsetMoved(DataLoss):
-    """The next offset of a consumer group is no place in its queue: the messages there were deleted, or the queue ends
-    before it. Nothing was moved; ``seek`` chooses where the group goes on (RocketMQ: PULL_OFFSET_MOVED).
+    """The next offset of a consumer group lies outside of its queue: the messages were deleted, or the queue ends
+    before that offset. The offset was not changed; ``seek`` chooses the next one (RocketMQ: PULL_OFFSET_MOVED).
 
-    Attributes: ``group``, ``topic``, ``queue_id``, ``offset`` (where the group was to go on), ``min_offset`` and
-    ``max_offset`` (the first message there is, and the place behind the last one).
+    Attributes: ``group``, ``topic``, ``queue_id``, ``offset`` (the group's next offset), ``min_offset`` (the first
+    message of the queue), ``max_offset`` (behind the last message).
     """
 
     def __init__(self, group: str, topic: str, queue_id: int, offset: int, min_offset: int, max_offset: int) -> None:
@@ -237,8 +235,7 @@ class OffsetMoved(DataLoss):
         return OffsetMoved, fields
 
 
-# --- the peer of a connection
-# ----------------------------------------------------------------------------------------------
+# --- the peer of a connection ---
 
 
 class RemotingError(MqfastError):
@@ -300,9 +297,8 @@ class CallRefused(RemotingError):
         return CallRefused, (self.code, self.remark)
 
 
-# --- we are wrong
-# ----------------------------------------------------------------------------------------------------------
+# --- internal errors ---
 
 
 class InternalError(MqfastError, AssertionError):
-    """One of our own rules does not hold; please report it. Nothing more is written."""
+    """A rule of mqfast itself does not hold; please report the error. Nothing more is written."""

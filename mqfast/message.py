@@ -1,7 +1,7 @@
-"""What a user hands in: the message, its hosts, its system flags, its topic rules and the two kinds of id text.
+"""Input of users: the message, its hosts, its system flags, the rules for topics, and message ids.
 
 This module must never touch a file, a clock or the store. It only checks and converts; the bytes of a record are
-made in ``mqfast/store/record/_record.pyx``. Format: ``mqfast/store/FORMAT.md``.
+written in ``mqfast/store/record/_record.pyx``. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SYSTEM_TOPICS: Final = (
     "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC", "RMQ_SYS_*", "rmq_sys_*",
 )  # fmt: skip
-"""Topics of a broker itself; ``x*`` stands for all that begin with x. Source: TopicValidator.isSystemTopic."""
+"""Topics of a broker itself; ``x*`` means all topics that begin with x. Source: TopicValidator.isSystemTopic."""
 # A topic becomes a directory name, and '@' separates topic and group in consumerOffset.json.
 _BROKER_CHARACTERS: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -63,7 +63,7 @@ class _ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
-# What a body may be: bytes or whatever else has the buffer protocol; a text has to be encoded by the caller.
+# A body: bytes, or any object with the buffer protocol. The caller encodes text.
 Body: TypeAlias = _Buffer
 # Many bodies: bytes-like objects, the rows of an array (buffer protocol), or an Arrow column of binary or text.
 Bodies: TypeAlias = Iterable[_Buffer] | _Buffer | _ArrowArray | _ArrowStream
@@ -120,7 +120,7 @@ class SysFlag:
 
     @staticmethod
     def is_queued(sys_flag: int) -> bool:
-        """Does a record with these bits get a ConsumeQueue unit (no transaction, or a committed one)?"""
+        """True if a record with these bits gets a ConsumeQueue unit (no transaction, or a committed one)."""
         return sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT)
 
     @staticmethod
@@ -128,13 +128,13 @@ class SysFlag:
         """``"zlib"``, ``"lz4"``, ``"zstd"``, ``"unknown"``, or None for a plain body."""
         if not sys_flag & SysFlag.COMPRESSED:
             return None
-        # 0 is what clients wrote before there was a choice.
+        # Clients wrote 0 before other compressions existed.
         names = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
         return names.get(sys_flag & SysFlag.COMPRESSION_MASK, "unknown")
 
     @staticmethod
     def with_hosts(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-        """``sys_flag`` with both address bits set or cleared to fit the encoded hosts (20 bytes = IPv6)."""
+        """``sys_flag`` with both address bits set to match the encoded hosts (20 bytes = IPv6)."""
         sys_flag &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
         if len(born_host) == 20:
             sys_flag |= SysFlag.BORN_HOST_V6
@@ -154,10 +154,10 @@ def _ipv4(text: str) -> bytes | None:
 
 
 def parse_host(host: str | bytes) -> bytes:
-    """The 8 or 20 bytes that a record holds for ``"1.2.3.4:port"`` or ``"[v6]:port"``; ready bytes of that length
-    pass through.
+    """The 8 or 20 bytes that a record holds for ``"1.2.3.4:port"`` or ``"[v6]:port"``. Encoded bytes are returned
+    unchanged.
 
-    Names are not looked up: the result must not depend on a network.
+    Host names are not resolved, so that the result does not depend on a network.
 
     Raises: MessageIllegal.
     """
@@ -273,7 +273,7 @@ def check_topic_name(topic: object) -> str:
 
 
 def not_a_message_id(text: str) -> str:
-    """What to say of a text of the right form that is the offset message id of no message."""
+    """The error text for a well-formed message id that no message of the store has."""
     return (
         f"message id {text}: expected the offset message id of a message of this store, found none; "
         "a client's unique key has the same form and is found by query(topic, key)"
@@ -281,10 +281,10 @@ def not_a_message_id(text: str) -> str:
 
 
 def check_topic(topic: str) -> bytes:
-    """The UTF-8 bytes of a topic that the store can take.
+    """Check a topic name. Returns: its UTF-8 bytes.
 
-    At most 127 bytes, 255 for ``%RETRY%`` topics. Since a topic is also a directory, ``/``, NUL and the names ``.``
-    and ``..`` are refused; apart from that the store is as liberal as RocketMQ's (a broker is stricter: see
+    A topic has at most 127 bytes, 255 with the prefix ``%RETRY%``. A topic is also a directory name, so ``/``, NUL and
+    the names ``.`` and ``..`` are refused. Other names are accepted, as in RocketMQ's store; a broker is stricter (see
     broker_accepts_topic).
 
     Raises: TopicTooLong, MessageIllegal.
@@ -301,14 +301,14 @@ def check_topic(topic: str) -> bytes:
 
 
 def needs_version_2(topic: str) -> bool:
-    """Does the record need the two-byte topic length (more than 127 UTF-16 code units)?"""
+    """True if the record needs the two-byte topic length (more than 127 UTF-16 code units)."""
     return len(topic) > 63 and len(topic.encode("utf-16-le", "surrogatepass")) // 2 > MAX_TOPIC_BYTES
 
 
 def broker_accepts_topic(topic: str) -> bool:
-    """Would a RocketMQ broker create this topic?
+    """True if a RocketMQ broker would create this topic.
 
-    It wants letters, digits and ``% | - _``, at most 127 of them, or 255 for retry and dead letter topics.
+    A broker accepts letters, digits and ``% | - _``, at most 127 of them, or 255 for retry and dead letter topics.
 
     Source: TopicValidator.
     """
@@ -317,9 +317,9 @@ def broker_accepts_topic(topic: str) -> bool:
 
 
 def join_keys(keys: str | Iterable[str]) -> str:
-    """The KEYS text: a string as it is, several keys joined by a blank.
+    """The KEYS text: a string unchanged, several keys joined by a blank.
 
-    Raises: MessageIllegal for a listed key that is empty, no str, or holds a blank (it would come back as two).
+    Raises: MessageIllegal for a key of a list that is empty, not a str, or contains a blank (which would split it).
     """
     if isinstance(keys, str):
         return keys
@@ -337,10 +337,10 @@ def join_keys(keys: str | Iterable[str]) -> str:
 class Message:
     """One message to put.
 
-    ``properties`` is a mapping, or the ready property string as bytes, which is then stored as it is: tags, keys and
-    ``wait_store_ok=False`` belong into it. ``born_timestamp`` is in ms since the epoch, None = the time of the put.
-    Hosts are ``"ip:port"``, ``"[v6]:port"`` or encoded bytes; None = the configured ones. ``wait_store_ok=False``
-    asks not to wait for a sync flush and is stored as WAIT=false.
+    Args: properties: a mapping, or the encoded property string as bytes. Bytes are stored unchanged; tags, keys and
+    ``wait_store_ok=False`` must then be part of them. born_timestamp: ms since the epoch, None for the time of the put.
+    born_host, store_host: ``"ip:port"``, ``"[v6]:port"`` or encoded bytes, None for the configured hosts.
+    wait_store_ok: False skips the wait for a sync flush and is stored as WAIT=false.
     """
 
     topic: str
@@ -361,7 +361,7 @@ class Message:
     def encoded_properties(self) -> bytes:
         """The property string that is stored.
 
-        Raises: MessageIllegal (also where tags or keys contradict the properties), PropertiesTooLong.
+        Raises: MessageIllegal (also if tags or keys contradict the properties), PropertiesTooLong.
         """
         given = self.properties
         if isinstance(given, bytes):

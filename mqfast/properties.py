@@ -1,10 +1,10 @@
 """The property string of a message: names, values, their order on disk, and the hashes made from them.
 
 A record carries its properties as text: ``name`` U+0001 ``value`` U+0002 for each pair, in UTF-8. Their order is
-that of a Java ``HashMap`` with 128 buckets, because that is what a broker iterates; this module reproduces it so
-that equal messages give equal bytes.
+that of a Java ``HashMap`` with 128 buckets, which a broker iterates. This module reproduces the order, so that equal
+messages have equal bytes.
 
-This module must never touch a file, a clock or the store: it is pure text. Format: ``mqfast/store/FORMAT.md``.
+This module must never touch a file, a clock or the store. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROPERTY_SEPARATOR: Final = "\x02"
 # The length is a signed 16-bit field of the record.
 MAX_PROPERTIES_BYTES: Final = 32767
 
-# Stands before the tags of a message where the index has them beside its keys: release 5.5's index type T.
+# Prefix of index entries for tags: index type T of release 5.5.
 TAG_KEY: Final = "T#"
 
 # Names with a meaning for the store or for a broker. Each constant is spelled as RocketMQ's MessageConst has it.
@@ -164,9 +164,9 @@ def encode(mapping: Mapping[str, str | int | bool | None], *, buckets: int = _FI
 
 
 def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
-    """The pairs of a property string; a later duplicate wins, pairs with an empty name or value are dropped.
+    """The pairs of a property string. A later duplicate wins; pairs with an empty name or value are dropped.
 
-    Any bytes are accepted: what is not UTF-8 becomes U+FFFD, as in Java, and the last separator may be missing.
+    All bytes are accepted. Bytes that are not UTF-8 become U+FFFD, as in Java; the last separator may be missing.
 
     Source: MessageDecoder.string2messageProperties.
     """
@@ -179,15 +179,15 @@ def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def tags_code(tags: str | None) -> int:
-    """The tag hash of a ConsumeQueue unit (i64): 0 without tags, else the 32-bit hash of the whole text, sign kept."""
+    """The tags code of a ConsumeQueue unit (i64): 0 without tags, else the signed 32-bit hash of the whole text."""
     return jhash(tags) if tags else 0
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:
-    """The hashes that a tag expression like ``"A || B"`` accepts; None for everything (None, empty or ``*``).
+    """The hashes that a tag expression such as ``"A || B"`` accepts; None for all tags (None, empty or ``*``).
 
-    The filter compares with the low 32 bits of a unit's tag hash, as signed i32; tags of equal hash pass and are
-    told apart by their text.
+    The filter compares them with the low 32 bits of a unit's tags code, as signed i32. Different tags with equal hashes
+    pass; the caller compares the texts.
 
     Raises: UsageError when the expression names no tag at all.
     Source: FilterAPI.buildSubscriptionData.
@@ -210,14 +210,14 @@ def split_keys(keys: str | None) -> list[str]:
 
 
 def index_keys(properties: Mapping[str, str]) -> list[str]:
-    """Every key under which a message is indexed, in the order of its index entries: UNIQ_KEY, then the KEYS."""
+    """All keys by which a message is indexed, in the order of its index entries: UNIQ_KEY, then KEYS."""
     unique = properties.get(UNIQ_KEY)
     keys = split_keys(properties.get(KEYS))
     return [unique, *keys] if unique else keys
 
 
 def index_entries(properties: Mapping[str, str]) -> list[str]:
-    """The same as release 5.5 has it: the TAGS come behind the keys, as ``T#TAGS``."""
+    """All index entries of a message in release 5.5: the keys, then the tags as ``T#TAGS``."""
     tags = properties.get(TAGS)
     return [*index_keys(properties), *([TAG_KEY + tags] if tags else [])]
 
@@ -228,6 +228,6 @@ def index_key(topic: str, key: str) -> str:
 
 
 def index_hash(text: str) -> int:
-    """The non-negative hash that an index entry holds; the one value without a positive twin (-2^31) counts as 0."""
+    """The non-negative hash of an index entry; -2^31, which has no positive counterpart, becomes 0."""
     h = jhash(text)
     return 0 if h == -0x80000000 else abs(h)

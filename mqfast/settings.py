@@ -1,7 +1,7 @@
 """The types of the settings that ``mqfast.open`` takes as keywords: our names and RocketMQ's.
 
-Room: settings. For type checkers and completion only: what a setting means and may hold is in ``config.py`` alone. It
-must never be imported by the engine at run time.
+Room: settings. For type checkers and completion only; ``config.py`` alone defines meaning and range of a setting. The
+engine must never import this module at run time.
 """
 
 from __future__ import annotations

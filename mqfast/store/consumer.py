@@ -1,9 +1,9 @@
-"""Embedded consumers: read a topic's queues in order, acknowledge, and go on from there after a restart.
+"""Embedded consumers: read a topic's queues in order, acknowledge, and resume there after a restart.
 
-A consumer must never pass a message that it has not handed out, and must never move over deleted messages without
-saying so. Offsets live in ``config/consumerOffset.json``, as RocketMQ's do.
+A consumer must never acknowledge a message that was not handed out, and must never skip deleted messages silently.
+Offsets are stored in ``config/consumerOffset.json``, as RocketMQ's do.
 
-Each queue has two offsets here: behind the last message that was *handed out*, and behind the last message that was
+Each queue has two offsets: behind the last message that was *handed out*, and behind the last message that was
 *acknowledged*. Only acknowledged offsets are stored. A new loop begins at the acknowledged offset.
 """
 
@@ -53,20 +53,21 @@ class _Store(Protocol):
 
 
 class Consumer:
-    """One member of a group, in this process.
+    """A consumer of one topic for one group, in this process. ``MessageStore.consumer`` creates it.
 
-    ``for message in consumer`` ends when every queue is read to its end; ``poll`` does one batch. Queues are read in
-    turn, each in order. A loop acknowledges a message when it asks for the next one; ``commit()`` acknowledges
-    everything that was handed out. A loop that was left by ``break`` or an exception begins again at the first message
-    that was not acknowledged; that includes the message it had in hand. ``poll`` goes on behind what was handed out.
+    ``for message in consumer`` ends when every queue is read to its end; ``poll`` returns one batch. Queues are read in
+    turn, each in order. A loop acknowledges a message when the loop asks for the next one. ``commit()`` acknowledges
+    all messages that were handed out. After ``break`` or an exception, a new loop begins at the first message that was
+    not acknowledged, which is the current message of the old loop. ``poll`` continues behind the messages that were
+    handed out.
 
-    When messages were deleted before the group has read them, ``poll`` and iteration raise OffsetMoved;
-    ``offset_reset`` chooses another answer.
+    If messages were deleted before the group has read them, ``poll`` and iteration raise OffsetMoved;
+    ``offset_reset`` selects another behaviour.
 
-    Thread: one thread at a time; a call in a signal handler that interrupts another call raises NestedCall.
+    Thread: one thread at a time. A call in a signal handler that interrupts another call raises NestedCall.
     Durability: acknowledged offsets reach the disk every ``flush_consumer_offset_interval_ms``, with ``sync()`` and at
-    close, and never before the messages that they pass.
-    After a crash a group may see messages again; no message is skipped.
+    close, and never before the messages that they pass. After a crash a group may receive messages again; no message
+    is skipped.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Consumer:
         self._turn = 0
 
     def position(self, queue_id: int) -> int:
-        """Queue offset behind the last message of this queue that was handed out: where ``poll`` goes on."""
+        """Queue offset behind the last message of this queue that was handed out: the next offset of ``poll``."""
         self._look_for_deletion()
         at = self._handed_out.get(_integer("queue_id", queue_id))
         return self._first_position(queue_id) if at is None else at
@@ -121,7 +122,7 @@ class Consumer:
         return self._store.max_offset(self.topic, queue_id)
 
     def seek(self, queue_id: int, offset: int) -> None:
-        """Go on from this queue offset; ``commit()`` stores it.
+        """Continue from this queue offset; ``commit()`` stores it.
 
         Raises: UsageError for a number below 0.
         """
@@ -135,8 +136,8 @@ class Consumer:
             self._handed_out[queue_id] = self._acknowledged[queue_id] = offset
 
     def poll(self) -> list[StoredMessage]:
-        """The next messages of one queue, behind those that were handed out; an empty list when all queues are read to
-        their end. Commit them when they are done.
+        """The next messages of one queue; an empty list when all queues are read to their end. ``commit()``
+        acknowledges them.
 
         Raises: OffsetMoved, CorruptFile, StoreClosed.
         """
@@ -218,7 +219,7 @@ class Consumer:
             self._stored[queue_id] = to
 
     def commit(self) -> None:
-        """Acknowledge everything that was handed out, the message in hand included, and nothing more."""
+        """Acknowledge all messages that were handed out, the current one of a loop included."""
         with self._alone:
             self._look_for_deletion()
             self._in_hand = None
@@ -227,7 +228,7 @@ class Consumer:
                 self._store_offset(queue_id)
 
     def commit_message(self, message: StoredMessage) -> None:
-        """Acknowledge this message and all before it in its queue; later ones stay as they are."""
+        """Acknowledge this message and all earlier messages of its queue."""
         with self._alone:
             self._look_for_deletion()
             self._acknowledge(message.queue_id, message.queue_offset + 1)
@@ -239,13 +240,13 @@ class Consumer:
     def sync(self) -> None:
         """Commit, and make the offsets durable, after the messages that they pass.
 
-        Raises: FlushError, StoreFailed, StorageError: the disk then still has the offsets of before.
+        Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
         self.commit()
         self._store.persist_offsets()
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        """Messages until all queues are read to their end; each one is acknowledged when the next is asked for.
+        """Messages until all queues are read to their end. Each one is acknowledged when the loop asks for the next.
 
         Raises (while looping): OffsetMoved, CorruptFile, StoreClosed.
         """
@@ -281,7 +282,7 @@ class Consumer:
             return message
 
     def lag(self) -> int:
-        """Messages that are stored and not yet acknowledged, over all queues and whatever their tags."""
+        """Number of stored messages that are not yet acknowledged, over all queues and all tags."""
         self._look_for_deletion()
         total = 0
         for queue_id in self._store.queue_ids(self.topic):

@@ -93,9 +93,9 @@ _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
 
 class MessageStore(PutPath):
-    """A store opened for writing. Make one with ``mqfast.open``.
+    """A store that is open for writing. ``mqfast.open`` creates it.
 
-    Thread: every method may be called from any thread; one process writes a store at a time.
+    Thread: every method may be called from any thread. One process writes a store at a time.
     """
 
     if not TYPE_CHECKING:
@@ -339,7 +339,7 @@ class MessageStore(PutPath):
     def persist_offsets(self) -> None:
         """Make the offsets of the consumer groups durable, after the messages that they pass.
 
-        Raises: FlushError, StoreFailed, StorageError; the disk then still has the offsets of before.
+        Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
         self._check_open()
         self.consumer_offsets.persist(before=self.log.flush)
@@ -401,11 +401,11 @@ class MessageStore(PutPath):
     ) -> GetResult:
         """Read messages of one queue from a queue offset on.
 
-        Args: tags: ``"A || B"``, None or ``*`` for all; compared with the tag itself, not only its hash.
-        max_bytes: of records; the first message is
-        returned whatever its size.
-        Returns: GetResult; its status is RocketMQ's GetMessageStatus, ``next_offset`` is where to go on.
-        Raises: CorruptFile when a unit does not point at its record; StoreClosed.
+        Args: tags: ``"A || B"``, None or ``*`` for all; compared with the tag itself, not only its hash. max_bytes:
+        limit of record bytes; the first message is returned whatever its size.
+        Returns: GetResult with RocketMQ's GetMessageStatus as ``status`` and the offset for the next call as
+        ``next_offset``.
+        Raises: CorruptFile if a unit does not point at its record; StoreClosed.
         Source: DefaultMessageStore.getMessage.
         """
         if self._is_closed:
@@ -415,9 +415,9 @@ class MessageStore(PutPath):
     def look(self, where: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
-        A queue offset is not meant: that is for get. A client's unique key looks like a message id: that is for query.
-        Raises: OffsetError outside the log, and within a record, also where bytes of its body look like one;
-        CorruptFile when no record starts there or its CRC is wrong.
+        Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.
+        Raises: OffsetError for an offset outside the log or within a record, also if bytes of a body look like a record
+        there; CorruptFile if no record begins there or its CRC is wrong.
         """
         self._check_open()
         offset = decode_message_id(where).physical_offset if isinstance(where, str) else _offset(where)
@@ -436,7 +436,8 @@ class MessageStore(PutPath):
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType | str = BoundaryType.LOWER
     ) -> int:
-        """Queue offset by store time: LOWER the first message at or after it, UPPER the last at or before it.
+        """Queue offset by store time. LOWER: the first message at or after the time; UPPER: the last one at or before
+        it.
 
         Source: DefaultMessageStore.getOffsetInQueueByTime.
         """
@@ -485,7 +486,7 @@ class MessageStore(PutPath):
             self._dispatcher.step_if_needed()
 
     def topics(self) -> list[str]:
-        """Topics that have a queue, sorted."""
+        """All topics with a queue, sorted."""
         self._check_open()
         self._catch_up()
         return [topic for topic in self._queues.topics() if self.queue_ids(topic)]
@@ -513,12 +514,12 @@ class MessageStore(PutPath):
         batch: int = 32,
         offset_reset: OffsetReset = "error",
     ) -> Consumer:
-        """An embedded consumer of one topic; it goes on where its group committed.
+        """An embedded consumer of one topic. It resumes at the committed offset of its group.
 
-        Args: from_first: where a new group starts: at the first message, else behind the last one. batch: most
-        messages of one read. offset_reset: what happens when the group's next messages were deleted before it has
-        read them: ``error`` raises OffsetMoved, ``earliest`` goes on at the first message there is, ``latest`` behind
-        the last one, both with a warning.
+        Args: from_first: a new group starts at the first message (True) or behind the last one (False). batch: most
+        messages per read. offset_reset: behaviour if the group's next messages were deleted before the group has read
+        them: ``error`` raises OffsetMoved; ``earliest`` continues at the first message, ``latest`` behind the last one,
+        both with a warning.
         """
         self._check_open()
         consumer = Consumer(
@@ -540,30 +541,30 @@ class MessageStore(PutPath):
         properties: Properties | None = None,
         **options: Unpack[PutOptions],
     ) -> PutResult:
-        """Store one message; with sync flush await its durability without blocking the event loop.
+        """Store one message. With sync flush: await its durability without blocking the event loop.
 
-        Raises: as put.
+        Raises: the same as put.
         """
         from mqfast.aio import settled
 
         return await settled(self.put_nowait(topic, body, queue_id, tags, keys, properties, **options), self.config)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Make everything put so far durable. Returns: False at the timeout (seconds). Raises: FlushError,
-        StoreFailed.
+        """Make all messages that were put before durable. Args: timeout in seconds, None for no limit. Returns: False
+        at the timeout. Raises: FlushError, StoreFailed.
         """
         self._check_open()
         self.log.check_state()
         return self.log.flush(timeout)
 
     def delete_topic(self, topic: str) -> int:
-        """Drop the topic's queues and forget their offsets; the records stay in the log until retention takes them:
-        ``query``, ``look`` and scans of the log find them so long. Returns queues dropped.
+        """Drop the topic's queues and remove their offsets. The records stay in the log until retention deletes them,
+        and ``query``, ``look`` and scans of the log find them until then. Returns: number of queues dropped.
 
-        Raises: UsageError for what is no topic name; FlushError, StorageError when the deletion cannot be made durable;
-        DiskFull also while units of queues wait for space. Then nothing was deleted.
+        Raises: UsageError for an invalid topic name; FlushError, StorageError if the deletion cannot be made durable;
+        DiskFull also while units of queues wait for space. Nothing was deleted then.
         Durability: the deletion is on disk before a queue is dropped and before the topic can have a new message. No
-        recovery, and no repair, brings back what was deleted; a RocketMQ that makes queues anew from the log does.
+        recovery and no repair restores deleted messages. If RocketMQ rebuilds queues from the log, it restores them.
         """
         self._check_open()
         check_topic_name(topic)
@@ -609,15 +610,15 @@ class MessageStore(PutPath):
 
     @property
     def units_wait(self) -> bool:
-        """Do stored messages wait for their place in a queue, because the disk is full? Then a queue may end too
+        """True if stored messages wait for their place in a queue because the disk is full. A queue may then end too
         early.
         """
         return self._dispatcher.units_wait
 
     @property
     def state(self) -> StoreState:
-        """OPEN; FULL: something waits for space on the disk (``stats()["waits_for_space"]``), or the disk is above its
-        watermark (both end by themselves); FAILED: latched; CLOSED.
+        """OPEN, FULL, FAILED or CLOSED. FULL: work waits for disk space (``stats()["waits_for_space"]``), or disk use
+        is above its watermark; both end by themselves. FAILED: latched by a failed flush or write.
         """
         flags = self.log.flags
         if self._is_closed or flags & (_CLOSED | _FORKED):
@@ -629,7 +630,7 @@ class MessageStore(PutPath):
         return StoreState.OPEN
 
     def stats(self) -> dict[str, Any]:
-        """Run-time figures, by name; bytes and counts unless the name says another unit."""
+        """Run-time figures by name, in bytes and counts unless the name has another unit; see docs/operations.md."""
         log = self.log
         self._flush.see_clock()
         warnings = [
@@ -698,7 +699,7 @@ class MessageStore(PutPath):
 
     @property
     def retention(self) -> RetentionService:
-        """The retention service: its policy line, ``run_once`` and ``clean_now``."""
+        """The retention service: ``policy()``, ``run_once`` and ``clean_now``."""
         return self._retention
 
     def _check_open(self) -> None:
@@ -717,14 +718,14 @@ class MessageStore(PutPath):
     # --- close ---
 
     def close(self) -> None:
-        """Flush and close. Safe to call twice. Messages and views already got stay valid.
+        """Flush and close. A second call has no effect. Messages and views that were returned stay valid.
 
-        In a signal handler, a finalizer or a callback that interrupted a call of this thread which has a lock: nothing
-        more is put, and a thread does the rest as soon as that call has let go; the interpreter waits for it at its
-        end. Within a close that it interrupted it does nothing: that one goes on.
+        In a signal handler, a finalizer or a callback, if the interrupted call of this thread holds a lock: puts are
+        refused at once, and another thread closes the store as soon as that call has released the lock. The interpreter
+        waits for this thread at its end. If the interrupted call is a close, nothing happens: that close continues.
 
-        Raises: FlushError, StorageError when something could not be made durable: the next open then recovers;
-        MemoryError when there was not enough to go on: then call it again.
+        Raises: FlushError, StorageError if data could not be made durable; the next open then recovers. MemoryError if
+        memory was short; call close again.
         """
         if self._opened_in != os.getpid():
             return  # a forked child: threads, lock and files are the parent's
@@ -948,15 +949,16 @@ def open_store(
     _start_services: bool = True,
     **settings: Unpack[StoreSettings],
 ) -> MessageStore:
-    """Create or open a store for writing; recovers it when its last writer did not close it.
+    """Create a store or open an existing one for writing. Recovers the store if its last writer did not close it.
 
-    A new store is small and deletes nothing by itself; ``retention="72h"``, ``"20GB"`` or ``"72h, 20GB"`` asks for
-    that, and ``profile="broker"`` for a broker's sizes and rules, which a broker_conf means. A store that is there
+    A new store is small and deletes nothing. ``retention="72h"``, ``"20GB"`` or ``"72h, 20GB"`` turns deletion on.
+    ``profile="broker"`` selects RocketMQ's sizes and retention; a broker_conf implies this profile. An existing store
     keeps its sizes.
 
-    Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``);
-    broker_conf: a RocketMQ property file, which settings override; config: a ready StoreConfig instead of both;
-    create: False refuses to make a new store; progress: called during recovery with (bytes done, bytes to do).
+    Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``).
+    broker_conf: path of a RocketMQ property file; settings override its values. config: a StoreConfig instead of both.
+    create: False raises StoreNotFound instead of creating a store. progress: called during recovery with (bytes done,
+    bytes to do).
     Returns: MessageStore, a context manager.
     Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """

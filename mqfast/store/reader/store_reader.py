@@ -1,16 +1,16 @@
-"""StoreReader: any RocketMQ store, read-only, beside a live writer (Java or mqfast) or dead.
+"""StoreReader: any RocketMQ store, read-only, beside a live writer (Java or mqfast) or without one.
 
-It takes no lock, starts no thread and writes nothing; everything is read by pread (``tail`` maps the file that it
-follows) and checked, so that a file which is foreign, damaged, shrinking or gone ends in an exception of
-``mqfast.errors`` and never in a crash.
+The reader takes no lock, starts no thread and writes nothing. All files are read by pread (``tail`` maps the file that
+it follows) and checked: a foreign, damaged, shrinking or missing file raises an exception of ``mqfast.errors`` and
+never crashes the process.
 
-Beside a live writer the reader sees what is in the page cache: a record as soon as its unit is in the queue and the
-whole record is in the log. It may see messages that a sync-flushing writer has not yet shown to its own readers and
-that a power loss would still take back. It does not see what a writer with a transient store pool has not committed;
-through queues and index it does not see what the writer has not yet dispatched, which a writer does some milliseconds
-after the put, or when it reads itself (``scan`` shows it at once). It never waits for a writer. Retention may remove a
-file between two calls: what was removed counts as removed, not as damage. The lists of topics and queues are as of the
-last ``refresh()``; a queue that is asked for by name is looked for.
+Beside a live writer the reader sees the page cache: a record as soon as its unit is in the queue and the whole record
+is in the log. The reader may see messages that a sync-flushing writer does not yet show to its own readers, and that a
+power cut may still remove. The reader does not see records that a writer with a transient store pool has not committed.
+Queues and index lack records that the writer has not yet dispatched, which happens some milliseconds after the put, or
+at the writer's next read; ``scan`` shows these records at once. The reader never waits for a writer. Retention may
+remove a file between two calls; its messages count as removed, not as damaged. The lists of topics and queues are those
+of the last ``refresh()``; a queue that is named is looked up in the directory.
 
 A dead store shows what is on disk, without recovering it: units whose record is torn are cut off, records behind the
 damage stay readable through their queues. File formats: ``mqfast/store/FORMAT.md``.
@@ -48,8 +48,7 @@ _END_OF_TIME: Final = 2**63 - 1
 
 
 class ReadResult(Sequence[StoredMessage]):
-    """What a get found: a status, the offset to go on from, the queue's bounds and the messages, each over bytes of
-    its own."""
+    """The result of a get: status, next offset, bounds of the queue, and messages. Each message owns its bytes."""
 
     __slots__ = ("max_offset", "messages", "min_offset", "next_offset", "status", "total_bytes")
 
@@ -83,9 +82,9 @@ class ReadResult(Sequence[StoredMessage]):
 
 
 class LogScan:
-    """Iterates over the records of the log in their order.
+    """An iterator over the records of the log, in log order.
 
-    Attributes: ``at`` (physical offset of the next record), ``reason`` (None while it runs; then ``"limit"``,
+    Attributes: ``at`` (physical offset of the next record), ``reason`` (None during the iteration; then ``"limit"``,
     ``"end"`` (no further file), ``"zero"`` (nothing written there), ``"no record"``, ``"length"``, ``"place"``,
     ``"crc"`` or ``"gap"`` (the next file does not begin where this one ends)).
     Raises: CorruptFile, StorageError when a file shrinks or cannot be read.
@@ -133,12 +132,12 @@ class LogScan:
 
 
 class StoreReader(BulkReader):
-    """Reads the store at ``path``.
+    """A read-only view of the store at ``path``.
 
-    Args: ``config`` gives the sizes of index files and the log directories where the files do not tell;
-        ``commit_log`` the log directory or directories when the log does not lie in the store.
+    Args: config: sizes of index files and log directories, used where the files do not tell them. commit_log: the log
+        directory or directories, if the log does not lie in the store.
     Raises: StoreNotFound, StorageError.
-    Thread: any; calls take turns. Messages may be kept as long as wanted and passed on.
+    Thread: any; calls are serialised. Messages own their bytes and may be kept and passed to other threads.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class StoreReader(BulkReader):
         self._index_names: list[str] = []
 
     def close(self) -> None:
-        """Let go of all files. Safe to call twice; messages stay valid."""
+        """Close all files. A second call has no effect; messages stay valid."""
         with self._lock:
             super().close()
             self._drop_index()
@@ -177,9 +176,9 @@ class StoreReader(BulkReader):
     def scan(self, from_offset: int | None = None, to_offset: int | None = None, check_crc: bool = True) -> LogScan:
         """All records of the log in order, from the record at ``from_offset`` (None: the first) up to ``to_offset``.
 
-        It stops at the first byte that is no whole record; the iterator's ``reason`` and ``at`` say why and where.
-        Messages of one block of 256 KiB share its memory.
-        Raises: OffsetError when ``from_offset`` is below the log or within a record; StorageError.
+        The scan ends at the first byte that is no whole record; ``reason`` and ``at`` of the iterator say why and
+        where. Messages of one block of 256 KiB share its memory.
+        Raises: OffsetError if ``from_offset`` is below the log or within a record; StorageError.
         """
         check_numbers(
             from_offset=0 if from_offset is None else from_offset, to_offset=0 if to_offset is None else to_offset
@@ -207,12 +206,12 @@ class StoreReader(BulkReader):
     ) -> LogTail:
         """Follow the log that another process writes: ``for message in reader.tail("T"): ...``.
 
-        Args: topic, queue_id, tags (``"A || B"``): what to show, None for all; from_offset: physical offset of the
-            record to begin with, None for what is written from now on; spin: wait without sleeping, which takes a
-            processor and sees a message within a microsecond or two; otherwise it sleeps ``poll_interval_us`` between
-            two looks (to which the kernel adds some 50 microseconds).
-        Unlike the rest of the reader it maps the file that it follows, and needs no ``refresh``.
-        Raises: OffsetError when ``from_offset`` is below the log or within a record; CorruptFile, StorageError.
+        Args: topic, queue_id, tags (``"A || B"``): filters, None for all. from_offset: physical offset of the first
+            record, None for records that are written from now on. spin: poll without sleeping, which occupies a core
+            and sees a message within 1 to 2 us. poll_interval_us: sleep between two polls otherwise; the kernel adds
+            some 50 us.
+        The tail maps the file that it follows and needs no ``refresh``.
+        Raises: OffsetError if ``from_offset`` is below the log or within a record; CorruptFile, StorageError.
         """
         check_numbers(
             from_offset=0 if from_offset is None else from_offset, queue_id=0 if queue_id is None else queue_id
@@ -236,9 +235,9 @@ class StoreReader(BulkReader):
     def look(self, place: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
-        A queue offset is not meant: that is for get. A client's unique key looks like a message id: that is for query.
-        Raises: OffsetError when no whole record begins there, also where bytes of a body look like one; CorruptFile
-            when the record's content does not agree with its checksum; StorageError.
+        Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.
+        Raises: OffsetError if no whole record begins there, also if bytes of a body look like one; CorruptFile if the
+            record does not agree with its checksum; StorageError.
         """
         with self._lock:
             self._check_open()
@@ -268,7 +267,7 @@ class StoreReader(BulkReader):
 
     @property
     def earliest_message_time(self) -> int:
-        """Store time of the first record of the log, ms since the epoch; -1 when there is none."""
+        """Store time of the first record of the log, ms since the epoch; -1 without a record."""
         with self._lock:
             self._check_open()
             file = self._log_file(self._log.begin) if self._log.files else None
@@ -287,11 +286,12 @@ class StoreReader(BulkReader):
         max_bytes: int = 128 << 20,
         tags: str | None = None,
     ) -> ReadResult:
-        """Up to ``max_count`` messages and ``max_bytes`` (the first one always) of one queue from an offset on.
+        """Read messages of one queue from an offset on.
 
-        ``tags`` is ``"A || B"``; None and ``*`` take all. A message of a batch queue is a whole batch and counts as
-        often as it holds messages.
-        Raises: CorruptFile when the message at the offset is damaged (those before damage are returned first),
+        Args: max_count: most messages. max_bytes: limit of record bytes; the first message is returned whatever its
+            size. tags: ``"A || B"``, None or ``*`` for all. A message of a batch queue is a whole batch and counts as
+            the number of its messages.
+        Raises: CorruptFile if the message at the offset is damaged (messages before damage are returned first);
             StorageError.
         Source: DefaultMessageStore.getMessage.
         """
@@ -409,7 +409,7 @@ class StoreReader(BulkReader):
         )
 
     def messages(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
-        """Every message of one queue, oldest first, up to where it ended at the first call.
+        """Every message of one queue, oldest first, up to the end of the queue at the first call.
 
         Raises: CorruptFile at the first damaged message, StorageError.
         """
@@ -431,8 +431,8 @@ class StoreReader(BulkReader):
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
-        """Queue offset for a store time (ms): LOWER the first message not before it, UPPER the last one not after it,
-        within [min_offset, max_offset]; the edges are RocketMQ's.
+        """Queue offset by store time (ms). LOWER: the first message at or after the time; UPPER: the last one at or
+        before it. The result lies within [min_offset, max_offset]; the edge cases are RocketMQ's.
 
         Source: ConsumeQueueStore.getOffsetInQueueByTime, ConsumeQueue, BatchConsumeQueue.
         """
@@ -602,10 +602,10 @@ class StoreReader(BulkReader):
     ) -> list[StoredMessage]:
         """The newest ``max_count`` messages of a topic with this key (KEYS or unique key), or this tag, newest first.
 
-        The same messages in the same order as MessageStore.query, as far as the index was written. Every hit of the
-        index is compared with the message; hits whose record was removed are left out.
-        Args: key or tag, not both. tag: the whole text of the message's TAGS; messages that a release of RocketMQ
-            before 5.5 indexed are found by their keys only. begin_ms, end_ms: store times, both included.
+        The same messages in the same order as MessageStore.query, as far as the index is written. Every hit of the
+        index is compared with its message; hits whose record was removed are skipped.
+        Args: key or tag, not both. tag: the whole text of the TAGS property; messages that a RocketMQ release before
+            5.5 indexed are found by their keys only. begin_ms, end_ms: store times, both included.
         Raises: UsageError, CorruptFile, StorageError.
         Source: IndexService.queryOffset (index type T for tags).
         """
@@ -658,13 +658,13 @@ class StoreReader(BulkReader):
 
     @property
     def checkpoint(self) -> StoreCheckpoint:
-        """The numbers of the checkpoint file; do not flush it."""
+        """The content of the checkpoint file; do not flush it."""
         self._check_open()
         return StoreCheckpoint.load(self._door, self.paths.checkpoint)
 
     @property
     def is_dirty(self) -> bool:
-        """Is a writer at work, or did it leave without closing (the ``abort`` file is there)?"""
+        """True if a writer has the store open, or ended without closing it (the ``abort`` file exists)."""
         self._check_open()
         return self._door.exists(self.paths.abort)
 
@@ -702,9 +702,9 @@ def _physical_offset(place: object) -> int:
 
 
 def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:
-    """Hash -> tags of ``"A || B"``; None: everything.
+    """Hash -> tags of ``"A || B"``; None for all tags.
 
-    Raises: UsageError beyond 64 tags, and for what is no text.
+    Raises: UsageError for more than 64 tags, or a wrong type.
     """
     if expression is not None and not isinstance(expression, str):
         raise UsageError(f"tags: expected str or None, found {type(expression).__name__}")
