@@ -72,8 +72,9 @@ def test_one_waiter(benchmark: BenchmarkFixture, place: Path, table: Table, how:
     bare.close()
     mine, floor = statistics.median(ours), statistics.median(theirs)
     note = ", no real flush on this disk" if floor < NO_FLUSH_NS else ""
-    figure = f"{mine / floor:.2f}x ({mine / 1e3:.0f} us, bare append + fdatasync {floor / 1e3:.0f} us{note})"
-    table.add(f"sync flush, 1 waiter, {how}, 1 KiB", figure, "<= 1.2x bare", mine <= 1.2 * floor, "durable")
+    figure = f"{mine / floor:.2f}x ({mine / 1e3:.0f} us{note})"
+    bare_sync = f"append and fdatasync {floor / 1e3:.0f} us"
+    table.add(f"sync flush, 1 waiter, {how}, 1 KiB", figure, "<= 1.2x bare", mine <= 1.2 * floor, "durable", bare_sync)
 
 
 @pytest.mark.parametrize("threads", [16, 64])
@@ -119,7 +120,10 @@ def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Fl
     rate_of_c, group_of_c = (statistics.median(column) for column in zip(*of_c, strict=True))
     figure = (
         f"{ratio:.2f}x ({statistics.median(rates):,.0f}/s, {statistics.median(sizes):.1f} messages a group of "
-        f"{statistics.median(groups) / 1e3:.0f} us, bare {statistics.median(floors) / 1e3:.0f} us; "
-        f"as many threads of C: {rate_of_c:,.0f}/s, {group_of_c / 1e3:.0f} us a group)"
+        f"{statistics.median(groups) / 1e3:.0f} us)"
     )
-    table.add(f"sync flush, {threads} waiters, a group", figure, "<= 1.2x bare", ratio <= 1.2, "durable")
+    in_c = (
+        f"append and fdatasync {statistics.median(floors) / 1e3:.0f} us; as many threads {rate_of_c:,.0f}/s, "
+        f"{group_of_c / 1e3:.0f} us a group"
+    )
+    table.add(f"sync flush, {threads} waiters, a group", figure, "<= 1.2x bare", ratio <= 1.2, "durable", in_c)

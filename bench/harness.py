@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reasons import reason
-
 ROOT = Path(__file__).resolve().parent.parent
 # A short look that shows whether everything works; its figures are no figures.
 QUICK = os.environ.get("MQFAST_BENCH_QUICK", "") not in ("", "0")
@@ -67,7 +65,8 @@ class Row:
     target: str
     met: bool | None
     durability: str
-    why: str = ""
+    baseline: str = ""
+    """What the same work takes in C, without a store."""
 
 
 class Table:
@@ -78,12 +77,10 @@ class Table:
         self.notes: list[str] = []
 
     def add(
-        self, what: str, figure: str, target: str, met: bool | None, durability: str = "page cache", why: str = ""
+        self, what: str, figure: str, target: str, met: bool | None, durability: str = "page cache", baseline: str = ""
     ) -> None:
-        """Add a line; met None: nothing to compare with. why: the reason when it is missed, if the floor of this run
-        gives one; else that of reasons.py.
-        """
-        self.rows.append(Row(what, figure, target, met, durability, (why or reason(what)) if met is False else ""))
+        """Add a line; met None: nothing to compare with; baseline: what the same work takes in C, in the same run."""
+        self.rows.append(Row(what, figure, target, met, durability, baseline))
 
 
 class Floor:

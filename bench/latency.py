@@ -1,11 +1,10 @@
 """Paced latency of a put, with coordinated omission handled: ``make bench-latency``.
 
 The k-th put is due at t0 + k * period, whatever the puts before it did. Its latency counts from when it was due, so
-that one stall shows in every put that it delayed. The time from the call itself is the second figure; the third is what
-those calls alone, behind each other at that pace, would make (by_calls_alone): what it lacks of the first came between
-two calls. The same loop runs in the same run, turn about, on
+that one stall shows in every put that it delayed (response time). The time from the call itself (service time) is the
+second figure. The same loop runs in the same run, interleaved, on
 
-* hot private memory (a copy of the same bytes into memory in the cache): the noise of machine and interpreter,
+* hot private memory (a copy of the same bytes into memory in the cache): the jitter baseline,
 * a store with file mappings (the default),
 * a store with the transient pool.
 
@@ -47,22 +46,19 @@ _TICKS_NS = 20_000_000  # whole ticks of 100, 250 and 1,000 a second
 
 @dataclass
 class Series:
-    """One kind at one rate: histograms of (due to done), (call to done) and the calls alone, and what the system did
-    meanwhile.
-    """
+    """One kind at one rate: histograms of (due to done) and (call to done), and what the system did meanwhile."""
 
     kind: str
     rate: int
     due: Any
     call: Any
-    alone: Any
     counters: dict[str, int] = field(default_factory=dict)
 
-    def add(self, due: array[int], call: array[int], alone: array[int], counters: dict[str, int]) -> None:
+    def add(self, due: array[int], call: array[int], counters: dict[str, int]) -> None:
         """Fold one turn in."""
         import numpy
 
-        for histogram, values in ((self.due, due), (self.call, call), (self.alone, alone)):
+        for histogram, values in ((self.due, due), (self.call, call)):
             numbers, counts = numpy.unique(numpy.frombuffer(values, dtype=numpy.uint64), return_counts=True)
             for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
                 histogram.record_value(min(max(1, number), LONGEST_NS), count)
@@ -82,7 +78,6 @@ class Series:
             "samples": int(self.due.get_total_count()),
             "from_due_ns": figures(self.due),
             "from_call_ns": figures(self.call),
-            "by_calls_alone_ns": figures(self.alone),
             "counters": self.counters,
         }
 
@@ -151,23 +146,6 @@ def paced(
         at += period_ns
 
 
-def by_calls_alone(call: array[int], period_ns: int) -> array[int]:
-    """Lateness of each put, ns, if nothing but the calls themselves took time: the k-th is due at k * period and takes
-    call[k], and waits for those before it (Lindley's recursion of a queue).
-
-    It tells a stall of a call from one of the loop between two calls, which is in no store's code; what a store's other
-    threads do to the processor of the loop between two calls is not in it either.
-    """
-    import numpy
-
-    times = numpy.frombuffer(call, dtype=numpy.uint64).astype(numpy.int64)
-    behind = numpy.zeros_like(times)
-    numpy.cumsum(times[:-1] - period_ns, out=behind[1:])
-    behind -= numpy.minimum.accumulate(behind)  # what the calls before it are behind their schedule
-    behind += times
-    return array("Q", behind.astype(numpy.uint64).tobytes())
-
-
 def phase_of(turn_number: int, rate: int) -> int:
     """Of this turn, ns: the turns of a run spread over the period evenly, however many they are (golden ratio)."""
     return int(1_000_000_000 / rate * (turn_number * 0.6180339887 % 1))
@@ -180,10 +158,10 @@ def turn(
     seconds: float,
     processor: int | None = None,
     phase_ns: int = 0,
-) -> tuple[array[int], array[int], array[int], dict[str, int]]:
+) -> tuple[array[int], array[int], dict[str, int]]:
     """One turn of so many seconds, alone on this processor (None: anywhere), behind LEAD_S of puts that do not count;
-    returns the times from when due, from the call and by the calls alone, and the differences of the counters, which do
-    count the lead.
+    returns the response times (from when due) and the service times (from the call), and the differences of the
+    counters, which do count the lead.
     """
     import processors  # beside this file, which tests import without its folder
 
@@ -205,7 +183,7 @@ def turn(
         gc.enable()
     after = counters()
     told = {name: after[name] - before[name] for name in before} | {"loop_waits": slept, "loop_preemptions": lost}
-    return due[lead:], call[lead:], by_calls_alone(call, period_ns)[lead:], told
+    return due[lead:], call[lead:], told
 
 
 class Target:
@@ -274,7 +252,7 @@ def measure(
     from hdrh.histogram import HdrHistogram
 
     series = {
-        (kind, rate): Series(kind, rate, *(HdrHistogram(1, LONGEST_NS, 3) for _ in range(3)))
+        (kind, rate): Series(kind, rate, *(HdrHistogram(1, LONGEST_NS, 3) for _ in range(2)))
         for rate in rates
         for kind in kinds
     }
@@ -303,25 +281,24 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         if row["kind"] == "memory" or row["rate"] not in noise:
             continue
-        found, alone, floor = row["from_due_ns"], row["by_calls_alone_ns"], noise[row["rate"]]
-        limits = {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * floor["p99.99"]), "max": 2_000_000}
+        found, jitter = row["from_due_ns"], noise[row["rate"]]
+        limits = {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * jitter["p99.99"]), "max": 2_000_000}
         words = []
         for name, limit in limits.items():
-            verdict = f"MISSED (<= {limit / 1e3:,.0f} us; by the calls alone {alone[name] / 1e3:,.1f})"
-            verdict = "met" if found[name] <= limit else verdict
-            words.append(f"{name} {found[name] / 1e3:,.1f} us {verdict}")
-        lines.append(f"{row['kind']} at {row['rate']:,}/s: {', '.join(words)}")
+            verdict = "met" if found[name] <= limit else f"MISSED (<= {limit / 1e3:,.0f} us)"
+            words.append(f"{name} {found[name] / 1e3:,.1f} us, jitter {jitter[name] / 1e3:,.1f}: {verdict}")
+        lines.append(f"{row['kind']} at {row['rate']:,}/s: {'; '.join(words)}")
     return lines
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as text, us."""
     names = [*(f"p{p:g}" for p in PERCENTILES), "max"]
-    lines = ["us from when due (from the call; by the calls alone)"]
+    lines = ["us: response time (service time)"]
     lines.append(" " * 32 + "".join(f"{name:>28}" for name in names))
     for row in rows:
-        three = [row[part] for part in ("from_due_ns", "from_call_ns", "by_calls_alone_ns")]
-        cells = ("{:,.2f} ({:,.2f}; {:,.2f})".format(*(part[name] / 1e3 for part in three)) for name in names)
+        both = [row[part] for part in ("from_due_ns", "from_call_ns")]
+        cells = ("{:,.2f} ({:,.2f})".format(*(part[name] / 1e3 for part in both)) for name in names)
         lines.append(f"{row['kind']:8}{row['rate']:>10,}/s {row['samples']:>11,}" + "".join(f"{c:>28}" for c in cells))
         lines.append(
             "        " + ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in row["counters"].items())

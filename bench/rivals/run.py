@@ -32,7 +32,6 @@ import host_memory  # noqa: E402
 import java_side  # noqa: E402
 import processors  # noqa: E402
 from latency import LEAD_S, LONGEST_NS, PERCENTILES, machine, phase_of, steal_ms  # noqa: E402
-from reasons import late_alone, new_pages, noise_above, noise_alone, stood_between, sync_floor  # noqa: E402
 from stores import RIVALS  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -44,7 +43,7 @@ KEYWORDS = "store.put 40 B by keyword"
 PACED = (NOISE, NOISE_BESIDE, FLOOR_PACED, "mqfast", "mqfast, pool", CHRONICLE, ROCKETMQ)
 THREADS = (16, 64)
 RATES = (20_000, 200_000)
-PARTS = {"due": "from when due", "call": "from the call", "alone": "by the calls alone"}
+PARTS = {"due": "response time", "call": "service time"}
 FEWEST_TURNS = 7  # of which a median is told
 BEGIN, END = "<!-- measured: written by make bench-rivals -->", "<!-- end of measured -->"
 
@@ -186,15 +185,12 @@ def _percentiles(histogram: Any) -> dict[str, int]:
 
 
 class Results:
-    """Figures by (column, rival): ns of every round, histograms of all rounds as one, and percentiles of each; and how
-    often the loop slept and lost its processor in all of them.
-    """
+    """Figures by (column, rival): ns of every round, histograms of all rounds as one, and percentiles of each."""
 
     def __init__(self) -> None:
         self.ns: dict[tuple[str, str], list[float]] = {}
         self.histograms: dict[tuple[str, str], Any] = {}
         self.turns: dict[tuple[str, str], list[dict[str, int]]] = {}
-        self.switches: dict[tuple[str, str, str], int] = {}
         self.skipped: dict[tuple[str, str], str] = {}
 
     def add(self, column: str, name: str, answer: dict[str, Any]) -> None:
@@ -205,9 +201,6 @@ class Results:
             return
         if "ns" in answer:
             self.ns.setdefault((column, name), []).append(answer["ns"])
-        for how in ("slept", "lost"):
-            if how in answer:
-                self.switches[column, name, how] = self.switches.get((column, name, how), 0) + answer[how]
         for part in PARTS:
             if part in answer:
                 from hdrh.histogram import HdrHistogram
@@ -228,14 +221,6 @@ class Results:
         """ns by name, or None."""
         histogram = self.histograms.get((column, name))
         return None if histogram is None else _percentiles(histogram)
-
-    def late(self, column: str, name: str, limit: int) -> float:
-        """The part of all values that is above so many ns, 0 to 1."""
-        histogram = self.histograms[column, name]
-        late = sum(
-            one.count_at_value_iterated_to for one in histogram.get_recorded_iterator() if one.value_iterated_to > limit
-        )
-        return float(late / histogram.get_total_count())
 
     def median_turn(self, column: str, name: str) -> dict[str, int] | None:
         """The median over the turns of each percentile, ns; None of fewer than FEWEST_TURNS."""
@@ -371,51 +356,15 @@ class Target(NamedTuple):
     met: bool | None
     """None: nothing to compare with. A tail is judged by all turns as one."""
     durability: str
-    why: str
-    """Why it was missed; empty when nothing explains it."""
-    median_turn: bool = False
-    """A tail that is missed with all turns as one, and is met by the medians over the turns."""
-
-
-_MAY_BE_LATE = {"p99": 0.01, "p99.9": 0.001}
+    baseline: str = ""
+    """What the same work takes in C, in the same run."""
+    jitter: str = ""
+    """What a loop that stores nothing has, in the same run."""
 
 
 def _limits(noise: dict[str, int]) -> dict[str, int]:
     """What a tail may have, ns, beside the noise of the same turns."""
     return {"p99": 1000, "p99.9": 3000, "p99.99": max(50_000, 2 * noise["p99.99"]), "max": 2_000_000}
-
-
-def _why_late(results: Results, column: str, name: str, part: str, limit: int) -> str:
-    """Why p99 or p99.9 is above its limit, by how many values are: where hot memory or the log in C alone has nearly as
-    many, so that ours adds no more than a quarter of what may be late. Empty otherwise.
-    """
-    if part not in _MAY_BE_LATE:
-        return ""
-    ours, noise = (results.late(column, one, limit) for one in (name, NOISE))
-    bare = results.late(column, FLOOR_PACED, limit) if (column, FLOOR_PACED) in results.histograms else noise
-    if ours - max(noise, bare) > _MAY_BE_LATE[part] / 4:
-        return ""
-    texts = (f"{100 * value:.2g} %" for value in (_MAY_BE_LATE[part], ours, noise, bare))
-    return late_alone(_time(limit), *texts)
-
-
-def _why_between(
-    results: Results, rate: int, name: str, limits: dict[str, int] | None, other: str, whose: str, parts: Sequence[str]
-) -> str:
-    """Why these parts of p99.99 and the longest are above their limits (None: above the other's) where the calls alone
-    meet them (are no worse than the other's calls alone): the loop stood still between two calls. Empty where they do
-    not, and for shorter tails, of which interrupts of the store's own doing may be the most.
-    """
-    column = f"paced {rate:,}/s"
-    alone, theirs = (results.percentiles(f"{column}, alone", one) for one in (name, other))
-    slept, lost = (results.switches.get((column, name, how)) for how in ("slept", "lost"))
-    if not parts or alone is None or theirs is None or slept is None or lost is None:
-        return ""
-    most = theirs if limits is None else limits
-    if any(part in _MAY_BE_LATE or alone[part] > most[part] for part in parts):
-        return ""
-    ours, others = (", ".join(f"{part} {_time(values[part])}" for part in parts) for values in (alone, theirs))
-    return stood_between(ours, f"{whose} {others}", slept, lost)
 
 
 def _both(whole: dict[str, int], median: dict[str, int] | None, part: str) -> str:
@@ -427,36 +376,23 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
     """The rows of one of ours at one pace: its own limits, then each of the stores in Java.
 
     A stall that comes once in minutes is most of a p99.99 over all turns; the median over the turns says what a turn is
-    like without it. All turns as one decide, and what only the median meets is told apart.
+    like without it. Both are printed; all turns as one decide.
     """
     column, cached = f"paced {rate:,}/s, due", "page cache"
     ours, noise = results.percentiles(column, name), results.percentiles(column, NOISE)
     if ours is None or noise is None:
         return []
     beside = results.percentiles(column, NOISE_BESIDE)
-    bare = results.percentiles(column, FLOOR_PACED) or noise
-    alone = results.percentiles(f"paced {rate:,}/s, alone", name)
+    bare = results.percentiles(column, FLOOR_PACED)
     turn, turn_noise = results.median_turn(column, name), results.median_turn(column, NOISE)
     turn_bare = results.median_turn(column, FLOOR_PACED)
-    turn_limits = _limits(turn_noise) if turn_noise else {}
     rows = []
     limits = _limits(noise)
     for part, limit in limits.items():
-        text = (
-            f"{_both(ours, turn, part)} (noise {_both(noise, turn_noise, part)}, "
-            + (f"beside a writer {_time(beside[part])}, " if beside else "")
-            + f"a log in C {_both(bare, turn_bare, part)}"
-            + (f"; by the calls alone {_time(alone[part])})" if alone else ")")
-        )
+        jitter = _both(noise, turn_noise, part) + (f", beside a writer {_time(beside[part])}" if beside else "")
+        what, in_c = f"{part} at {rate:,}/s, {name}", _both(bare, turn_bare, part) if bare else ""
         met = ours[part] <= limit
-        by_turn = bool(turn and turn_limits and turn[part] <= turn_limits[part]) and not met
-        why = ""
-        if max(noise[part], bare[part]) > limit:  # where the log in C gets there, no other writer is a reason
-            why = noise_alone(_time(noise[part]), _time(beside[part]) if beside else "", _time(bare[part]))
-        elif not met:
-            why = _why_late(results, column, name, part, limit)
-            why = why or _why_between(results, rate, name, limits, NOISE, "hot memory's", [part])
-        rows.append(Target(f"{part} at {rate:,}/s, {name}", text, f"<= {_time(limit)}", met, cached, why, by_turn))
+        rows.append(Target(what, _both(ours, turn, part), f"<= {_time(limit)}", met, cached, in_c, jitter))
     for other in (CHRONICLE, ROCKETMQ):
         theirs = results.percentiles(column, other)
         if theirs is None:
@@ -465,14 +401,8 @@ def _paced(results: Results, rate: int, name: str) -> list[Target]:
         parts = list(limits)
         text = ", ".join(f"{part} {_both(theirs, turn_theirs, part)}" for part in parts)
         worse = [part for part in parts if ours[part] > theirs[part]]
-        by_turn = bool(worse and turn and turn_theirs and all(turn[part] <= turn_theirs[part] for part in parts))
-        least = {part: max(noise[part], bare[part]) for part in worse}
-        why = ""
-        if worse and all(least[part] >= theirs[part] for part in worse):
-            why = noise_above(", ".join(f"{part} {_time(ns)}" for part, ns in least.items()))
-        why = why or _why_between(results, rate, name, None, other, "the other store's", worse)
         what = f"p99 to max at {rate:,}/s, {name}"
-        rows.append(Target(what, f"{other}: {text}", "better at each", not worse, cached, why, by_turn))
+        rows.append(Target(what, f"{other}: {text}", "better at each", not worse, cached))
     return rows
 
 
@@ -490,13 +420,10 @@ def targets(results: Results) -> list[Target]:
         if ours is None or theirs is None:
             return
         text = f"{ours / theirs:.2f}x ({_time(ours)}, {_time(theirs)})"
-        met, why = ours <= limit * theirs, ""
-        floors = [results.median(column, who) for who in ("mqfast, pool", FLOOR, FLOOR_NEW_PAGES)]
-        if None not in floors:
-            pool, ready, new = (float(value or 0) for value in floors)
-            if our_name == "mqfast" and pool + new - ready > limit * theirs:
-                why = new_pages(_time(ready), _time(new), _time(pool))
-        rows.append(Target(f"{what}, {our_name}", text, f"<= {limit:g}x {other}", met, cached, why))
+        met = ours <= limit * theirs
+        ready, new = results.median(column, FLOOR), results.median(column, FLOOR_NEW_PAGES)
+        in_c = f"{_time(ready)}" + (f", new pages {_time(new)}" if new is not None else "") if ready is not None else ""
+        rows.append(Target(f"{what}, {our_name}", text, f"<= {limit:g}x {other}", met, cached, in_c))
 
     for name in ("mqfast", "mqfast, pool"):
         ratio("put 40 B from Python", "put 40 B", CHRONICLE, 0.6, name)
@@ -505,7 +432,7 @@ def targets(results: Results) -> list[Target]:
         if ours is not None and theirs is not None:
             text = f"{ours['p50'] / theirs['p50']:.2f}x ({_time(ours['p50'])}, {_time(theirs['p50'])})"
             met = ours["p50"] * 5 <= theirs["p50"]
-            rows.append(Target(f"p50 of a put of 1 KiB, {name}", text, "<= 0.2x RocketMQ", met, cached, ""))
+            rows.append(Target(f"p50 of a put of 1 KiB, {name}", text, "<= 0.2x RocketMQ", met, cached))
         for rate in RATES:
             rows += _paced(results, rate, name)
     for threads in (1, *THREADS):
@@ -513,11 +440,10 @@ def targets(results: Results) -> list[Target]:
         ours_ns, theirs_ns = results.median(column, "mqfast"), results.median(column, ROCKETMQ)
         if ours_ns is not None and theirs_ns is not None:
             text = f"{theirs_ns / ours_ns:.1f}x ({_rate(ours_ns)}, {_rate(theirs_ns)})"
-            floor_ns, why = results.median(column, FLOOR), ""
-            if floor_ns is not None and theirs_ns < 2 * floor_ns:
-                why = sync_floor(_rate(floor_ns))
+            floor_ns = results.median(column, FLOOR)
+            in_c = "" if floor_ns is None else f"{_rate(floor_ns)}"
             met = theirs_ns >= 2 * ours_ns
-            rows.append(Target(f"sync flush, {threads} waiters", text, ">= 2x RocketMQ", met, "durable", why))
+            rows.append(Target(f"sync flush, {threads} waiters", text, ">= 2x RocketMQ", met, "durable", in_c))
     return rows
 
 
@@ -544,7 +470,7 @@ def document(
     ]
     labels = [*(f"p{p:g}" for p in PERCENTILES), "max"]
     latency, turns = [], []
-    paces = [("as fast as it goes, from the call", "latency 1 KiB, call")]
+    paces = [("as fast as it goes, service time", "latency 1 KiB, call")]
     for rate in RATES:
         paces += [(f"paced {rate:,}/s, {words}", f"paced {rate:,}/s, {part}") for part, words in PARTS.items()]
     for words, column in paces:
@@ -562,17 +488,15 @@ def document(
     verdict = {True: "met", False: "missed", None: ""}
     two = " A tail has two figures: of all turns as one, by which it is judged, and the median over the turns."
     parts.append(f"Targets, with what was measured in this run.{two if turns else ''}")
-    verdicts = ["missed; median turn met" if row.median_turn else verdict[row.met] for row in judged]
     parts.append(
         _table(
-            ["what", "measured", "target", "durability", ""],
-            [[*row[:3], row.durability, verdict] for row, verdict in zip(judged, verdicts, strict=True)],
+            ["what", "measured", "C baseline", "jitter", "target", "durability", ""],
+            [
+                [row.what, row.measured, row.baseline, row.jitter, row.target, row.durability, verdict[row.met]]
+                for row in judged
+            ],
         )
     )
-    missed = [row for row in judged if row.met is False]
-    if missed:
-        parts.append("Why targets were missed:")
-        parts.append("\n".join(f"- {row.what} ({row.target}): {row.why or 'not explained'}" for row in missed))
     left_out = [f"- {note}" for note in notes]
     left_out += [
         f"- {name}: {column} not measured ({why})"
@@ -613,7 +537,7 @@ def picture(processes: list[Process], results: Results, path: Path) -> None:
                     labels, [values[name] / 1e3 for name in labels], style, marker="o", markersize=3, label=process.name
                 )
         axis.set_yscale("log")
-        axis.set_title(f"put of 1 KiB at {rate:,}/s: us from when due\npage cache")
+        axis.set_title(f"put of 1 KiB at {rate:,}/s: response time, us\npage cache")
         axis.grid(True, alpha=0.3)
         axis.legend(fontsize=8)
     for axis, column, title in (
@@ -697,7 +621,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     judged = targets(results)
     if arguments.targets and arguments.targets.exists():
         for row in json.loads(arguments.targets.read_text()):
-            judged.append(Target(row["what"], row["figure"], row["target"], row["met"], row["durability"], row["why"]))
+            judged.append(
+                Target(row["what"], row["figure"], row["target"], row["met"], row["durability"], row["baseline"])
+            )
     text = document(processes, results, told, notes, judged)
     insert(out / "benchmarks.md", text)
     picture(processes, results, out / "benchmarks.png")

@@ -7,8 +7,7 @@ Words of a command are separated by tabs:
     keywords SIZE SECONDS           the same, in one thread, by mqfast's put with keywords
     batch SIZE SECONDS              batches of a thousand: the same
     timed SIZE SECONDS              time of each put: {"call": [[ns, count], ...]}
-    paced SIZE RATE SECONDS PHASE   puts on a schedule (latency.first_due): {"due": ..., "call": ..., "alone": ...} and
-                                    how often the loop {"slept", "lost"} its processor, which Java and C do not tell
+    paced SIZE RATE SECONDS PHASE   puts on a schedule (latency.first_due): {"due": ..., "call": ...}
     thread                          the number that Linux gave the thread that puts: {"thread": number}
     close
 
@@ -31,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from latency import LEAD_S, WARM_UP, by_calls_alone, paced, switches
+from latency import LEAD_S, WARM_UP, paced
 from stores import RIVALS, CFloor, CLog, HotMemory, Mqfast, Rival
 
 CHUNK = 200
@@ -153,13 +152,12 @@ class Process:
         return {"call": rounded(values)}
 
     def paced(self, size: str, rate: str, seconds: str, phase_ns: str) -> dict[str, Any]:
-        """On a schedule, behind a lead that does not count: from when due, from the call, and by the calls alone."""
+        """On a schedule, behind a lead that does not count: response times and service times."""
         if isinstance(self.rival, CFloor):
             return {"skip": "measured whole"}
         lead, count = int(rate) * LEAD_S, max(1, int(int(rate) * float(seconds)))
         due, call = array("Q", bytes(8 * (lead + count))), array("Q", bytes(8 * (lead + count)))
         period_ns = 1_000_000_000 // int(rate)
-        switched: dict[str, int] = {}
         if isinstance(self.rival, CLog):
             self.rival.paced(int(size), int(rate), due, call, int(phase_ns))
         else:
@@ -170,14 +168,10 @@ class Process:
             gc.disable()
             try:
                 with self.rival.meanwhile(int(size), int(rate)):
-                    slept, lost = switches()
                     paced(put, body, period_ns, due, call, int(phase_ns))
-                    now_slept, now_lost = switches()
             finally:
                 gc.enable()
-            switched = {"slept": now_slept - slept, "lost": now_lost - lost}
-        three = {"due": due, "call": call, "alone": by_calls_alone(call, period_ns)}
-        return {part: rounded(values[lead:]) for part, values in three.items()} | switched
+        return {"due": rounded(due[lead:]), "call": rounded(call[lead:])}
 
     def thread(self) -> dict[str, Any]:
         """Which thread puts, so that it can be kept on a processor."""
