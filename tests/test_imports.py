@@ -107,7 +107,8 @@ def is_in(name: str, room: str) -> bool:
 def test_the_reader_of_imports_sees_all_kinds_of_them() -> None:
     found = {(edge.importer, edge.imported) for edge in EDGES}
     assert ("mqfast.store.message_store", "mqfast.store.put._put") in found
-    assert ("mqfast.store.put._put", "mqfast.store.log._commit_log") in found
+    assert ("mqfast.store.put._put", "mqfast.store.core") in found
+    assert ("mqfast.store.core", "mqfast.store.log._commit_log") in found
     assert ("mqfast.store.put._put", "mqfast.properties") in found
     assert ("mqfast.store.log._commit_log", "os") in found
     assert ("mqfast.config", "mqfast.errors") in found
@@ -132,6 +133,16 @@ def test_the_store_knows_nothing_of_networks(stranger: str) -> None:
     # MessageStore.aput hands over to the adapter, inside the function.
     offending = [e for e in offending if not (e.imported == "mqfast.aio" and not e.at_import)]
     assert_none(offending, f"store imports no {stranger}")
+
+
+def test_gets_and_puts_know_the_core_and_not_each_other() -> None:
+    rooms = ("mqfast.store.put", "mqfast.store.get")
+    for one, other in (rooms, rooms[::-1]):
+        assert_none([e for e in EDGES if is_in(e.importer, one) and is_in(e.imported, other)], f"{one} not {other}")
+    assert_none(
+        [e for e in EDGES if e.importer == "mqfast.store.core" and any(is_in(e.imported, room) for room in rooms)],
+        "the core knows neither",
+    )
 
 
 def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:

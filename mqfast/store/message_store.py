@@ -45,6 +45,7 @@ from mqfast.store.check.recovery import Memory, RecoveryReport, recover, refuse_
 from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.dispatch._dispatch import Dispatcher
 from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
+from mqfast.store.engine import Engine
 from mqfast.store.get._query import query
 from mqfast.store.get._read import GetResult, read
 from mqfast.store.index.index_service import IndexService, infer_index_sizes
@@ -98,7 +99,9 @@ class MessageStore(PutPath):
     Thread: every method may be called from any thread. One process writes a store at a time.
     """
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+        engine: Engine
+    else:
         put = PUT  # PutPath.put, called without a dict for the names of its arguments
 
     def __init__(
@@ -211,7 +214,6 @@ class MessageStore(PutPath):
         )
         self._letting_go.append(self._close_index)
         asked = index if config.index_file_read_enable else None
-        self._query_settings = asked, config.default_query_max_num, config.max_msgs_num_batch
         dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
         dispatcher.space = self._space
         if not clean or log.files:
@@ -259,7 +261,7 @@ class MessageStore(PutPath):
         self._prefault = PrefaultService(log) if config.prefault_window_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
         self._metadata = Service("metadata", self._persist_turn, log=log)
-        self._bind(log, self._queues.table, dispatcher, self._queues, config, self._flush.watch)
+        self._bind(Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.watch))
         _log.info("%s: retention: %s", path, self._retention.policy())
 
     # --- what an open does before anything can be put: on a full disk a put or the dispatch thread tries again ---
@@ -574,7 +576,7 @@ class MessageStore(PutPath):
                 self._dispatcher.step(-1, True)
                 leaving = self._queues.of_topic(topic)
                 try:
-                    self.mark_deleted(leaving)
+                    self._mark_deleted(leaving)
                     # Their last records, be they durable or not: later they would begin the topic's next queues.
                     if self._pool is not None:
                         self.log.commit()
@@ -582,7 +584,7 @@ class MessageStore(PutPath):
                     self._want_all_units()  # else they would be walked again, and bring the topic back
                     self._notes.note_deletion(topic, self._last_of(topic))
                 except BaseException:
-                    self.mark_deleted(leaving, False)
+                    self._mark_deleted(leaving, False)
                     raise
                 # Before the queues: an open that finds some of them left goes on with the deletion.
                 self._forget_offsets([topic], self.log)
@@ -590,6 +592,10 @@ class MessageStore(PutPath):
             self.topic_table.delete(topic)
             self.topic_table.persist()
             return dropped
+
+    def _mark_deleted(self, queues: list[ConsumeQueue], deleted: bool = True) -> None:
+        self.engine.mark_deleted(queues, deleted)
+        self.forget_producers()
 
     def _forget_offsets(self, topics: list[str], log: CommitLog) -> None:
         """Durably: a group must not skip messages that the topics get when they are made again."""
@@ -659,7 +665,7 @@ class MessageStore(PutPath):
             "flush_behind_bytes": log.written - log.flushed,
             "commit_behind_bytes": log.written - log.committed,
             "dispatch_behind_bytes": max(0, log.readable - log.dispatched),
-            "puts": self.put_count,
+            "puts": self.engine.put_count,
             "put_bytes": log.written - self.recovery.end,
             "dispatched_records": self._dispatcher.records,
             "log_files": len(log.files),

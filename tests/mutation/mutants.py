@@ -542,7 +542,7 @@ MUTANTS: Final = (
     Mutant(
         "body-length-unchecked",
         _PUT,
-        "        if body_bytes > self.store.max_body:\n",
+        "        if body_bytes > self.engine.max_body:\n",
         "        if body_bytes < 0:\n",
         "the limit of the settings is the limit of every way to put",
         ("test_what_is_refused_leaves_no_byte",),
@@ -550,7 +550,7 @@ MUTANTS: Final = (
     Mutant(
         "general-body-length-unchecked",
         _PUT,
-        "            if view.len > self.max_body:\n",
+        "            if view.len > self.engine.max_body:\n",
         "            if view.len < 0:\n",
         "the same, for a record of any kind",
         ("test_what_is_refused_leaves_no_byte",),
@@ -1495,7 +1495,7 @@ MUTANTS: Final = (
     Mutant(
         "tags-left-behind-by-the-put",
         _PUT,
-        "(bool(self.tags) and self.store.dispatcher.index is not None)",
+        "(bool(self.tags) and self.engine.dispatcher.index is not None)",
         "False",
         "a put that puts its unit itself leaves no entry for its tags",
         ("test_every_way_to_put_indexes_the_tags_behind_the_keys",),

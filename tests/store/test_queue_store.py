@@ -157,7 +157,7 @@ def test_a_unit_that_cannot_be_flushed_is_an_error_unless_its_topic_went(tmp_pat
         (tmp_path / "store" / "consumequeue" / "T" / "0" / f"{0:020}").unlink()
         with pytest.raises(StoreClosed):
             store._queues.flush()
-        store.mark_deleted([queue])
+        store.engine.mark_deleted([queue])
         assert store._queues.flush() == 0
 
 

@@ -1,10 +1,10 @@
 """Types of _query.pyx; what each part does is described there."""
 
-from mqfast.store.put._put import PutPath
+from mqfast.store.core import StoreBase
 from mqfast.store.record._record import StoredMessage
 
 def query(
-    self: PutPath,
+    self: StoreBase,
     topic: str,
     key: str | None = None,
     max_count: int | None = None,

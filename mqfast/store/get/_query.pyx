@@ -12,7 +12,7 @@ from mqfast.store.index._index_file cimport IndexFile, hash_of_key
 from mqfast.store.log._log_state cimport LOG_CLOSED, LOG_FORKED
 from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store.base._os cimport mq_load32
-from mqfast.store.put._put cimport PutPath
+from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.record._record cimport REC_OK, Found, Record, find_properties, make_message, parse_record
 
 from mqfast.errors import StoreClosed, UsageError
@@ -103,7 +103,7 @@ def _place(message) -> int:
     return message.physical_offset
 
 
-def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, end_ms=_latest, *, tag=None) -> list:
+def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, end_ms=_latest, *, tag=None) -> list:
     """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), or this tag, newest first.
 
     The order is that of the log, as StoreReader.query and RocketMQ's index (IndexService.queryOffset) give it;
@@ -121,7 +121,8 @@ def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, en
     cdef int64_t n = 0, room, i, j, newest = LATEST
     cdef bint older = True
     cdef bint in_order = True
-    cdef CommitLog log = self.log
+    cdef Core store = self.engine
+    cdef CommitLog log = store.log
     cdef list found = []
     cdef tuple files
     cdef Py_ssize_t at
@@ -132,7 +133,8 @@ def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, en
     cdef Record r
     if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
         self._check_open()
-    index, default, batch = self._query_settings
+    index = store.index
+    batch = store.query_batch
     if index is None:
         raise UsageError("query: expected message_index_enable, index_file_write_enable and index_file_read_enable, found one of them off")
     w.topic = <const uint8_t *> text(topic, "topic", &w.topic_bytes)
@@ -140,12 +142,12 @@ def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, en
         raise UsageError(f"query: expected a key or a tag, found {'neither' if key is None else 'both'}")
     w.by_tag = tag is not None
     w.key = <const uint8_t *> (text(tag, "tag", &w.key_bytes) if w.by_tag else text(key, "key", &w.key_bytes))
-    limit = number(default if max_count is None else max_count, "max_count")
+    limit = store.query_max_num if max_count is None else number(max_count, "max_count")
     w.begin = number(begin_ms, "begin_ms")
     w.last = LATEST if end_ms is _latest else number(end_ms, "end_ms")
     h = hash_of_key(topic, TAG_KEY + tag if w.by_tag else key)
-    if self.read_your_writes:
-        self.dispatcher.catch_up()
+    if store.read_your_writes:
+        store.dispatcher.catch_up()
     room = min(batch, <int64_t> FEW)
     # the index keeps whole seconds: what it says of a message may lie up to a second before its store time
     begin = w.begin - 1000 if w.begin > 1000 else 0
@@ -159,7 +161,7 @@ def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, en
             continue        # retired meanwhile
     w.readable_end = readable(&log.state, log.hide_unflushed)
     if n >= room or limit <= 0:
-        found = query_more(self, index, h, &w, limit, batch)
+        found = query_more(store, index, h, &w, limit, batch)
     else:
         # Few hits, newest first as a rule: no table of what was found, and nothing to put in order.
         for i in range(n):
@@ -186,7 +188,7 @@ def query(PutPath self not None, topic, key=None, max_count=None, begin_ms=0, en
     return found
 
 
-cdef list query_more(PutPath store, index, int32_t h, Wanted *w, int64_t limit, int64_t batch):
+cdef list query_more(Core store, index, int32_t h, Wanted *w, int64_t limit, int64_t batch):
     """As query, for any number of hits: as many looks at the index as it takes, each going on where the one before ended."""
     cdef int64_t end = w.last, offset, oldest
     cdef CommitLog log = store.log

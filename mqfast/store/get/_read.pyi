@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, final, overload
 
 from mqfast.store.base.results import GetMessageStatus
-from mqfast.store.put._put import PutPath
+from mqfast.store.core import StoreBase
 from mqfast.store.record._record import StoredMessage
 
 @final
@@ -42,6 +42,6 @@ class Each:
     def __length_hint__(self) -> int: ...
 
 def read(
-    store: PutPath, topic: str, queue_id: int, offset_: int, max_count_: int, max_bytes_: int, tags: str | None
+    self: StoreBase, topic: str, queue_id: int, offset_: int, max_count_: int, max_bytes_: int, tags: str | None
 ) -> GetResult: ...
 def tag_filter(expression: str | None) -> tuple[tuple[int, bytes], ...] | None: ...

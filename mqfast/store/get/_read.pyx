@@ -16,7 +16,7 @@ from mqfast.store.log._group_commit cimport readable
 from mqfast.store.log._log_state cimport LOG_CLOSED, LOG_FORKED, unlock_puts
 from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store.base._os cimport mq_get32, mq_get64, mq_load32, mq_load64, mq_prefetchr
-from mqfast.store.put._put cimport PutPath, integer
+from mqfast.store.core cimport Core, StoreBase, integer
 from mqfast.store.record._record cimport (
     ANYWHERE,
     BORN_HOST_V6,
@@ -437,8 +437,9 @@ cdef bint uncommitted(CommitLog log, ConsumeQueue queue, int64_t offset) except 
     return physical + size > mq_load64(&log.state.committed)
 
 
-def read(PutPath store, topic, queue_id, offset_, max_count_, max_bytes_, tags):
+def read(StoreBase self, topic, queue_id, offset_, max_count_, max_bytes_, tags):
     """MessageStore.get; the store is open."""
+    cdef Core store = self.engine
     cdef ConsumeQueue queue
     cdef QueueState *q
     cdef int64_t offset, max_count, max_bytes, last

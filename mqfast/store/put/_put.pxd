@@ -1,35 +1,14 @@
 # The Python edge of a put: the cdef base of MessageStore and the bound producer.
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.log._append cimport Appended, Template
-from mqfast.store.log._commit_log cimport CommitLog
-from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState, QueueTable
-from mqfast.store.dispatch._dispatch cimport Dispatcher
+from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState
 from mqfast.store.log._log_state cimport LogState
-from mqfast.store.base._os cimport Mutex
 from mqfast.store.put._put_result cimport BatchResult, PutResult
 from mqfast.store.record._record cimport Draft
 
 
-cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1
-
-
-cdef class PutPath:
-    cdef readonly CommitLog log
-    cdef QueueTable table
-    cdef Dispatcher dispatcher
-    cdef object queues                  # QueueStore
-    cdef object watch                   # callable(ticket): the flush service completes it
-    cdef LogState *state
-    cdef bytes store_host
-    cdef bytes born_host
-    cdef int64_t max_body
-    cdef int64_t busy_timeout_ms
-    cdef int64_t sync_timeout_ns
-    cdef bint sync_flush
-    cdef bint read_your_writes
-    cdef bint multi_dispatch
-    cdef bint version_2_allowed
-    cdef Mutex special_lock             # light queues and inner batches: their properties depend on queue offsets
+cdef class PutPath(StoreBase):
     cdef dict producers
     cdef object last_topic
     cdef object last_tags
@@ -38,8 +17,6 @@ cdef class PutPath:
     cdef bytes last_tail                # of the producer made last
     cdef PutResult last                 # what a put returned last: used again once nobody else has it
     cdef PutResult fresh_result(self)
-    cdef int contended(self) except -1
-    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
     cdef PutResult put_general(self, object message, bint wait)
@@ -50,6 +27,7 @@ cdef class PutPath:
 
 cdef class Producer:
     cdef readonly PutPath store
+    cdef Core engine
     cdef readonly str topic
     cdef readonly object tags
     cdef readonly ConsumeQueue queue

@@ -1,31 +1,15 @@
 """Types of _put.pyx; what each part does is described there."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, Unpack, final
+from collections.abc import Iterable
+from typing import NoReturn, Unpack, final
 
-from mqfast.config import StoreConfig
 from mqfast.message import Bodies, Body, Keys, Message, Properties, PutOptions
-from mqfast.store.dispatch._dispatch import Dispatcher
-from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.core import Core, StoreBase
 from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
-from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store.queues._consume_queue import ConsumeQueue
 
-class PutPath:
-    @property
-    def log(self) -> CommitLog: ...
-    def _bind(
-        self,
-        log: CommitLog,
-        table: QueueTable,
-        dispatcher: Dispatcher,
-        queues: Any,
-        config: StoreConfig,
-        watch: Callable[[Ticket], object],
-    ) -> None: ...
-    @property
-    def put_count(self) -> int: ...
-    def watch_ticket(self, ticket: Ticket) -> None: ...
-    def mark_deleted(self, queues: Iterable[ConsumeQueue], deleted: bool = True) -> None: ...
+class PutPath(StoreBase):
+    def _bind(self, engine: Core) -> None: ...
     def forget_producers(self) -> None: ...
     def producer(self, topic: str, queue_id: int = 0, tags: str | None = None) -> Producer: ...
     def put(

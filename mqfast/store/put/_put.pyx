@@ -8,24 +8,18 @@ changes while it is copied leave a record whose CRC is wrong. The bound producer
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy, memset
 from mqfast.store.put._bodies cimport Bodies, bodies_of, borrow_body
-from mqfast.store.log._commit_log cimport CommitLog
+from mqfast.store.core cimport Core, StoreBase, integer
 from mqfast.store.log._append cimport Appended, Template, append_encoded, append_many, append_one, refused
-from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState, QueueTable
-from mqfast.store.dispatch._dispatch cimport Dispatcher
-from mqfast.store.log._group_commit cimport wait_for_disk
-from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts, wait_to_lock_puts
+from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState
+from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts
 from mqfast.store.base._os cimport (
-    Mutex,
     crc31,
-    LONGEST_WAIT_NS,
     give,
     mq_load32,
-    mq_load64,
     mq_prefetchr,
     mq_prefetchw,
     mq_put32,
@@ -46,10 +40,8 @@ from mqfast.store.record._record cimport (
 
 from mqfast import properties as _properties
 from mqfast.errors import (
-    FlushError,
     MessageIllegal,
     MessageTooLarge,
-    PageCacheBusy,
     PropertiesTooLong,
     StoreClosed,
     TopicTooLong,
@@ -60,29 +52,15 @@ from mqfast.store.base.results import PutMessageStatus
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
     Py_ssize_t Py_REFCNT(object of)
 
 cdef int OK = PutMessageStatus.PUT_OK
-cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
 cdef int64_t MAX_PROPERTIES = 32767
 cdef int INNER_BATCH = 0x80
 cdef int64_t MAX_INT = 0x7FFFFFFF
 cdef int64_t MIN_INT = -MAX_INT - 1
 cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
 cdef int64_t MIN_LONG = -MAX_LONG - 1
-
-
-cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1:
-    """A whole number in [low, high]. Raises: MessageIllegal."""
-    cdef int overflow = 0
-    cdef int64_t number
-    if not isinstance(value, int):
-        raise MessageIllegal(f"{what}: expected a whole number, found {type(value).__name__}")
-    number = PyLong_AsLongLongAndOverflow(value, &overflow)
-    if overflow or number < low or number > high:
-        raise MessageIllegal(f"{what}: expected {low} to {high}, found {value}")
-    return number
 
 
 cdef object ZERO = 0
@@ -121,27 +99,12 @@ cdef Py_ssize_t MOST_PRODUCERS = 4096       # kept for who puts without one of i
 
 
 @cython.no_gc_clear
-cdef class PutPath:
+cdef class PutPath(StoreBase):
     """Everything of a put that must be fast; MessageStore is built on it."""
 
-    def _bind(self, CommitLog log, QueueTable table, Dispatcher dispatcher, queues, config, watch):
-        """Connect the rooms. Once, before the first put."""
-        self.log = log
-        self.table = table
-        self.dispatcher = dispatcher
-        self.queues = queues
-        self.watch = watch
-        self.state = &log.state
-        self.store_host = parse_host(config.store_host)
-        self.born_host = parse_host(config.born_host)
-        self.max_body = config.max_message_bytes
-        self.busy_timeout_ms = config.os_page_cache_busy_timeout_ms
-        self.sync_timeout_ns = config.sync_flush_timeout_ms * 1000000
-        self.sync_flush = log.sync_flush
-        self.read_your_writes = config.dispatch == "inline"
-        self.version_2_allowed = config.auto_message_version_on_topic_len
-        self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
-        self.special_lock = Mutex()
+    def _bind(self, Core engine not None):
+        """Connect the engine. Once, before the first put."""
+        self.engine = engine
         self.producers = {}
         self.last_queue_id = -1
         self.fresh_result()
@@ -149,66 +112,15 @@ cdef class PutPath:
     cdef PutResult fresh_result(self):
         """Before the append: what raises MemoryError has stored nothing."""
         cdef PutResult r = PutResult.__new__(PutResult)
-        r.host = self.store_host
+        r.host = self.engine.store_host
         self.last = r
         return r
-
-    def watch_ticket(self, ticket) -> None:
-        """Let the flush service finish this ticket."""
-        self.watch(ticket)
-
-    @property
-    def put_count(self) -> int:
-        """Messages appended since the store was opened."""
-        return mq_load64(&self.state.puts)
-
-    def mark_deleted(self, queues, bint deleted=True) -> None:
-        """Give out no more offsets of queues that are being deleted: whoever puts looks them up again. False takes it back."""
-        cdef ConsumeQueue queue
-        self.log.take_put_lock()
-        for queue in queues:
-            queue.state.deleted = deleted
-        unlock_puts(self.state)
-        self.forget_producers()
 
     def forget_producers(self) -> None:
         """Drop cached producers after queues were deleted."""
         self.last_producer = None
         self.last_topic = None
         self.producers = {}
-
-    cdef int contended(self) except -1:
-        """The put lock is held by somebody: let go of the GIL until it is free."""
-        cdef LogState *s = self.state
-        self.log.raise_state()      # in a forked child whoever holds the lock does not exist
-        held = self.log.lock_held_ms
-        if held > self.busy_timeout_ms:
-            raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
-        with nogil:
-            wait_to_lock_puts(s)
-            unlock_puts(s)
-        self.log.raise_state()      # what was checked before the wait may not hold any more
-        return 0
-
-    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
-        """Wait for the disk; the outcome as a PutMessageStatus."""
-        cdef LogState *s = self.state
-        cdef int64_t left = timeout_ns, now = s.os.monotonic_ns(s.os), wait
-        cdef int rc
-        while True:
-            wait = min(left, LONGEST_WAIT_NS)
-            with nogil:
-                rc = wait_for_disk(s, end, now + wait)
-            if rc != 0 or left == wait:
-                break
-            PyErr_CheckSignals()
-            left -= wait
-            now += wait
-        if rc == 1:
-            return OK
-        if rc == 0:
-            return FLUSH_DISK_TIMEOUT
-        raise FlushError(-rc, "the message is stored but the flush failed; the store is latched", self.log.path)
 
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags):
         cdef Producer p
@@ -269,8 +181,8 @@ cdef class PutPath:
         if Py_REFCNT(r) != 2:
             r = self.fresh_result()
         p.append(body, keys or None, &out)
-        if self.sync_flush:
-            outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+        if self.engine.sync_flush:
+            outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
         fill_result(r, &out, outcome)
         return r
 
@@ -280,7 +192,7 @@ cdef class PutPath:
 
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
         """Store one message and do not wait for the disk; the ticket does. Arguments as put."""
-        ticket = Ticket(self, None)
+        ticket = Ticket(self.engine, None)
         ticket.result = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
         return ticket
 
@@ -298,24 +210,24 @@ cdef class PutPath:
         """One message of any kind: everything is checked and encoded before the put lock is taken."""
         cdef bytes topic_text, properties
         cdef ConsumeQueue queue
-        self.log.raise_state()
+        self.engine.log.raise_state()
         refuse_nested()
         check_numbers(message)
         topic_text = check_topic(message.topic)
         properties = _encoded_properties(message)
-        queue = self.queues.head(message.topic, message.queue_id)
-        wait = wait and message.wait_store_ok and self.sync_flush
-        if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
-            take(self.special_lock)
+        queue = self.engine.queues.head(message.topic, message.queue_id)
+        wait = wait and message.wait_store_ok and self.engine.sync_flush
+        if (message.sys_flag & INNER_BATCH) or (self.engine.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
+            take(self.engine.special_lock)
             try:
                 return self.put_special(message, properties, wait)
             finally:
-                give(self.special_lock)
+                give(self.engine.special_lock)
         return self._append_draft(message, queue, topic_text, properties, wait, -1, 1)
 
     cdef PutResult put_special(self, object message, bytes properties, bint wait):
         """Light queues and inner batches: their property text names queue offsets, so it is made anew when those moved."""
-        cdef ConsumeQueue queue = self.queues.head(message.topic, message.queue_id)
+        cdef ConsumeQueue queue = self.engine.queues.head(message.topic, message.queue_id)
         cdef ConsumeQueue light
         cdef int64_t advance = 1, base
         cdef PutResult r
@@ -328,14 +240,14 @@ cdef class PutPath:
                 advance = 0
             if advance <= 0 or advance > 32767:
                 raise MessageIllegal(f"inner batch: expected INNER_NUM from 1 to 32767, found {fields.get(_properties.INNER_NUM)!r}")
-            if not self.queues.is_batch(message.topic):
+            if not self.engine.queues.is_batch(message.topic):
                 raise MessageIllegal(f"inner batch: expected a topic with queue.type=BatchCQ, found {message.topic!r}")
-        if self.multi_dispatch and _properties.INNER_MULTI_DISPATCH in fields:
+        if self.engine.multi_dispatch and _properties.INNER_MULTI_DISPATCH in fields:
             offsets = []
             for name in fields[_properties.INNER_MULTI_DISPATCH].split(","):
                 if name.startswith("%LMQ%"):
                     check_topic(name)       # it becomes a directory
-                    light = self.queues.head(name, 0)
+                    light = self.engine.queues.head(name, 0)
                     lights.append(light)
                     offsets.append(str(light.next_offset))
                 else:
@@ -344,7 +256,7 @@ cdef class PutPath:
             properties = _properties.encode(fields)
         while True:
             if queue.state.deleted:
-                queue = self.queues.head(message.topic, message.queue_id)
+                queue = self.engine.queues.head(message.topic, message.queue_id)
             base = queue.state.next_offset
             if message.sys_flag & INNER_BATCH and fields.get(_properties.INNER_BASE) != str(base):
                 fields[_properties.INNER_BASE] = str(base)
@@ -355,7 +267,7 @@ cdef class PutPath:
         for light in lights:
             light.state.next_offset += 1
         if wait:
-            r.outcome = self.settle(r.physical_offset + r.size, self.sync_timeout_ns)
+            r.outcome = self.engine.settle(r.physical_offset + r.size, self.engine.sync_timeout_ns)
         return r
 
     cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
@@ -366,8 +278,8 @@ cdef class PutPath:
         except (TypeError, BufferError, ValueError) as error:
             raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
         try:
-            if view.len > self.max_body:
-                raise MessageTooLarge(f"body: expected at most {self.max_body} bytes, found {view.len}")
+            if view.len > self.engine.max_body:
+                raise MessageTooLarge(f"body: expected at most {self.engine.max_body} bytes, found {view.len}")
             d.queue_id = message.queue_id
             d.flag = message.flag
             d.sys_flag = <int32_t> message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
@@ -375,7 +287,7 @@ cdef class PutPath:
                 d.sys_flag |= BORN_HOST_V6
             if len(store) == 20:
                 d.sys_flag |= STORE_HOST_V6
-            d.born_timestamp = self.log.door.now_ms() if message.born_timestamp is None else message.born_timestamp
+            d.born_timestamp = self.engine.log.door.now_ms() if message.born_timestamp is None else message.born_timestamp
             d.reconsume_times = message.reconsume_times
             d.prepared_offset = message.prepared_transaction_offset
             d.born_host = <const uint8_t *> PyBytes_AS_STRING(born)
@@ -388,15 +300,15 @@ cdef class PutPath:
             d.properties_bytes = <int32_t> len(properties)
             # RocketMQ looks at the characters only; in version 1 a length of more than 127 bytes would read as negative
             d.version_2 = needs_version_2(message.topic) or d.topic_bytes > 127
-            if d.version_2 and not self.version_2_allowed:
+            if d.version_2 and not self.engine.version_2_allowed:
                 raise TopicTooLong(f"topic: expected at most 127 bytes while auto_message_version_on_topic_len is off, found {d.topic_bytes}")
-            d.crc_property = self.state.crc_property
+            d.crc_property = self.engine.state.crc_property
             d.separator = d.crc_property and len(properties) > 0 and not properties.endswith(b"\x02")
             total = draft_bytes(d)
             if len(properties) + (21 if d.crc_property and d.separator else 20 if d.crc_property else 0) > MAX_PROPERTIES:
                 raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {len(properties)}")
-            if total + BLANK_BYTES > self.log.file_bytes:
-                raise MessageTooLarge(f"record: expected at most {self.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+            if total + BLANK_BYTES > self.engine.log.file_bytes:
+                raise MessageTooLarge(f"record: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
                                       f" end mark), found {total}")
             return total
         except BaseException:
@@ -407,9 +319,9 @@ cdef class PutPath:
         """Encode, append, wait. None: the queue moved away from `expected`."""
         cdef Draft d
         cdef Py_buffer view
-        cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
-        cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
-        cdef LogState *s = self.state
+        cdef bytes born = self.engine.born_host if message.born_host is None else parse_host(message.born_host)
+        cdef bytes store = self.engine.store_host if message.store_host is None else parse_host(message.store_host)
+        cdef LogState *s = self.engine.state
         cdef Appended out
         cdef Py_ssize_t total
         cdef uint8_t *scratch
@@ -429,16 +341,16 @@ cdef class PutPath:
             # the CRC is of the copy: a mutable body may have changed since it was measured
             mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))
             while True:
-                self.log.raise_state()
+                self.engine.log.raise_state()
                 if not try_to_lock_puts(s):
-                    self.contended()
+                    self.engine.contended()
                     continue
                 if refused(s, &queue.state):
                     unlock_puts(s)
                     if queue.state.deleted:
                         if expected >= 0:
                             return None
-                        queue = self.queues.head(message.topic, message.queue_id)
+                        queue = self.engine.queues.head(message.topic, message.queue_id)
                     continue
                 rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, -1, &out)
                 unlock_puts(s)
@@ -446,16 +358,16 @@ cdef class PutPath:
                     break
                 if rc == APPEND_MOVED:
                     return None
-                self.log.roll(total)
+                self.engine.log.roll(total)
         finally:
             PyMem_Free(scratch)
             PyBuffer_Release(&view)
         if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
-            self.log.raise_state()
+            self.engine.log.raise_state()
         fill_result(r, &out, OK)
         r.host = store
         if wait:
-            r.outcome = self.settle(out.physical_offset + out.size, self.sync_timeout_ns)
+            r.outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
         return r
 
     def put_batch(self, messages) -> BatchResult:
@@ -473,20 +385,20 @@ cdef class PutPath:
         """Check and encode all, then append them: as one block, or each by itself."""
         cdef Py_ssize_t i, k, step, n = len(given), at = 0, total = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
-        cdef LogState *s = self.state
+        cdef LogState *s = self.engine.state
         cdef list drafts = []
         cdef bytes encoded
         cdef bytes store
         cdef const uint8_t *p
         cdef ConsumeQueue queue
         cdef int64_t first, now
-        cdef bint wait = self.sync_flush
+        cdef bint wait = self.engine.sync_flush
         cdef uint8_t *block
         cdef int32_t size
-        result.host = self.store_host
+        result.host = self.engine.store_host
         if n == 0:
             return result
-        self.log.raise_state()
+        self.engine.log.raise_state()
         for message in given:
             check_numbers(message)
             if message.sys_flag & 0x0C:
@@ -495,10 +407,10 @@ cdef class PutPath:
             wait = wait and message.wait_store_ok
             drafts.append((encoded, queue, sys_flag))
             total += len(encoded)
-        if together and total > self.max_body + 65536:
-            raise MessageTooLarge(f"batch: expected at most {self.max_body + 65536} bytes of records, found {total}")
-        if together and total + BLANK_BYTES > self.log.file_bytes:
-            raise MessageTooLarge(f"batch: expected at most {self.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
+        if together and total > self.engine.max_body + 65536:
+            raise MessageTooLarge(f"batch: expected at most {self.engine.max_body + 65536} bytes of records, found {total}")
+        if together and total + BLANK_BYTES > self.engine.log.file_bytes:
+            raise MessageTooLarge(f"batch: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         block = <uint8_t *> PyMem_Malloc(total)
         cdef QueueState **states = <QueueState **> PyMem_Malloc(n * sizeof(QueueState *))
@@ -517,16 +429,16 @@ cdef class PutPath:
             at = i = 0
             step = n if together else 1
             while i < n:
-                self.log.raise_state()
+                self.engine.log.raise_state()
                 if not try_to_lock_puts(s):
-                    self.contended()
+                    self.engine.contended()
                     continue
                 if _any_refused(s, states + i, step):
                     unlock_puts(s)
                     for k in range(i, n):
                         if states[k].deleted:
                             encoded, queue, sys_flag = drafts[k]
-                            drafts[k] = encoded, self.queues.head(queue.topic, queue.queue_id), sys_flag
+                            drafts[k] = encoded, self.engine.queues.head(queue.topic, queue.queue_id), sys_flag
                             queue = drafts[k][1]
                             states[k] = &queue.state
                     continue
@@ -537,17 +449,17 @@ cdef class PutPath:
                     i += step
                     continue
                 unlock_puts(s)
-                self.log.roll(size)
+                self.engine.log.roll(size)
         finally:
             PyMem_Free(block)
             PyMem_Free(states)
             PyMem_Free(sizes)
             PyMem_Free(flags)
         if mq_load32(&s.flags) & LOG_FAILED:
-            self.log.raise_state()
+            self.engine.log.raise_state()
         result.count = n
         if wait:
-            result.outcome = self.settle(result.end_offset, self.sync_timeout_ns)
+            result.outcome = self.engine.settle(result.end_offset, self.engine.sync_timeout_ns)
         return result
 
     def _encode_one(self, message) -> tuple:
@@ -556,12 +468,12 @@ cdef class PutPath:
         cdef Py_buffer view
         cdef bytes topic_text = check_topic(message.topic)
         cdef bytes properties = _encoded_properties(message)
-        cdef bytes born = self.born_host if message.born_host is None else parse_host(message.born_host)
-        cdef bytes store = self.store_host if message.store_host is None else parse_host(message.store_host)
+        cdef bytes born = self.engine.born_host if message.born_host is None else parse_host(message.born_host)
+        cdef bytes store = self.engine.store_host if message.store_host is None else parse_host(message.store_host)
         cdef bytearray record
         cdef uint8_t *p
         cdef Py_ssize_t total
-        if (message.sys_flag & INNER_BATCH) or (self.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
+        if (message.sys_flag & INNER_BATCH) or (self.engine.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
             raise MessageIllegal("batch: inner batches and light queues must be put one by one")
         total = self._draft(&d, message, topic_text, properties, born, store, &view)
         try:
@@ -571,7 +483,7 @@ cdef class PutPath:
             mq_put32(p + 8, <int32_t> crc31(p + _body_position(&d), d.body_bytes))
         finally:
             PyBuffer_Release(&view)
-        return bytes(record), self.queues.head(message.topic, message.queue_id), d.sys_flag
+        return bytes(record), self.engine.queues.head(message.topic, message.queue_id), d.sys_flag
 
 
 cdef bytes _encoded_properties(object message):
@@ -618,15 +530,16 @@ cdef class Producer:
         if tags is not None and type(tags) is not str:
             raise MessageIllegal(f"tags: expected str or None, found {type(tags).__name__}")
         self.store = store
+        self.engine = store.engine
         self.topic = topic
         self.tags = tags
-        store.log.raise_state()
+        self.engine.log.raise_state()
         refuse_nested()
         text = check_topic(topic)
-        self.state = store.state
-        self.general = (needs_version_2(topic) or len(text) > 127 or len(store.store_host) == 20 or len(store.born_host) == 20
-                        or store.state.crc_property)
-        self.queue = store.queues.head(topic, queue_id)
+        self.state = self.engine.state
+        self.general = (needs_version_2(topic) or len(text) > 127 or len(self.engine.store_host) == 20 or len(self.engine.born_host) == 20
+                        or self.engine.state.crc_property)
+        self.queue = self.engine.queues.head(topic, queue_id)
         self.q = &self.queue.state
         if not self.general:
             self.fill_template(text, _properties.encode({_properties.TAGS: tags}) if tags else b"")
@@ -648,31 +561,31 @@ cdef class Producer:
         t.properties_bytes = <int32_t> PyBytes_GET_SIZE(properties)
         t.tags_code = _properties.tags_code(self.tags)
         # tags have an entry in the index, which only the dispatcher puts
-        t.dispatch_later = (self.topic == "SCHEDULE_TOPIC_XXXX" or (bool(self.tags) and self.store.dispatcher.index is not None)
-                            or self.store.queues.is_batch(self.topic))
+        t.dispatch_later = (self.topic == "SCHEDULE_TOPIC_XXXX" or (bool(self.tags) and self.engine.dispatcher.index is not None)
+                            or self.engine.queues.is_batch(self.topic))
         memset(t.header, 0, 88)
         mq_put32(t.header + 4, MAGIC_V1)
         mq_put32(t.header + 12, self.queue.queue_id)
-        memcpy(t.header + 48, PyBytes_AS_STRING(self.store.born_host), 8)
-        memcpy(t.header + 64, PyBytes_AS_STRING(self.store.store_host), 8)
-        self.most_bytes = min(self.store.max_body, self.store.log.file_bytes - BLANK_BYTES - 88 - t.tail_bytes)
+        memcpy(t.header + 48, PyBytes_AS_STRING(self.engine.born_host), 8)
+        memcpy(t.header + 64, PyBytes_AS_STRING(self.engine.store_host), 8)
+        self.most_bytes = min(self.engine.max_body, self.engine.log.file_bytes - BLANK_BYTES - 88 - t.tail_bytes)
         return 0
 
     cdef int rebind(self) except -1:
         """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
         if self.queue.state.deleted:
             refuse_nested()
-            self.queue = self.store.queues.head(self.topic, self.queue.queue_id)
+            self.queue = self.engine.queues.head(self.topic, self.queue.queue_id)
             self.q = &self.queue.state
         return 0
 
     cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1:
         """Raise MessageTooLarge when a record of these would not fit; the producer's own limit is the stricter one."""
         cdef int64_t total = 88 + body_bytes + self.template.tail_bytes + key_bytes
-        if body_bytes > self.store.max_body:
-            raise MessageTooLarge(f"body: expected at most {self.store.max_body} bytes, found {body_bytes}")
-        if total + BLANK_BYTES > self.store.log.file_bytes:
-            raise MessageTooLarge(f"record: expected at most {self.store.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+        if body_bytes > self.engine.max_body:
+            raise MessageTooLarge(f"body: expected at most {self.engine.max_body} bytes, found {body_bytes}")
+        if total + BLANK_BYTES > self.engine.log.file_bytes:
+            raise MessageTooLarge(f"record: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
                                   f" end mark), found {total}")
         return 0
 
@@ -728,12 +641,12 @@ cdef class Producer:
         while True:
             ticks = mq_ticks()
             if not try_to_lock_puts(s):
-                self.store.contended()
+                self.engine.contended()
                 continue
             q = self.q              # with the lock: another thread may have rebound this producer
             if refused(s, q):
                 unlock_puts(s)
-                self.store.log.raise_state()
+                self.engine.log.raise_state()
                 self.rebind()
                 continue
             rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes,
@@ -741,9 +654,9 @@ cdef class Producer:
             unlock_puts(s)
             if rc == APPEND_OK:
                 break
-            self.store.log.roll(88 + body_bytes + self.template.tail_bytes + extra)
+            self.engine.log.roll(88 + body_bytes + self.template.tail_bytes + extra)
         if mq_load32(&s.flags) & LOG_FAILED:    # the page that it went to may be gone; the word is in the line of the lock
-            self.store.log.raise_state()
+            self.engine.log.raise_state()
         return 0
 
     @cython.binding(False)
@@ -761,8 +674,8 @@ cdef class Producer:
         if Py_REFCNT(r) != 2:       # besides this name and the store somebody else has it: a caller, or another thread in here
             r = self.store.fresh_result()
         self.append(body, key, &out)
-        if self.store.sync_flush:
-            outcome = self.store.settle(out.physical_offset + out.size, self.store.sync_timeout_ns)
+        if self.engine.sync_flush:
+            outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
         fill_result(r, &out, outcome)
         return r
 
@@ -772,14 +685,14 @@ cdef class Producer:
         cdef Py_ssize_t n = given.count, done = 0
         cdef BatchResult result = BatchResult.__new__(BatchResult)
         cdef LogState *s = self.state
-        result.host = self.store.store_host
+        result.host = self.engine.store_host
         if n == 0:
             return result
         if self.general:
             return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
-        self.store.log.raise_state()
+        self.engine.log.raise_state()
         cdef QueueState *q = self.q
-        cdef bint prefault = self.store.log.prefault_window > 0 and not s.pooled
+        cdef bint prefault = self.engine.log.prefault_window > 0 and not s.pooled
         given.fill(self.most_bytes)
         result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
         if result.items == NULL:
@@ -788,16 +701,16 @@ cdef class Producer:
             with nogil:
                 done = append_many(s, q, &self.template, prefault, &given.list_, result.items, done, n)
             if done < n or mq_load32(&s.flags) & LOG_FAILED:
-                self.store.log.raise_state()    # a close behind the last message is no failure of this put
+                self.engine.log.raise_state()    # a close behind the last message is no failure of this put
             if done < n:
                 if q.deleted:
                     self.rebind()
                     q = self.q
                 else:
-                    self.store.log.roll(88 + self.template.tail_bytes + given.size_of(done))
+                    self.engine.log.roll(88 + self.template.tail_bytes + given.size_of(done))
         result.count = n
-        if self.store.sync_flush:
-            result.outcome = self.store.settle(result.end_offset, self.store.sync_timeout_ns)
+        if self.engine.sync_flush:
+            result.outcome = self.engine.settle(result.end_offset, self.engine.sync_timeout_ns)
         return result
 
     def __repr__(self):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, final
 
 from mqfast.store.base.results import PutMessageStatus
-from mqfast.store.put._put import PutPath
+from mqfast.store.core import Core
 
 @final
 class PutResult:
@@ -41,7 +41,7 @@ def load_batch(items: list[tuple[int, int, int, int]], outcome: int, host: bytes
 
 class Ticket:
     result: PutResult
-    def __init__(self, path: PutPath, result: PutResult | None) -> None: ...
+    def __init__(self, engine: Core, result: PutResult | None) -> None: ...
     @property
     def end_offset(self) -> int: ...
     def done(self) -> bool: ...

@@ -132,10 +132,10 @@ class Ticket:
     ``wait`` blocks until it is durable; callbacks run in the flush thread once it is, or once that failed.
     """
 
-    __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_path", "result")
+    __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_engine", "result")
 
-    def __init__(self, path, result):
-        self._path = path
+    def __init__(self, engine, result):
+        self._engine = engine
         self.result = result
         self._callbacks = []
         self._finished = False
@@ -149,7 +149,7 @@ class Ticket:
 
     def done(self) -> bool:
         """Is the message durable, or its flush failed?"""
-        return self._finished or self._path.log.flushed >= self.end_offset
+        return self._finished or self._engine.log.flushed >= self.end_offset
 
     def wait(self, timeout=None) -> bool:
         """Wait until the message is durable.
@@ -158,7 +158,7 @@ class Ticket:
         """
         if self._error is not None:
             raise self._error
-        return self._path.log.wait_flushed(self.end_offset, timeout)
+        return self._engine.log.wait_flushed(self.end_offset, timeout)
 
     def add_done_callback(self, callback) -> None:
         """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if it is already."""
@@ -166,7 +166,7 @@ class Ticket:
         try:
             if not self._finished and not self.done():
                 if not self._callbacks:
-                    self._path.watch_ticket(self)
+                    self._engine.watch_ticket(self)
                 self._callbacks.append(callback)
                 return
         finally:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, final
 
-from mqfast.store.put._put import PutPath
+from mqfast.store.core import StoreBase
 
 PLAIN_COLUMNS: dict[str, str]
 
@@ -58,4 +58,4 @@ def property_texts(
     slow: Callable[[int, dict[str, str]], bytes],
 ) -> list[bytes]: ...
 def count_records(block: Any, max_record_bytes: int = 0x7FFFFFFF) -> tuple[int, int]: ...
-def append_records(store: PutPath, block: Any) -> int: ...
+def append_records(into: StoreBase, block: Any) -> int: ...

@@ -18,7 +18,7 @@ from mqfast.store.log._append cimport Appended, append_encoded, prefault_piece, 
 from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
 from mqfast.store.log._log_state cimport APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
 from mqfast.store.base._os cimport crc31, mq_get32, mq_load64, mq_put16, mq_put32
-from mqfast.store.put._put cimport PutPath
+from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.record._record cimport (
     BORN_HOST_V6,
     REC_OK,
@@ -543,7 +543,7 @@ cdef int _count(const uint8_t *p, int64_t n, int64_t most, int64_t *at, int64_t 
     return DONE
 
 
-def append_records(PutPath store not None, block) -> int:
+def append_records(StoreBase into not None, block) -> int:
     """Append encoded records to the log in their order; returns how many.
 
     Args: block: a writable buffer of whole records, as count_records found them; it is patched on the way.
@@ -553,6 +553,7 @@ def append_records(PutPath store not None, block) -> int:
     cdef Py_buffer view
     cdef int64_t at = 0, count = 0
     cdef int rc
+    cdef Core store = into.engine
     cdef LogState *s = store.state
     cdef uint8_t *p
     cdef Record r

@@ -1,0 +1,39 @@
+# The rooms of one open store, as the puts, the gets and the engine interface see them.
+from libc.stdint cimport int64_t
+from mqfast.store.base._os cimport Mutex
+from mqfast.store.dispatch._dispatch cimport Dispatcher
+from mqfast.store.log._commit_log cimport CommitLog
+from mqfast.store.log._log_state cimport LogState
+from mqfast.store.queues._consume_queue cimport QueueTable
+
+
+cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1
+
+
+cdef class Core:
+    cdef readonly CommitLog log
+    cdef readonly QueueTable table
+    cdef readonly Dispatcher dispatcher
+    cdef readonly object queues         # QueueStore
+    cdef readonly object index          # IndexService that queries ask, or None
+    cdef readonly object config         # StoreConfig
+    cdef int64_t query_max_num          # messages of one query, where nothing is asked for
+    cdef int64_t query_batch            # index entries that one look takes
+    cdef object watch                   # callable(ticket): the flush service completes it
+    cdef LogState *state
+    cdef bytes store_host
+    cdef bytes born_host
+    cdef int64_t max_body
+    cdef int64_t busy_timeout_ms
+    cdef int64_t sync_timeout_ns
+    cdef bint sync_flush
+    cdef bint read_your_writes
+    cdef bint multi_dispatch
+    cdef bint version_2_allowed
+    cdef Mutex special_lock             # light queues and inner batches: their properties depend on queue offsets
+    cdef int contended(self) except -1
+    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
+
+
+cdef class StoreBase:
+    cdef readonly Core engine

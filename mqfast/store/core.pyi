@@ -1,0 +1,47 @@
+"""Types of core.pyx; what each part does is described there."""
+
+from collections.abc import Callable, Iterable
+
+from mqfast.config import StoreConfig
+from mqfast.store.dispatch._dispatch import Dispatcher
+from mqfast.store.index.index_service import IndexService
+from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.put._put_result import Ticket
+from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store.queues.queue_store import QueueStore
+
+class Core:
+    def __init__(
+        self,
+        log: CommitLog,
+        table: QueueTable,
+        dispatcher: Dispatcher,
+        queues: QueueStore,
+        index: IndexService | None,
+        config: StoreConfig,
+        watch: Callable[[Ticket], object],
+    ) -> None: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def table(self) -> QueueTable: ...
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+    @property
+    def queues(self) -> QueueStore: ...
+    @property
+    def index(self) -> IndexService | None: ...
+    @property
+    def config(self) -> StoreConfig: ...
+    @property
+    def put_count(self) -> int: ...
+    def watch_ticket(self, ticket: Ticket) -> None: ...
+    def mark_deleted(self, queues: Iterable[ConsumeQueue], deleted: bool = True) -> None: ...
+
+class StoreBase:
+    @property
+    def engine(self) -> Core: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def put_count(self) -> int: ...

@@ -1,0 +1,133 @@
+"""Core: the rooms of one open store and the limits of its configuration, for the rooms that put and get.
+
+It must never put or get a message, and never import a room that does (put/, get/): those import it. What they offer to the broker, replication and
+Spark is put together in engine.py.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t
+from mqfast.store.base._os cimport LONGEST_WAIT_NS, Mutex, mq_load64
+from mqfast.store.dispatch._dispatch cimport Dispatcher
+from mqfast.store.log._commit_log cimport CommitLog
+from mqfast.store.log._group_commit cimport wait_for_disk
+from mqfast.store.log._log_state cimport LogState, unlock_puts, wait_to_lock_puts
+from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueTable
+
+from mqfast.errors import FlushError, MessageIllegal, PageCacheBusy
+from mqfast.message import parse_host
+from mqfast.store.base.results import PutMessageStatus
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+
+cdef int OK = PutMessageStatus.PUT_OK
+cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
+
+
+cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1:
+    """A whole number in [low, high]. Raises: MessageIllegal."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if not isinstance(value, int):
+        raise MessageIllegal(f"{what}: expected a whole number, found {type(value).__name__}")
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow or number < low or number > high:
+        raise MessageIllegal(f"{what}: expected {low} to {high}, found {value}")
+    return number
+
+
+@cython.no_gc_clear
+cdef class Core:
+    """The rooms of one open store. Made by MessageStore before its first put.
+
+    Args: index: the IndexService that queries ask, or None; watch: hands a Ticket to the flush service.
+    Thread: any.
+    """
+
+    def __init__(self, CommitLog log not None, QueueTable table not None, Dispatcher dispatcher not None, queues, index, config, watch):
+        self.log = log
+        self.table = table
+        self.dispatcher = dispatcher
+        self.queues = queues
+        self.index = index
+        self.config = config
+        self.watch = watch
+        self.state = &log.state
+        self.store_host = parse_host(config.store_host)
+        self.born_host = parse_host(config.born_host)
+        self.max_body = config.max_message_bytes
+        self.query_max_num = config.default_query_max_num
+        self.query_batch = config.max_msgs_num_batch
+        self.busy_timeout_ms = config.os_page_cache_busy_timeout_ms
+        self.sync_timeout_ns = config.sync_flush_timeout_ms * 1000000
+        self.sync_flush = log.sync_flush
+        self.read_your_writes = config.dispatch == "inline"
+        self.version_2_allowed = config.auto_message_version_on_topic_len
+        self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
+        self.special_lock = Mutex()
+
+    def watch_ticket(self, ticket) -> None:
+        """Let the flush service finish this ticket."""
+        self.watch(ticket)
+
+    @property
+    def put_count(self) -> int:
+        """Messages appended since the store was opened."""
+        return mq_load64(&self.state.puts)
+
+    def mark_deleted(self, queues, bint deleted=True) -> None:
+        """Give out no more offsets of queues that are being deleted: whoever puts looks them up again. False takes it back."""
+        cdef ConsumeQueue queue
+        self.log.take_put_lock()
+        for queue in queues:
+            queue.state.deleted = deleted
+        unlock_puts(self.state)
+
+    cdef int contended(self) except -1:
+        """The put lock is held by somebody: let go of the GIL until it is free."""
+        cdef LogState *s = self.state
+        self.log.raise_state()      # in a forked child whoever holds the lock does not exist
+        held = self.log.lock_held_ms
+        if held > self.busy_timeout_ms:
+            raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
+        with nogil:
+            wait_to_lock_puts(s)
+            unlock_puts(s)
+        self.log.raise_state()      # what was checked before the wait may not hold any more
+        return 0
+
+    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
+        """Wait for the disk; the outcome as a PutMessageStatus."""
+        cdef LogState *s = self.state
+        cdef int64_t left = timeout_ns, now = s.os.monotonic_ns(s.os), wait
+        cdef int rc
+        while True:
+            wait = min(left, LONGEST_WAIT_NS)
+            with nogil:
+                rc = wait_for_disk(s, end, now + wait)
+            if rc != 0 or left == wait:
+                break
+            PyErr_CheckSignals()
+            left -= wait
+            now += wait
+        if rc == 1:
+            return OK
+        if rc == 0:
+            return FLUSH_DISK_TIMEOUT
+        raise FlushError(-rc, "the message is stored but the flush failed; the store is latched", self.log.path)
+
+
+@cython.no_gc_clear
+cdef class StoreBase:
+    """A store that has an engine: what MessageStore is built on."""
+
+    @property
+    def log(self) -> CommitLog:
+        """The commit log."""
+        return self.engine.log
+
+    @property
+    def put_count(self) -> int:
+        """Messages appended since the store was opened."""
+        return self.engine.put_count
