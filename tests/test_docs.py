@@ -57,6 +57,108 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+# Words that this project once coined, and the standard term for each.
+_COINED = {
+    "turn about": "interleaved",
+    "by the calls alone": "service time",
+    "gil loan": "GIL handoff",
+    "loan of the gil": "GIL handoff",
+    "errand": "deferred work",
+    "in vain": "without success",
+    "whoever": "a noun: the thread, the process, the reader",
+    "nobody": "no thread, no process, no user",
+    "somebody": "a thread, a process, a user",
+    "walks through the house": "passes through the code",
+    "meets python": "takes the GIL",
+    "let go of": "released",
+    "letting go": "releasing",
+    "made anew": "rebuilt, created again",
+    "hold of the gil": "the GIL",
+    "says aloud": "states",
+    "taken for whole": "accepted as valid",
+}
+_LONGEST_SENTENCE = 45
+_LONGEST_LINE = 120
+# Pages for users and for those who work on the code; the ledger and measured tables are records, not prose.
+PROSE = [path for path in DOCUMENTS if path.name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "FORMAT.md")]
+PROSE = [path for path in PROSE if path.parent in (ROOT, ROOT / "mqfast" / "store")]
+PROSE += [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "ledger.md"]
+PUBLIC_MODULES = [
+    ROOT / "mqfast" / name
+    for name in (
+        *("__init__.py", "aio.py", "config.py", "errors.py", "message.py", "properties.py", "settings.py"),
+        *("store/message_store.py", "store/consumer.py", "store/reader/store_reader.py"),
+    )
+]
+
+
+def paragraphs(text: str) -> list[str]:
+    """The prose of a page, a paragraph or a list item each: no code, tables, headings, comments, measured parts."""
+    text = re.sub(r"<!-- \w[^>]*written by.*?<!-- end of .*?-->", "", _BLOCK.sub("", text), flags=re.DOTALL)
+    parts: list[list[str]] = [[]]
+    for line in map(str.strip, text.splitlines()):
+        if not line or line.startswith(("#", "|", ":::", "![", "<!--")):
+            parts.append([])
+        elif found := re.match(r"(?:[-*]|\d+\.) (.*)", line):
+            parts.append([found[1]])
+        else:
+            parts[-1].append(line)
+    return [" ".join(part) for part in parts if part]
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Code and link targets count as one word; a colon or a semicolon ends a sentence, too: no false alarms."""
+    paragraph = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`+[^`]*`+", "X", paragraph))
+    return re.split(r"(?<=[.!?:;])\s+", paragraph)
+
+
+def docstrings(module: Path) -> list[str]:
+    """The docstrings of a module, its public classes and their public functions."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    found = [ast.get_docstring(tree)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            found.append(ast.get_docstring(node))
+    return [text for text in found if text]
+
+
+def complaints(paragraph: str) -> list[str]:
+    low = re.sub(r"`+[^`]*`+", "X", paragraph).lower()
+    found = [f"{word!r}: {term}" for word, term in _COINED.items() if re.search(rf"\b{word}\b", low)]
+    return found + [
+        f"a sentence of {len(sentence.split())} words: {sentence[:80]}"
+        for sentence in sentences(paragraph)
+        if len(sentence.split()) > _LONGEST_SENTENCE
+    ]
+
+
+def test_the_checker_of_the_words_finds_what_it_looks_for() -> None:
+    assert complaints("Short. " + "word " * 46) != []
+    assert complaints("Both run turn about.") != []
+    assert complaints("The call `turn about` is code; " + "a word " * 15 + ": " + "a word " * 15) == []
+    assert paragraphs("# Head\n\none\ntwo\n\n- three\n- four\n\n| a |\n\n```\ncode\n```\n") == [
+        "one two",
+        "three",
+        "four",
+    ]
+
+
+@pytest.mark.parametrize("document", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_words_of_the_documents(document: Path) -> None:
+    """Standard terms and sentences of a length that can be read once; lines that an editor shows whole."""
+    text = text_of(document)
+    assert [why for paragraph in paragraphs(text) for why in complaints(paragraph)] == []
+    text = re.sub(r"<!-- measured:.*?<!-- end of measured -->", "", _BLOCK.sub("", text), flags=re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > _LONGEST_LINE and not line.startswith("|")]
+    assert [line for line in long if " " in line.strip().lstrip("- ")] == []
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_words_of_the_public_docstrings(module: Path) -> None:
+    parts = [part for text in docstrings(module) for part in text.split("\n\n") if not part.startswith("    ")]
+    assert [why for part in parts for why in complaints(part)] == []
+
+
 def test_the_documents_are_there() -> None:
     pages = ("architecture", "operations", "tutorial", "durability", "performance", "spark", "api", "dev/notebook")
     expected = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mqfast/store/FORMAT.md")
