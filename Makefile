@@ -7,6 +7,9 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# The suite runs in one process per processor; PARALLEL= runs everything in one. A process that ends early or hangs ends
+# the run, with the test that did it: --dist=loadgroup waits for ever behind a process that was started in its place.
+PARALLEL ?= -n logical --maxprocesses=8 --dist=loadgroup --max-worker-restart=0
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 600
 CRASH_ARGS ?=
@@ -55,7 +58,7 @@ demo-spark: build $(VENV)/.spark
 
 # With Java there, the tests of the Spark part run as well.
 test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 # Damaged stores first, on the usual build; then every decoder on a build with sanitizers.
 fuzz: damage

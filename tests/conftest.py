@@ -144,6 +144,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("golden_case", cases, ids=[str(case) for case in cases])
 
 
+# Tests that share what the machine or the run has once: one JVM or session each, and the processors of the machine.
+# ``--dist=loadgroup`` gives a group to one process; without that option the marks say nothing.
+_SHARED_FIXTURES = {"oracle_of": "java"}
+_SHARED_FOLDERS = {"spark": "spark"}
+_SHARED_FILES = {"test_latency.py": "processors", "test_processors.py": "processors", "test_rivals.py": "processors"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share something in one process, one after the other, when the suite runs in several."""
+    for item in items:
+        group = _SHARED_FOLDERS.get(item.path.parent.name) or _SHARED_FILES.get(item.path.name)
+        for fixture in getattr(item, "fixturenames", ()):
+            group = group or _SHARED_FIXTURES.get(fixture)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_report_header() -> str:
     """Name the hypothesis profile, so that a log says how hard it looked."""
     return f"mqfast tests: hypothesis profile {'long' if os.environ.get('MQFAST_LONG') == '1' else 'default'}"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from shared_library import shared_library
 
 from mqfast.store.base._os import OsDoor
 
@@ -67,17 +68,12 @@ def scratch_root() -> str | None:
 @functools.cache
 def library() -> ctypes.CDLL:
     """The compiled simulation; compiled once for each state of its sources."""
-    sources = [_HERE / "sim_door.c", _CSRC / "os_door.c"]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*sources, _CSRC / "os_door.h"))).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"mqfast-sim-{os.getuid()}-{digest}.so"
-    if not path.exists():
-        compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
-        if compiler is None:
-            raise RuntimeError("no C compiler found: expected cc or gcc")
-        fresh = path.with_suffix(f".{os.getpid()}.so")
-        flags = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{_CSRC}"]
-        subprocess.run([compiler, *flags, *map(str, sources), "-o", str(fresh), "-lpthread"], check=True)
-        fresh.replace(path)
+    path = shared_library(
+        "sim",
+        [_HERE / "sim_door.c", _CSRC / "os_door.c"],
+        ["-O2", "-g", f"-I{_CSRC}", "-lpthread"],
+        headers=[_CSRC / "os_door.h"],
+    )
     lib = ctypes.CDLL(str(path))
     p, i, i64, u32, u64, s = (
         ctypes.c_void_p,

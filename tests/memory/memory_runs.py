@@ -6,15 +6,12 @@ Room: tests. It must never take a child that ended early for one that found noth
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +19,10 @@ from pathlib import Path
 from typing import Final
 
 _HERE: Final = Path(__file__).resolve().parent
+sys.path.append(str(_HERE.parent))
+
+from shared_library import NoCompiler, shared_library  # noqa: E402
+
 _CHILD_SECONDS: Final = 1800
 
 
@@ -34,18 +35,10 @@ def library() -> Path:
     """fail_malloc as a shared library; compiled once for each state of its source. Raises: CannotRun."""
     if not sys.platform.startswith("linux"):
         raise CannotRun("only Linux preloads a library this way")
-    source = _HERE / "fail_malloc.c"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"mqfast-fail-malloc-{os.getuid()}-{digest}.so"
-    if not path.exists():
-        compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
-        if compiler is None:
-            raise CannotRun("no C compiler found: expected cc or gcc")
-        fresh = path.with_suffix(f".{os.getpid()}.so")
-        flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-        subprocess.run([compiler, *flags, str(source), "-o", str(fresh), "-ldl"], check=True)
-        fresh.replace(path)
-    return path
+    try:
+        return shared_library("fail-malloc", [_HERE / "fail_malloc.c"], ["-O2", "-ldl"])
+    except NoCompiler as reason:
+        raise CannotRun(str(reason)) from reason
 
 
 def run_cases(names: Sequence[str], step: int, seed: int) -> tuple[Counter[str], list[str]]:

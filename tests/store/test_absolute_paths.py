@@ -88,7 +88,9 @@ def test_a_lease_of_a_relative_root(tmp_path: Path) -> None:
         assert least_leased(OsDoor(), store.paths.root, 0) == 0
 
 
-@pytest.mark.parametrize("path", ["", b"", 5, None, 1.5, "a\0b", "a\ud800b", [], object()], ids=repr)
+@pytest.mark.parametrize(
+    "path", ["", b"", 5, None, 1.5, "a\0b", "a\ud800b", [], object()], ids=lambda path: type(path).__name__
+)
 def test_what_is_no_path_is_an_error_that_says_so(tmp_path: Path, path: object) -> None:
     before = sorted(os.listdir("."))
     for call in (mqfast.open, mqfast.StoreReader, mqfast.verify, mqfast.repair):

@@ -115,7 +115,7 @@ def test_flush_and_tickets_keep_their_timeouts(tmp_path: Path, disk: Disk, flush
             assert ticket.wait(timeout) is True
 
 
-@pytest.mark.parametrize("timeout", [math.nan, "1", b"1", [], object()], ids=repr)
+@pytest.mark.parametrize("timeout", [math.nan, "1", b"1", [], object()], ids=["nan", "text", "bytes", "list", "object"])
 def test_what_is_no_timeout(tmp_path: Path, disk: Disk, timeout: Any) -> None:
     with opened(tmp_path, disk) as store:
         for wait in (store.flush, store.put_nowait("T", b"x").wait):
