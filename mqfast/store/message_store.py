@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.settings import StoreSettings
     from mqfast.store.log._commit_log import Bell
+    from mqfast.store.meta.tables import ConfigTables
     from mqfast.store.put._put_result import PutResult
     from mqfast.store.record._record import StoredMessage
 
@@ -111,6 +112,7 @@ class MessageStore(PutPath):
         *,
         door: OsDoor | None = None,
         progress: Callable[[int, int], None] | None = None,
+        tables: ConfigTables | None = None,
         _start_services: bool = True,
     ) -> None:
         # _start_services=False is for tests and tools that decide themselves when a service takes a step: no thread
@@ -135,7 +137,7 @@ class MessageStore(PutPath):
         self._close_failure: Exception | None = None
         self._interruptions = 0
         try:
-            self._open(config, progress)
+            self._open(config, progress, tables)
             _stores.add(self)
             if _start_services:
                 self._start()
@@ -163,7 +165,9 @@ class MessageStore(PutPath):
 
     # --- open ---
 
-    def _open(self, config: StoreConfig, progress: Callable[[int, int], None] | None) -> None:
+    def _open(
+        self, config: StoreConfig, progress: Callable[[int, int], None] | None, tables: ConfigTables | None
+    ) -> None:
         door, path = self.door, self.path
         root = config.store_path_root_dir
         if root is not None and _paths.absolute(root, "store_path_root_dir") != path:
@@ -183,13 +187,19 @@ class MessageStore(PutPath):
             self._warn(text)
         if not clean:
             sync_names(door, self.paths)
-        self.topic_table = TopicTable.load(door, self.paths.topics)
-        self.consumer_offsets = ConsumerOffsets.load(
-            door,
-            self.paths.offsets_file(config.enable_lmq),
-            lmq=config.enable_lmq,
-            version_step=config.consumer_offset_update_version_step,
-        )
+        self._owns_tables = tables is None
+        if tables is None:
+            self.topic_table = TopicTable.load(door, self.paths.topics)
+            self.consumer_offsets = ConsumerOffsets.load(
+                door,
+                self.paths.offsets_file(config.enable_lmq),
+                lmq=config.enable_lmq,
+                version_step=config.consumer_offset_update_version_step,
+            )
+        elif tables.path != path:
+            raise ConfigError(f"tables: expected those of the store {path}, found those of {tables.path}")
+        else:
+            self.topic_table, self.consumer_offsets = tables.topics, tables.offsets
         log = CommitLog(
             door,
             self.paths.commit_logs[0],
@@ -261,7 +271,7 @@ class MessageStore(PutPath):
         self._prefault = PrefaultService(log) if config.prefault_window_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
         self._metadata = Service("metadata", self._persist_turn, log=log)
-        self._bind(Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.watch))
+        self._bind(Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters))
         _log.info("%s: retention: %s", path, self._retention.policy())
 
     # --- what an open does before anything can be put: on a full disk a put or the dispatch thread tries again ---
@@ -324,7 +334,7 @@ class MessageStore(PutPath):
         bell.sleep(min(pause, _RETRY_S) if self._space.waits else pause)
         if self._is_closed:
             return  # close stores what is left
-        if not self.log.error_number:
+        if self._owns_tables and not self.log.error_number:
             self._unless_full("consumerOffset.json", lambda: self.consumer_offsets.persist(before=self.log.flush))
         let_puts()
         self._unless_full("topics.json", self._persist_topics)
@@ -339,7 +349,8 @@ class MessageStore(PutPath):
             self._space.see(name, None)
 
     def persist_offsets(self) -> None:
-        """Make the offsets of the consumer groups durable, after the messages that they pass.
+        """Make the offsets of the consumer groups durable, after the messages that they pass; also those of a caller's
+        tables, which the store writes only here.
 
         Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
@@ -348,7 +359,7 @@ class MessageStore(PutPath):
 
     def _persist_last_offsets(self) -> None:
         # After the last flush. Where that failed the offsets may pass messages that the disk does not have.
-        if not self.log.error_number:
+        if self._owns_tables and not self.log.error_number:
             self.consumer_offsets.persist()
 
     def _end_of_stored(self, topic: str, queue_id: int) -> int | None:
@@ -359,6 +370,18 @@ class MessageStore(PutPath):
         return None if self.recovery.clean else 0
 
     def _persist_topics(self) -> None:
+        if self._owns_tables:
+            self._note_topics()
+            let_puts()
+            self.topic_table.persist()
+            let_puts()
+        is_due = self._is_closed or self._queues_noted != self._queues.count
+        # A store that was only looked at stays as it was.
+        if is_due and (self._notes.is_there or self.log.written > self.recovery.end):
+            self._persist_notes()
+
+    def _note_topics(self) -> None:
+        """Each topic that has messages has an entry, with as many queues."""
         known: dict[str, int] = {}
         for queue in self._queues.table.all():
             if queue.max_offset > 0 or queue.next_offset > 0:
@@ -374,13 +397,6 @@ class MessageStore(PutPath):
                             "queues, all of which a broker's clients ask; expected queue ids from 0 on, without gaps"
                         )
                     self.topic_table.ensure(topic, max(count, self.config.default_topic_queue_nums))
-        let_puts()
-        self.topic_table.persist()
-        let_puts()
-        is_due = self._is_closed or self._queues_noted != self._queues.count
-        # A store that was only looked at stays as it was.
-        if is_due and (self._notes.is_there or self.log.written > self.recovery.end):
-            self._persist_notes()
 
     def _persist_notes(self) -> None:
         count = self._queues.count
@@ -561,7 +577,8 @@ class MessageStore(PutPath):
 
     def delete_topic(self, topic: str) -> int:
         """Drop the topic's queues and remove their offsets. The records stay in the log until retention deletes them,
-        and ``query``, ``look`` and scans of the log find them until then. Returns: number of queues dropped.
+        and ``query``, ``look`` and scans of the log find them until then. In tables of the caller (``tables=``) topic
+        and offsets are removed in memory only. Returns: number of queues dropped.
 
         Raises: UsageError for an invalid topic name; FlushError, StorageError if the deletion cannot be made durable;
         DiskFull also while units of queues wait for space. Nothing was deleted then.
@@ -590,7 +607,8 @@ class MessageStore(PutPath):
                 self._forget_offsets([topic], self.log)
                 dropped = self._queues.remove_topic(topic)
             self.topic_table.delete(topic)
-            self.topic_table.persist()
+            if self._owns_tables:
+                self.topic_table.persist()
             return dropped
 
     def _mark_deleted(self, queues: list[ConsumeQueue], deleted: bool = True) -> None:
@@ -601,7 +619,7 @@ class MessageStore(PutPath):
         """Durably: a group must not skip messages that the topics get when they are made again."""
         for topic in topics:
             self.consumer_offsets.remove_topic(topic)
-        if topics:
+        if topics and self._owns_tables:
             self.consumer_offsets.persist(before=log.flush)
 
     def _last_of(self, topic: str) -> Deletion | None:
@@ -952,6 +970,7 @@ def open_store(
     create: bool = True,
     door: OsDoor | None = None,
     progress: Callable[[int, int], None] | None = None,
+    tables: ConfigTables | None = None,
     _start_services: bool = True,
     **settings: Unpack[StoreSettings],
 ) -> MessageStore:
@@ -964,7 +983,8 @@ def open_store(
     Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``).
     broker_conf: path of a RocketMQ property file; settings override its values. config: a StoreConfig instead of both.
     create: False raises StoreNotFound instead of creating a store. progress: called during recovery with (bytes done,
-    bytes to do).
+    bytes to do). tables: the tables of ``config/`` belong to the caller, who loaded them with ``ConfigTables.load`` and
+    persists them. The store reads and changes these objects in memory and never reads or writes their files.
     Returns: MessageStore, a context manager.
     Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
@@ -981,7 +1001,7 @@ def open_store(
         raise ConfigError("open: expected either a config object or settings, found both")
     if not create and not real_door.is_dir(os.path.join(text, "commitlog")) and not config.commit_log_dirs:
         raise StoreNotFound(2, "no store here (no commitlog directory)", text)
-    return MessageStore(text, config, door=real_door, progress=progress, _start_services=_start_services)
+    return MessageStore(text, config, door=real_door, progress=progress, tables=tables, _start_services=_start_services)
 
 
 def _close_all() -> None:

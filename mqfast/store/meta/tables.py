@@ -1,0 +1,69 @@
+"""ConfigTables: the tables of ``config/`` in the hands of who opens a store, a broker for one.
+
+A store that is opened with ``tables=`` uses these objects and neither reads nor writes their files; whoever loaded them
+calls ``persist``. This module must never persist by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Self
+
+from mqfast.config import StoreConfig
+from mqfast.store.base import paths as _paths
+from mqfast.store.base._os import OsDoor
+from mqfast.store.meta.metadata import ConsumerFilterTable, DelayOffsetTable, SubscriptionGroupTable, TopicTable
+from mqfast.store.meta.offsets import ConsumerOffsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ConfigTables"]
+
+
+class ConfigTables:
+    """Topics, consumer offsets, groups, delay offsets and filters of one store directory.
+
+    Attributes: ``topics``, ``offsets``, ``groups``, ``delays``, ``filters``; each persists by itself, too.
+    Thread: any.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig, door: OsDoor) -> None:
+        self.path: Final = _paths.root_of(path, door)
+        paths = _paths.StorePaths(self.path, config.commit_log_dirs)
+        step = config.consumer_offset_update_version_step
+        offsets_file = paths.offsets_file(config.enable_lmq)
+        self.topics: Final = TopicTable.load(door, paths.topics)
+        self.offsets: Final = ConsumerOffsets.load(door, offsets_file, lmq=config.enable_lmq, version_step=step)
+        self.groups: Final = SubscriptionGroupTable.load(door, paths.subscription_group)
+        self.delays: Final = DelayOffsetTable.load(door, paths.delay_offset)
+        self.filters: Final = ConsumerFilterTable.load(door, paths.consumer_filter)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], config: StoreConfig | None = None, *, door: OsDoor | None = None
+    ) -> Self:
+        """Read the tables of the store at ``path``; what is not there is empty. Nothing is made on the disk.
+
+        Args: config: that of the store.
+        Raises: CorruptFile for a file that cannot be read, nor its backup; StorageError.
+        """
+        return cls(path, config or StoreConfig(), door or OsDoor())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What loading found wrong, one sentence each."""
+        tables = (self.topics, self.offsets, self.groups, self.delays, self.filters)
+        return [text for table in tables for text in table.warnings]
+
+    def persist(self, before_offsets: Callable[[], object] | None = None) -> bool:
+        """Put every table on disk that changed.
+
+        Args: before_offsets: called when consumer offsets are to be written; makes the messages durable that they
+        pass (``store.log.flush``), so that a group never skips a message after a power cut.
+        Returns: whether anything was written. Raises: StorageError, and what ``before_offsets`` raises.
+        Durability: after it returns the tables survive power loss.
+        """
+        tables = (self.topics, self.groups, self.delays, self.filters)
+        written = [table.persist() for table in tables]
+        return any([*written, self.offsets.persist(before=before_offsets)])
