@@ -4,6 +4,7 @@ times the bare loop; a group of 16 or 64 costs <= 1.2 times a bare append and sy
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import threading
@@ -127,3 +128,31 @@ def test_group(benchmark: BenchmarkFixture, place: Path, table: Table, floor: Fl
         f"{group_of_c / 1e3:.0f} us a group"
     )
     table.add(f"sync flush, {threads} waiters, a group", figure, "<= 1.2x bare", ratio <= 1.2, "durable", in_c)
+
+
+@pytest.mark.parametrize("waiters", [64, 10_000])
+def test_tasks(benchmark: BenchmarkFixture, place: Path, table: Table, waiters: int) -> None:
+    """Tasks of one event loop that each wait for their own message to be durable: one call into the loop a sync."""
+    rates: list[float] = []
+    calls: list[float] = []
+    each = max(1, scaled(12_800) // waiters)
+    with mqfast.open(
+        place / "store", flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=FILE_BYTES, profile="broker"
+    ) as store:
+        body = b"x" * 1024
+
+        async def work(number: int) -> None:
+            for _ in range(each):
+                await store.aput("Bench", body, number % 4)
+
+        async def one_round() -> None:
+            syncs = store.stats()["sync_calls"]
+            began = time.perf_counter_ns()
+            await asyncio.gather(*(work(number) for number in range(waiters)))
+            rates.append(each * waiters * 1e9 / (time.perf_counter_ns() - began))
+            calls.append(each * waiters / (store.stats()["sync_calls"] - syncs))
+
+        benchmark.pedantic(lambda: [asyncio.run(one_round()) for _ in range(3 if QUICK else 7)], rounds=1)
+    rate, group = statistics.median(rates), statistics.median(calls)
+    figure = f"{rate / 1e3:.1f} k/s ({group:.0f} messages a sync)"
+    table.add(f"sync flush, {waiters} tasks of aput, 1 KiB", figure, "", None, "durable")

@@ -1,46 +1,109 @@
-"""asyncio support: a ticket becomes an awaitable. The engine itself does not use asyncio.
+"""asyncio support: a wait for the disk becomes an awaitable. The engine itself does not use asyncio.
 
-This module must never block the event loop and never finish a future from a thread other than the loop's.
+This module must never block the event loop and never finish a future from a thread other than the loop's. One sync
+costs one call into the loop, for any number of waiting futures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import heapq
+import itertools
+from typing import TYPE_CHECKING, Final
 
 from mqfast.store.base.results import PutMessageStatus
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
+    from mqfast.errors import MqfastError
+    from mqfast.store.core import Core
     from mqfast.store.put._put_result import PutResult, Ticket
 
-__all__ = ["durable", "settled"]
+__all__ = ["DurableFutures", "durable", "settled"]
+
+
+class DurableFutures:
+    """The futures of one event loop that wait for physical offsets of one store to be durable.
+
+    Thread: the loop's.
+    """
+
+    def __init__(self, engine: Core, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Final = loop
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
+        self._most = 0
+        self._is_asked = False
+        self._watch = engine.waiters.watch(self._tell)
+
+    @classmethod
+    def of(cls, engine: Core) -> DurableFutures:
+        """Those of the running loop."""
+        loop = asyncio.get_running_loop()
+        known = engine.waiters.futures
+        found = known.get(loop)
+        if found is None:
+            for other in [other for other in known if other.is_closed()]:
+                known.pop(other).close()
+            found = known[loop] = cls(engine, loop)
+        return found
+
+    async def wait(self, end_offset: int, timeout_s: float | None = None) -> bool:
+        """Await until the log is durable up to ``end_offset``. Returns: False at the timeout. Raises: FlushError,
+        StoreClosed.
+        """
+        future: asyncio.Future[bool] = self._loop.create_future()
+        heapq.heappush(self._waiting, (end_offset, next(self._numbers), future))
+        self._most = max(self._most, end_offset)
+        if not self._is_asked:  # behind whatever else this turn of the loop puts: one sync covers all of it
+            self._is_asked = True
+            self._loop.call_soon(self._ask)
+        timer = None if timeout_s is None else self._loop.call_later(timeout_s, _finish, future, False)
+        try:
+            return await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def close(self) -> None:
+        """The loop was closed: nothing calls it any more."""
+        self._watch.close()
+
+    def _ask(self) -> None:
+        self._is_asked = False
+        try:
+            self._watch.want(self._most)
+        except Exception as error:
+            self._fail(error)
+
+    def _tell(self, flushed: int, error: MqfastError | None) -> None:
+        # A loop that was closed meanwhile has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._settle, flushed, error)
+
+    def _settle(self, flushed: int, error: MqfastError | None) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= flushed:
+            _finish(heapq.heappop(waiting)[2], True)
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        while self._waiting:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_exception(error)
+
+
+def _finish(future: asyncio.Future[bool], outcome: bool) -> None:
+    if not future.done():
+        future.set_result(outcome)
 
 
 async def durable(ticket: Ticket, timeout_s: float | None = None) -> bool:
     """Await until the ticket's message is durable. Returns: False at the timeout. Raises: FlushError."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def settle() -> None:
-        if not future.done():
-            if ticket.error is not None:
-                future.set_exception(ticket.error)
-            else:
-                future.set_result(None)
-
-    def tell(_: Ticket) -> None:
-        # In a loop that was closed meanwhile no task waits.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle)
-
-    ticket.add_done_callback(tell)
-    try:
-        await asyncio.wait_for(future, timeout_s)
-    except TimeoutError:
-        return False
-    return True
+    return await DurableFutures.of(ticket.engine).wait(ticket.end_offset, timeout_s)
 
 
 async def settled(ticket: Ticket, config: StoreConfig) -> PutResult:

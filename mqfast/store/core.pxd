@@ -19,7 +19,7 @@ cdef class Core:
     cdef readonly object config         # StoreConfig
     cdef int64_t query_max_num          # messages of one query, where nothing is asked for
     cdef int64_t query_batch            # index entries that one look takes
-    cdef object watch                   # callable(ticket): the flush service completes it
+    cdef readonly object waiters        # FlushWaiters: callbacks of the flush thread
     cdef LogState *state
     cdef bytes store_host
     cdef bytes born_host

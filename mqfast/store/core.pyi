@@ -1,11 +1,12 @@
 """Types of core.pyx; what each part does is described there."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from mqfast.config import StoreConfig
 from mqfast.store.dispatch._dispatch import Dispatcher
 from mqfast.store.index.index_service import IndexService
 from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.log.watermarks import FlushWaiters
 from mqfast.store.put._put_result import Ticket
 from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
 from mqfast.store.queues.queue_store import QueueStore
@@ -19,7 +20,7 @@ class Core:
         queues: QueueStore,
         index: IndexService | None,
         config: StoreConfig,
-        watch: Callable[[Ticket], object],
+        waiters: FlushWaiters,
     ) -> None: ...
     @property
     def log(self) -> CommitLog: ...
@@ -33,6 +34,8 @@ class Core:
     def index(self) -> IndexService | None: ...
     @property
     def config(self) -> StoreConfig: ...
+    @property
+    def waiters(self) -> FlushWaiters: ...
     @property
     def put_count(self) -> int: ...
     def watch_ticket(self, ticket: Ticket) -> None: ...

@@ -41,18 +41,18 @@ cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? 
 cdef class Core:
     """The rooms of one open store. Made by MessageStore before its first put.
 
-    Args: index: the IndexService that queries ask, or None; watch: hands a Ticket to the flush service.
+    Args: index: the IndexService that queries ask, or None; waiters: FlushWaiters of the flush service.
     Thread: any.
     """
 
-    def __init__(self, CommitLog log not None, QueueTable table not None, Dispatcher dispatcher not None, queues, index, config, watch):
+    def __init__(self, CommitLog log not None, QueueTable table not None, Dispatcher dispatcher not None, queues, index, config, waiters not None):
         self.log = log
         self.table = table
         self.dispatcher = dispatcher
         self.queues = queues
         self.index = index
         self.config = config
-        self.watch = watch
+        self.waiters = waiters
         self.state = &log.state
         self.store_host = parse_host(config.store_host)
         self.born_host = parse_host(config.born_host)
@@ -69,7 +69,7 @@ cdef class Core:
 
     def watch_ticket(self, ticket) -> None:
         """Let the flush service finish this ticket."""
-        self.watch(ticket)
+        self.waiters.add(ticket)
 
     @property
     def put_count(self) -> int:

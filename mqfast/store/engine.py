@@ -8,7 +8,14 @@ a call costs no frame of Python.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from mqfast.store.core import Core
+
+if TYPE_CHECKING:
+    from mqfast.errors import MqfastError
+    from mqfast.store.log.watermarks import FlushWatch
 
 __all__ = ["Engine"]
 
@@ -18,3 +25,12 @@ class Engine(Core):
 
     Thread: every method may be called from any thread.
     """
+
+    def watch_flushed(self, callback: Callable[[int, MqfastError | None], object]) -> FlushWatch:
+        """Make a watch of the durable position. ``want(end_offset)`` asks for a physical offset to become durable. The
+        flush thread then calls ``callback(flushed, error)`` once for each sync, until the offset is covered.
+
+        10,000 waiting requests need one watch, and a heap of their end offsets: one callback a sync tells all whom the
+        sync covers. Thread: any. The callback runs in the flush thread and must not block.
+        """
+        return self.waiters.watch(callback)

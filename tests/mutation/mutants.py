@@ -1529,9 +1529,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ticket-told-of-nothing",
-        _FLUSH,
-        "            done = [ticket for ticket in self._tickets if failed or ticket.done()]\n",
-        "            done = [ticket for ticket in self._tickets if ticket.done()]\n",
+        "mqfast/store/log/watermarks.py",
+        "        while self._tickets and (failed or self._tickets[0][0] <= flushed):\n",
+        "        while self._tickets and self._tickets[0][0] <= flushed:\n",
         "who waits by callback hears of a failed flush",
         ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
     ),

@@ -152,7 +152,7 @@ def test_behind_a_log_that_is_latched_nothing_is_carried_out(tmp_path: Path, tic
         turn(store)
         assert store._flush._syncs is not None
         if ticket:
-            store._flush.watch(store.put_nowait("T", b"x"))
+            store._flush.waiters.add(store.put_nowait("T", b"x"))
         store.log.fail(errno.EIO)
         with msync_behind(door, lambda: syncs.append(1)), contextlib.suppress(FlushError):
             turn(store)
@@ -280,7 +280,7 @@ def test_whoever_waits_for_the_disk_by_callback_keeps_no_queue_from_it(tmp_path:
         store.flush()
         store._dispatcher.step()
         turn(store)
-        store._flush.watch(store.put_nowait("T", b"x"))
+        store._flush.waiters.add(store.put_nowait("T", b"x"))
         turn(store)
         assert flushed(store) == 40
         assert ticket.done()

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from errno import EIO
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqfast.errors import DiskFull, FlushError, MqfastError, StorageError, StoreClosed
+from mqfast.errors import DiskFull, MqfastError, StorageError
 from mqfast.store.base._mapped_file import mapping_count
-from mqfast.store.base._os import Mutex, let_puts
+from mqfast.store.base._os import let_puts
 from mqfast.store.base.service import Service
 from mqfast.store.base.space import Space
+from mqfast.store.log.watermarks import FlushWaiters
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from mqfast.store.index.index_service import IndexService
     from mqfast.store.log._commit_log import Bell, CommitLog
     from mqfast.store.meta.checkpoint import StoreCheckpoint
-    from mqfast.store.put._put_result import Ticket
     from mqfast.store.queues._queue_flush import QueueFlush
     from mqfast.store.queues.queue_store import QueueStore
 
@@ -52,7 +52,7 @@ def _utc(ms: int) -> str:
 class FlushService:
     """Flushes the log by interval and page count, and the queues behind it; moves the checkpoint to what is durable.
 
-    Thread: its own; ``watch`` from any.
+    ``waiters`` has who waits for the disk by callback. Thread: its own; ``waiters`` from any.
     """
 
     def __init__(
@@ -72,26 +72,19 @@ class FlushService:
         self._index = index
         self._checkpoint = checkpoint
         self._config = config
-        self._lock = Mutex()
-        self._tickets: list[Ticket] = []
         self._covered = _Covered(0, 0)  # what was dispatched before the newest flush of the queues
         self._syncs: QueueFlush | None = None  # errands for the next sleep: what was prepared before it began
         self._writes: Overwrite | None = None
         self._syncs_cover = _Covered(0, 0)
         self._queues_due = time.monotonic() + config.flush_interval_ms_consume_queue / 1000
         self.service = Service("flush", self._turn, heavy=True, log=log)
-
-    def watch(self, ticket: Ticket) -> None:
-        """Finish this ticket once it is durable, or once that failed."""
-        with self._lock:
-            self._tickets.append(ticket)
-        self.service.wake()
+        self.waiters = FlushWaiters(log, self.service.wake)
 
     def _turn(self, bell: Bell) -> None:
         config = self._config
         synced = False
         try:
-            if self._tickets:
+            if self.waiters.pending:
                 if not self._log.error_number:
                     for errand in filter(None, (self._writes, self._syncs)):
                         errand.run()
@@ -108,7 +101,7 @@ class FlushService:
                 )
         finally:
             let_puts()
-            self._finish_tickets()
+            self.waiters.tell()
             let_puts()
             synced = self._finish_errands()
             let_puts()
@@ -237,27 +230,6 @@ class FlushService:
             for file in list(self._log.files):
                 file.rest()
 
-    def _finish_tickets(self) -> None:
-        if not self._tickets:
-            return  # who watches another one from now on wakes the thread
-        failed = self._log.error_number
-        with self._lock:
-            done = [ticket for ticket in self._tickets if failed or ticket.done()]
-        for ticket in done:
-            durable = self._log.flushed >= ticket.end_offset
-            error = (
-                None if durable else FlushError(failed, "the message is stored but the flush failed", self._log.path)
-            )
-            try:
-                ticket.finish(error)
-            except MemoryError:
-                raise  # the next turn goes on with this one
-            except Exception:
-                _log.exception("a flush callback failed")
-        if done:
-            with self._lock:
-                self._tickets = [ticket for ticket in self._tickets if ticket not in done]
-
     def close(self) -> None:
         """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises:
         FlushError.
@@ -277,11 +249,7 @@ class FlushService:
                     self._index.flush()
         except MqfastError as failure:
             error = failure
-        self._finish_tickets()
-        while self._tickets:
-            self._tickets[-1].finish(StoreClosed("the store was closed"))
-            with self._lock:
-                self._tickets.pop()
+        self.waiters.close()
         if error is not None:
             raise error
 

@@ -143,6 +143,11 @@ class Ticket:
         self._lock = Mutex()
 
     @property
+    def engine(self):
+        """Engine of the store that has the message."""
+        return self._engine
+
+    @property
     def end_offset(self) -> int:
         """Physical offset behind the message."""
         return self.result.physical_offset + self.result.size
