@@ -341,6 +341,13 @@ def test_every_figure_of_stats_is_documented(tmp_path: Path) -> None:
 def test_the_api_reference_has_every_public_name() -> None:
     shown = re.findall(r"^::: mqfast\.(\w+)$", text_of(ROOT / "docs" / "api.md"), re.MULTILINE)
     assert sorted(shown) == sorted(set(mqfast.__all__) - {"__version__"})
+    for name, options in re.findall(
+        r"^::: mqfast\.(\w+)\n((?: +.*\n)*)", text_of(ROOT / "docs" / "api.md"), re.MULTILINE
+    ):
+        listed = re.search(r"members: \[(.+)\]|members:\n((?: +- \w+\n)+)", options)
+        for member in re.findall(r"\w+", "".join(filter(None, listed.groups()))) if listed else ():
+            known = getattr(getattr(mqfast, name), "__dataclass_fields__", ())
+            assert hasattr(getattr(mqfast, name), member) or member in known, f"{name}.{member}"
 
 
 def load(path: Path) -> types.ModuleType:
@@ -375,7 +382,7 @@ def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
     page = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
     for name in set(mqfast.__all__) - {"__version__", "errors"}:
         assert f"mqfast.{name}" in page, name
-    assert "Bind topic, queue and tags" in page  # a docstring of a compiled module
+    assert "A producer with bound topic, queue and tags" in page  # a docstring of a compiled module
     assert "mqfast.errors.DiskFull" in page
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](two.md)\n")

@@ -12,7 +12,7 @@ __all__ = ["AppendMessageStatus", "BoundaryType", "GetMessageStatus", "PutMessag
 
 
 class PutMessageStatus(IntEnum):
-    """How a put ended.
+    """The outcome of a put.
 
     Source: PutMessageStatus.
     """
@@ -36,12 +36,12 @@ class PutMessageStatus(IntEnum):
 
     @property
     def is_stored(self) -> bool:
-        """Is the message in the log? True for the three time-outs behind the append as well."""
+        """True if the message is in the log, also for the three statuses of a wait that timed out behind the append."""
         return self <= PutMessageStatus.SLAVE_NOT_AVAILABLE
 
 
 class AppendMessageStatus(IntEnum):
-    """How the append to one log file ended.
+    """The outcome of an append to one log file.
 
     Source: AppendMessageStatus.
     """
@@ -55,7 +55,7 @@ class AppendMessageStatus(IntEnum):
 
 
 class GetMessageStatus(IntEnum):
-    """How a get ended.
+    """The outcome of a get.
 
     Source: GetMessageStatus.
     """
@@ -73,7 +73,7 @@ class GetMessageStatus(IntEnum):
 
 
 class BoundaryType(IntEnum):
-    """Which end of a run of equal store times a search by time returns.
+    """Which one of several messages with equal store times a search by time returns: the first or the last.
 
     Source: BoundaryType.
     """
@@ -83,10 +83,10 @@ class BoundaryType(IntEnum):
 
 
 class StoreState(StrEnum):
-    """The four states of a store; they are never mixed.
+    """The four states of a store; a store has exactly one.
 
-    FULL: something waits for space on the disk; it ends by itself once there is some. FAILED is latched by a failed
-    flush or write and ends with a reopen.
+    FULL: work waits for disk space; the state ends when there is space. FAILED: latched by a failed flush or write;
+    reopen the store.
     """
 
     OPEN = "open"

@@ -56,15 +56,15 @@ _ENDS: Final = ("end of the log", "end of the last file")  # reasons of a walk t
 
 @dataclass
 class RecoveryReport:
-    """What a recovery found and did.
+    """The report of a recovery.
 
-    ``end`` is the physical offset behind the last good record; ``records`` and ``bytes`` were walked over, each counted
-    once; ``reason`` says why the walk ended. ``seconds`` is the whole time, ``sync_seconds`` the part that waited for
-    the disk: what no flush is known to have covered is made durable before the store goes on.
+    ``end`` is the physical offset behind the last good record. ``records`` and ``bytes`` count the walked log once;
+    ``reason`` says why the walk ended. ``seconds`` is the whole time, ``sync_seconds`` its part for the disk: bytes
+    that no flush is known to have covered are made durable before the store is used.
 
-    Where whole records stood behind damage: ``kept_in`` is the folder that has them now, ``kept_records`` how many,
-    ``kept_by_scan`` those of them that no boundary led to but a search, ``kept_ranges`` where they stood (physical
-    offsets, records, found by scan), ``damaged_ranges`` what lay between them.
+    If whole records were behind damage: ``kept_in`` is the folder with their copies, ``kept_records`` their number,
+    ``kept_by_scan`` the number found by a scan only, ``kept_ranges`` their places (physical offsets, records, found by
+    scan), ``damaged_ranges`` the bytes between them.
     """
 
     clean: bool

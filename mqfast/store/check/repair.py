@@ -28,12 +28,11 @@ __all__ = ["RepairReport", "repair"]
 
 @dataclass
 class RepairReport:
-    """What repair did (or would do): the state before, where the log was cut, what that cost, what was moved where.
+    """The report of repair: the state before, where the log was truncated, lost messages, moved files.
 
-    ``lost_offsets``: ``"topic/queue id"`` -> queue offsets of whole messages that lay behind the cut. Damaged records
-    cannot be counted by queue; ``damaged_ranges`` says where they were. ``found_by_scan``: how many of the whole
-    messages no boundary led to but a search. ``salvaged``, ``salvaged_by_scan``: messages that were put
-    back into the log.
+    ``lost_offsets``: ``"topic/queue id"`` -> queue offsets of whole messages behind the truncation. Damaged records
+    cannot be counted by queue; ``damaged_ranges`` has their places. ``found_by_scan``: number of whole messages found
+    by a scan only. ``salvaged``, ``salvaged_by_scan``: number of messages that were put back into the log.
     """
 
     before: Report
@@ -206,17 +205,18 @@ def repair(
     config: StoreConfig | None = None,
     door: OsDoor | None = None,
 ) -> RepairReport:
-    """Cut the log at its first damage, and put damaged queues, index and checkpoint out of the way.
+    """Truncate the log at its first damage, and move damaged queues, index and checkpoint away.
 
-    What is cut or moved goes to ``keep`` (default: ``repair-<time>`` in the store; the same filesystem). The next open
-    by mqfast or RocketMQ, with its usual settings, then recovers: it reads the whole log and makes queues and index
-    anew. A log file that was cut short is brought back to its size first.
+    Removed bytes and moved files go to ``keep`` (default: ``repair-<time>`` in the store; the same file system). The
+    next open by mqfast or RocketMQ, with its usual settings, then recovers: it reads the whole log and rebuilds queues
+    and index. A log file that was cut short gets its size back first.
 
-    Args: ``dry_run`` only says what would be done (it takes the lock all the same). ``salvage`` opens the store then,
-        and puts every whole message that repair or recovery has kept back as a new one at the end of the log, with its
-        topic, queue, body, properties, flags, born time and host; each once, however often this is called.
-    Raises: StoreNotFound, StoreLocked, StorageError; ConfigError when nothing tells the size of a log file; DiskFull
-        before the log was changed when the copy does not fit.
+    Args: dry_run: only report what would be done; the lock is taken all the same. salvage: open the store afterwards,
+        and put every whole message that repair or recovery has kept back at the end of the log as a new message, with
+        its topic, queue, body, properties, flags, born time and host. Each message is put back once, in any number of
+        calls.
+    Raises: StoreNotFound, StoreLocked, StorageError; ConfigError if the size of a log file is unknown; DiskFull, before
+        the log is changed, if the copy does not fit.
     Durability: each step is synced before the next; an interrupted repair or salvage can be run again.
     """
     used = door if door is not None else REAL

@@ -77,8 +77,8 @@ _Key = tuple[str, int]
 
 
 class Severity(StrEnum):
-    """NOTE: worth knowing, nothing is lost. RECOVERABLE: what a killed writer leaves; the next open puts it in order.
-    DAMAGE: data is lost or would be, or files contradict each other."""
+    """NOTE: information, nothing is lost. RECOVERABLE: the state after a kill, which the next open repairs. DAMAGE:
+    data is lost or would be lost, or files contradict each other."""
 
     NOTE = "note"
     RECOVERABLE = "recoverable"
@@ -103,10 +103,10 @@ class Damage:
 
 @dataclass
 class Report:
-    """What verify found.
+    """The report of verify.
 
-    ``counts``: files, records, units, entries, and so on, and how many findings of each kind there are (a list of
-    findings names at most 20 of a kind in one file). ``log_range``: first and last physical offset of whole records.
+    ``counts``: number of files, records, units, entries and so on, and of findings of each kind (``findings`` has at
+    most 20 of a kind per file). ``log_range``: first and last physical offset of whole records.
     """
 
     path: str
@@ -819,12 +819,12 @@ def verify(
     config: StoreConfig | None = None,
     door: OsDoor | None = None,
 ) -> Report:
-    """Check a whole store: log, queues, index, checkpoint, JSON and timer files, each by itself and against the log.
+    """Check a whole store: log, queues, index, checkpoint, JSON and timer files, each alone and against the log.
 
-    Args: ``progress`` is called with (bytes of the log done, bytes in all) after each file; ``config`` gives log
-        directories, index sizes and ``force_verify_prop_crc`` where the files do not tell.
-    What it cannot check: fields that nothing else repeats (flag, hosts, born time), and the delivery times in the units
-    of SCHEDULE_TOPIC_XXXX, which depend on the broker's table of delays.
+    Args: progress: called with (log bytes done, all log bytes) after each file. config: log directories, index sizes
+        and ``force_verify_prop_crc``, used where the files do not tell them. threads: number of threads.
+    Not checked: fields without a copy elsewhere (flag, hosts, born time), and the delivery times in the units of
+    SCHEDULE_TOPIC_XXXX, which depend on the broker's delay levels.
     Raises: StoreNotFound, StorageError. Damage is reported, never raised; a log or queue file that shrinks meanwhile
         raises CorruptFile.
     Thread: starts ``threads`` of its own and ends them. GIL: released while the log is read.

@@ -68,10 +68,10 @@ cdef int find_columns() except -1:
 @cython.freelist(16)
 @cython.final
 cdef class GetResult:
-    """What a get found: a status, the offset to go on from, the queue's bounds, and the messages.
+    """The result of a get: status, next offset, bounds of the queue, and messages.
 
-    Iterate over it, index it, or take ``to_numpy()``, ``to_arrow()`` or the Arrow interface. Messages and views stay valid as long as they are
-    referenced, also after the store was closed or a file was removed.
+    Iterate over the result, index it, or use ``to_numpy()``, ``to_arrow()`` or the Arrow interface. Messages and views stay valid as long as they
+    are referenced, also after the store was closed or a file was removed.
     """
 
     def __dealloc__(self):

@@ -144,7 +144,7 @@ cdef class PutPath(StoreBase):
         return p
 
     def producer(self, topic, queue_id=0, tags=None) -> Producer:
-        """Bind topic, queue and tags once; ``producer.put(body)`` and ``producer.put(body, key)`` are the hot loop.
+        """A producer with bound topic, queue and tags. ``producer.put(body)`` and ``producer.put(body, key)`` are for hot loops.
 
         Raises: MessageIllegal, TopicTooLong.
         """
@@ -154,13 +154,13 @@ cdef class PutPath(StoreBase):
     def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options):
         """Store one message.
 
-        Args: body: bytes-like; keys: a key, or several (joined by blanks); properties: mapping, or the ready property text as bytes; options:
-        the further fields of Message: flag, sys_flag, born_timestamp (ms, default the store time), born_host and store_host
-        (``address:port``), reconsume_times, prepared_transaction_offset, wait_store_ok (with sync flush, wait for the disk; default True).
+        Args: body: bytes-like. keys: one key, or several (joined by blanks). properties: a mapping, or the encoded property string as bytes.
+        options: the other fields of Message: flag, sys_flag, born_timestamp (ms, default the store time), born_host and store_host
+        (``address:port``), reconsume_times, prepared_transaction_offset, wait_store_ok (with sync flush: wait for the disk; default True).
         Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
         PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
-        Durability: async flush: survives a kill of the process; a power cut loses what came since the flush before, or little more
-        (docs/durability.md). Sync flush: survives a power cut when the status is PUT_OK. With the transient pool a kill may lose the commit interval.
+        Durability: async flush: the message survives a killed process; a power cut loses messages since the last flush (docs/durability.md).
+        Sync flush: the message survives a power cut if the status is PUT_OK. With the transient pool and async flush a killed process loses the last commit interval.
         Source: DefaultMessageStore.putMessage.
         """
         if properties is None and not options:
@@ -187,22 +187,22 @@ cdef class PutPath(StoreBase):
         return r
 
     def put_message(self, message: Message) -> PutResult:
-        """Store one Message; as put."""
+        """Store one Message. Returns and raises the same as put."""
         return self.put_general(message, True)
 
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
-        """Store one message and do not wait for the disk; the ticket does. Arguments as put."""
+        """Store one message without waiting for the disk. Args: the same as put. Returns: Ticket, which can wait."""
         ticket = Ticket(self.engine, None)
         ticket.result = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
         return ticket
 
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
-        """Store many independent messages of one queue; the GIL is released once for all of them.
+        """Store many independent messages of one queue. The GIL is released once for all of them.
 
-        Args: bodies: a sequence of bytes-like objects; or, without an object a body, the rows of a two-dimensional array, a one-dimensional
-        one of fixed-size bytes, void or records (numpy: buffer protocol), or an Arrow array, chunked array or column of binary or text.
-        Read before the call returns. Returns: BatchResult, in order.
-        Raises: as put, for the first body that is refused before anything is written; DiskFull may leave a first part stored.
+        Args: bodies: a sequence of bytes-like objects, a two-dimensional array (one body per row), a one-dimensional array of fixed-size bytes,
+        void or records (buffer protocol, numpy), or an Arrow array, chunked array or column of binary or text. Arrays need no object per body.
+        All bodies are read before the call returns. Returns: BatchResult, in order.
+        Raises: the same as put, for the first invalid body, before anything is written; DiskFull may leave a first part stored.
         """
         return self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags).put_many(bodies)
 
@@ -373,10 +373,10 @@ cdef class PutPath(StoreBase):
     def put_batch(self, messages) -> BatchResult:
         """Store several messages as one: all of them or none, next to each other in the log, with one store time.
 
-        None is stored when one is refused. A process killed in the middle of the append may leave the first of them, as in RocketMQ.
+        If one message is invalid, none is stored. A process that is killed during the append may leave the first messages, as in RocketMQ.
 
         Args: messages: Message objects; topics and queues may differ. Returns: BatchResult, in order.
-        Raises: as put; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file.
+        Raises: the same as put; MessageTooLarge if the messages together exceed ``max_message_bytes`` or a log file.
         Source: CommitLog.asyncPutMessages (classic batch).
         """
         return self.put_all(listed(messages, "messages"), True)
@@ -521,7 +521,7 @@ cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n
 @cython.no_gc_clear
 @cython.final
 cdef class Producer:
-    """Topic, queue and tags bound once. Thread: any; one producer may be shared."""
+    """Puts messages of one topic, queue and tags, which are checked and encoded once. Thread: any; threads may share a producer."""
 
     def __init__(self, PutPath store, topic, queue_id=0, tags=None):
         if type(topic) is not str:

@@ -27,16 +27,16 @@ cdef class PutResult:
 
     @property
     def status(self):
-        """PutMessageStatus: PUT_OK, or FLUSH_DISK_TIMEOUT when it is stored but not known durable."""
+        """PutMessageStatus: PUT_OK, or FLUSH_DISK_TIMEOUT if the message is stored but not known to be durable."""
         return STATUS[self.outcome]
 
     @property
     def message_id(self) -> str:
-        """Offset message id, made when asked for."""
+        """Offset message id, computed on access."""
         return encode_message_id(self.host, self.physical_offset)
 
     def with_status(self, status) -> PutResult:
-        """The same place with another status."""
+        """A copy with another status."""
         cdef PutResult r = PutResult.__new__(PutResult)
         r.physical_offset = self.physical_offset
         r.queue_offset = self.queue_offset
@@ -55,7 +55,7 @@ cdef class PutResult:
 
 
 cdef class BatchResult:
-    """Where the messages of a batch were stored: a sequence of PutResult, made when asked for."""
+    """Where the messages of a batch were stored: a sequence of PutResult objects, created on access."""
     def __dealloc__(self):
         PyMem_Free(self.items)
 
@@ -127,9 +127,9 @@ def load_batch(list items not None, int outcome, bytes host) -> BatchResult:
 
 
 class Ticket:
-    """A message that is stored and may still wait for the disk.
+    """The ticket of a message that is stored and may not yet be durable.
 
-    ``wait`` blocks until it is durable; callbacks run in the flush thread once it is, or once that failed.
+    ``wait`` blocks until the message is durable. Callbacks run in the flush thread once the message is durable or its flush failed.
     """
 
     __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_engine", "result")
@@ -153,7 +153,7 @@ class Ticket:
         return self.result.physical_offset + self.result.size
 
     def done(self) -> bool:
-        """Is the message durable, or its flush failed?"""
+        """True if the message is durable or its flush failed."""
         return self._finished or self._engine.log.flushed >= self.end_offset
 
     def wait(self, timeout=None) -> bool:
@@ -166,7 +166,7 @@ class Ticket:
         return self._engine.log.wait_flushed(self.end_offset, timeout)
 
     def add_done_callback(self, callback) -> None:
-        """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if it is already."""
+        """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if that is so already."""
         take(self._lock)
         try:
             if not self._finished and not self.done():
@@ -183,7 +183,7 @@ class Ticket:
 
     @property
     def error(self):
-        """The exception that ended it, or None."""
+        """The exception of a failed flush, or None."""
         return self._error
 
     def finish(self, error=None) -> None:

@@ -348,11 +348,11 @@ cdef StoredMessage make_message(object owner, const uint8_t *p, int64_t queue_po
 @cython.freelist(64)
 @cython.final
 cdef class StoredMessage:
-    """One message of the store, decoded field by field when asked.
+    """One message of the store; each field is decoded on access.
 
-    The body is a zero-copy view; the message keeps the file that it points into mapped, also after the store was closed or the file
-    was removed by retention. When another process cuts that file short, the next field or view raises CorruptFile; a view that was given out before
-    stays readable and shows zeros where the file is gone. It exports the stored body through the buffer protocol, so ``bytes(message)`` copies it.
+    The body is a zero-copy view. The message keeps its file mapped, also after the store was closed or retention removed the file. If another
+    process truncates the file, the next field or view raises CorruptFile; earlier views stay readable and show zeros for the lost bytes.
+    The message exports the stored body through the buffer protocol: ``bytes(message)`` copies the body.
     """
 
     cdef int still_there(self, int32_t total) except -1:
@@ -397,12 +397,12 @@ cdef class StoredMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Unit in the queue: where the message was found, or what the record says when it was not read through a queue."""
+        """Queue offset: of the unit through which the message was read, otherwise the one in the record."""
         return mq_get64(self.p + 20) if self.queue_position < 0 else self.queue_position
 
     @property
     def record_queue_offset(self) -> int:
-        """Queue offset as the record says it (differs from queue_offset for light queues and diverged queues)."""
+        """Queue offset in the record (differs from queue_offset for light queues and diverged queues)."""
         return mq_get64(self.p + 20)
 
     @property
@@ -422,7 +422,7 @@ cdef class StoredMessage:
 
     @property
     def body_crc(self) -> int:
-        """CRC-32 of the stored body, 31 bits, as the record says it."""
+        """CRC-32 of the stored body in the record, 31 bits."""
         return mq_get32(self.p + 8)
 
     @property
@@ -437,12 +437,12 @@ cdef class StoredMessage:
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer made it, ms since the epoch."""
+        """When the producer created the message, ms since the epoch."""
         return mq_get64(self.p + 40)
 
     @property
     def store_timestamp(self) -> int:
-        """When it was appended, ms since the epoch."""
+        """When the message was appended, ms since the epoch."""
         return read_store_timestamp(self.p)
 
     @property
@@ -459,7 +459,7 @@ cdef class StoredMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer sent it back."""
+        """How often a consumer sent the message back."""
         self.fields()
         return self.record.reconsume_times
 
@@ -471,7 +471,7 @@ cdef class StoredMessage:
 
     @property
     def body(self) -> memoryview:
-        """The stored body, zero-copy (still compressed when sys_flag says so)."""
+        """The stored body, zero-copy (compressed if sys_flag says so)."""
         return PyMemoryView_FromObject(self)
 
     @property
@@ -518,12 +518,12 @@ cdef class StoredMessage:
         return None if at == NOT_IN_QUEUE else -1 if at == ANYWHERE else at
 
     def check_crc(self) -> bool:
-        """Does the stored body agree with its CRC?"""
+        """True if the stored body agrees with its CRC."""
         self.fields()
         return check_crc(self.p, &self.record, False) == 1
 
     def to_bytes(self) -> bytes:
-        """The whole record as it stands in the log."""
+        """The whole record as stored in the log."""
         return (<const char *> self.p)[:mq_get32(self.p)]
 
     def __reduce__(self):
