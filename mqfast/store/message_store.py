@@ -887,7 +887,7 @@ def is_damage(error: Exception) -> bool:
 def size_of_log_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> tuple[int, str]:
     """The size of the log files, and a file that has it; 0 where there is none.
 
-    Raises: CorruptFile for one that was cut short, ConfigError where its odd size is all that is known.
+    Raises: CorruptFile for one that was cut short or has grown, ConfigError where its odd size is all that is known.
     """
     files = [file for directory in paths.commit_logs for file in _paths.list_offset_files(door, directory)[0]]
     sizes = [door.file_size(file.path) for file in files]
@@ -914,7 +914,15 @@ def size_of_log_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfi
                 expected=f"{size} bytes",
                 found=f"{found} bytes",
             )
-    return size, files[sizes.index(max(sizes))].path
+        if found > size:
+            raise CorruptFile(
+                "a log file has grown; 'mqfast store repair' brings it back to its size, and keeps what is too much"
+                f" (another size can be named as {name})",
+                path=file.path,
+                expected=f"{size} bytes",
+                found=f"{found} bytes",
+            )
+    return size, files[sizes.index(size) if size in sizes else 0].path
 
 
 def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:

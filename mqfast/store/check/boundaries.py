@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from mqfast.store.base._os import OsDoor
     from mqfast.store.base.paths import OffsetFile, StorePaths
 
-__all__ = ["REASONS", "Behind", "Damaged", "Stretch", "gather_places", "look_behind", "resume"]
+__all__ = ["REASONS", "Behind", "Damaged", "Stretch", "closes_file", "gather_places", "look_behind", "resume"]
 
 _UNIT_BYTES: Final = 20
 _BATCH_UNIT_BYTES: Final = 46
 _CHUNK_UNITS: Final = 1 << 16
 
 REASONS: Final = {
+    "blank": "a blank, and whole records behind it",
     "zero": "zeros",
     "length": "other parts",
     "place": "the record of another place",
@@ -117,6 +118,13 @@ def resume(file: PreadFile, at: int, stop: str, places: Places) -> tuple[int, bo
     return (known if inside else -1), False, doubtful
 
 
+def closes_file(file: PreadFile, walk: LogWalk, places: Callable[[], Places]) -> bool:
+    """Is the blank where a walk stopped one that closes its file? A blank that a store wrote reaches the end of the
+    file. One of another size may be a record whose magic code was damaged: then whole records stand behind.
+    """
+    return walk.size == file.end - walk.at or resume(file, walk.at, "blank", places())[0] < 0
+
+
 def _scan(file: PreadFile, at: int, known: int) -> tuple[int, bool]:
     """The first record from ``at`` on from which whole records lead to ``known``, or else to the end of what was
     written in this file; -1: there is none. Second: did anything look like one?
@@ -173,7 +181,11 @@ def _one_file(
         if walk.at > at:
             behind.stretches.append(Stretch(at, walk.at, tally.records - before, by_scan))
         at = walk.at
-        if stop in ("blank", "end") or (stop == "zero" and file.first_set_byte(at - file.start) < 0):
+        if (
+            stop == "end"
+            or (stop == "blank" and closes_file(file, walk, places))
+            or (stop == "zero" and file.first_set_byte(at - file.start) < 0)
+        ):
             return
         reason = REASONS.get(stop, f"size {walk.size}, magic {walk.magic:#x}")
         following, scanned, doubtful = resume(file, at, stop, places())

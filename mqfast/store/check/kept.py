@@ -41,6 +41,27 @@ def new_folder(door: OsDoor, root: str) -> str:
     return path
 
 
+def copy_start(door: OsDoor, path: str, size: int) -> None:
+    """Put a copy of the first ``size`` bytes in the place of a file.
+
+    Durability: a crash leaves the one or the other, whole. Raises: DiskFull, StorageError; the file is then as it was.
+    """
+    temporary = path + ".tmp"
+    file = PreadFile(door, path, 0, size)
+    try:
+        door.write_file(temporary, b"")
+        for at in range(0, size, _CHUNK_BYTES):
+            door.overwrite(temporary, file.read(at, min(_CHUNK_BYTES, size - at)), at)
+        door.rename(temporary, path)
+        door.fsync_dir(os.path.dirname(path))
+    except BaseException:
+        with contextlib.suppress(MqfastError):
+            door.unlink(temporary, missing_ok=True)
+        raise
+    finally:
+        file.close()
+
+
 class Keeper:
     """Puts parts of a log into one folder. Nothing is changed in the log by ``copy_rest`` and ``write_list``."""
 

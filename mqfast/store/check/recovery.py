@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, DiskFull, OffsetError
 from mqfast.store.base.paths import OffsetFile, list_offset_files, list_queues, queue_dir
-from mqfast.store.check.boundaries import Behind, gather_places, look_behind, resume
+from mqfast.store.check.boundaries import Behind, closes_file, gather_places, look_behind, resume
 from mqfast.store.check.kept import Keeper, new_folder, no_room
+from mqfast.store.dispatch._dispatch import ODD_BLANK
 from mqfast.store.meta.notes import Deletion
 from mqfast.store.queues.queue_store import DroppedUnits
 from mqfast.store.reader._scan import LogWalk, Places, PreadFile
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mqfast.config import StoreConfig
+    from mqfast.store.base._mapped_file import MappedFile
     from mqfast.store.base._os import OsDoor
     from mqfast.store.base.paths import StorePaths
     from mqfast.store.dispatch._dispatch import Dispatcher
@@ -285,13 +287,23 @@ class _Recovery:
         records = size = 0
         while at < end:
             stopped, _, _, found, reason, _ = self.dispatcher.recover(
-                at, end, checked=False, property_crc=False, dispatch_from=first, keys=keys, progress=progress
+                at,
+                end,
+                checked=False,
+                property_crc=False,
+                dispatch_from=first,
+                keys=keys,
+                odd_blanks_stop=True,
+                progress=progress,
             )
             records += found
             size += stopped - at
             if stopped >= end or reason in _ENDS:
                 break
             at = self._behind_damage(stopped)
+            file = self.log.find_file(stopped)
+            if reason == ODD_BLANK and (file is None or at == file.start_offset + self.log.file_bytes):
+                continue  # nothing stands behind: the blank closes its file
             self.memory.warn(
                 f"the log is damaged at physical offset {stopped} ({reason}); units were put again from {at} on."
                 f" 'mqfast store verify {self.memory.paths.root}' tells more"
@@ -335,16 +347,31 @@ class _Recovery:
             index_from = (
                 min(index.end_offset, self.end_of_files) + 1
             )  # a damaged one may be the largest number there is
-        end, last_start, last_timestamp, records, reason, unflushed_from = self.dispatcher.recover(
-            report.start,
-            self.end_of_files,
-            checked=config.check_crc_on_recover,
-            property_crc=config.force_verify_prop_crc,
-            dispatch_from=max(0, largest) if self.clean else 0,
-            index_from=index_from,
-            flushed_time=0 if self.fell else max(self.checkpoint.physic_msg_timestamp, 0),
-            progress=self._report_progress,
-        )
+        at, last_start, last_timestamp, records, unflushed_from = report.start, -1, 0, 0, -1
+        while True:
+            end, start, timestamp, found, reason, unflushed = self.dispatcher.recover(
+                at,
+                self.end_of_files,
+                checked=config.check_crc_on_recover,
+                property_crc=config.force_verify_prop_crc,
+                dispatch_from=max(0, largest) if self.clean else 0,
+                index_from=index_from,
+                flushed_time=0 if self.fell else max(self.checkpoint.physic_msg_timestamp, 0),
+                odd_blanks_stop=True,
+                progress=self._report_progress,
+            )
+            records += found
+            if start >= 0:
+                last_start, last_timestamp = start, timestamp
+            if unflushed_from < 0:
+                unflushed_from = unflushed
+            file = log.find_file(end)
+            if reason != ODD_BLANK or file is None or not self._closes_file(file, end):
+                break
+            at = file.start_offset + log.file_bytes
+            if log.find_file(at) is None or at > self.end_of_files:
+                reason = _ENDS[1]
+                break
         report.end, report.last_start, report.reason = end, last_start, reason
         # Replication ends anywhere in a record, so a slave's last one may be torn after a clean stop as well.
         doubtful = not self.clean or config.broker_role == "SLAVE"
@@ -356,6 +383,15 @@ class _Recovery:
         if last_start < 0 or torn:
             last_timestamp = max(self.checkpoint.physic_msg_timestamp, 0)
         return end, last_timestamp, unflushed_from, torn
+
+    def _closes_file(self, file: MappedFile, at: int) -> bool:
+        """Does the blank there close the file, as the blank that a store writes does?"""
+        opened = PreadFile(self.log.door, file.path, file.start_offset)
+        walk = LogWalk(opened, at, False)
+        walk.skip()
+        closes = closes_file(opened, walk, lambda: self._known_places(at))
+        opened.close()
+        return closes
 
     # --- the cut ---
 

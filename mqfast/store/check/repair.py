@@ -16,7 +16,7 @@ from mqfast.errors import ConfigError
 from mqfast.store.base._os import REAL, OsDoor
 from mqfast.store.base.lock import StoreLock, create_abort
 from mqfast.store.check.boundaries import Behind
-from mqfast.store.check.kept import Keeper, new_folder
+from mqfast.store.check.kept import Keeper, copy_start, new_folder
 from mqfast.store.check.verify import Damage, LogFile, Report, Severity, Verifier, run_verify, store_paths
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class _Repair:
         queues = self._damaged_queues(serious)
         index = any(d.kind.startswith("index.") and d.severity is Severity.DAMAGE for d in serious)
         behind = {"checkpoint", "queue.none", "queue.behind", "queue.hole", "index.none", "index.missing"}
-        short = self._short_files()
-        if cut is None and not (queues or index or short) and not any(d.kind in behind for d in serious):
+        short, grown = self._short_files(), self._grown_files()
+        if cut is None and not (queues or index or short or grown) and not any(d.kind in behind for d in serious):
             return
         # First what makes the next open read the whole log, so that an interrupted repair hides nothing.
         self._act(f"create {self.paths.abort}")
@@ -87,6 +87,8 @@ class _Repair:
             create_abort(self.door, self.paths.abort, os.getpid())
         for log in short:
             self._lengthen(log)
+        for log in grown:
+            self._shorten(log)
         self._move(self.paths.checkpoint)
         for directory in queues:
             self._move(directory)
@@ -122,6 +124,19 @@ class _Repair:
         self._act(f"bring {log.file.path} back to {size} bytes, from {log.end - log.file.start_offset}")
         if not self.report.dry_run:
             self.door.overwrite(log.file.path, b"\0", size - 1)
+
+    def _grown_files(self) -> list[LogFile]:
+        """Log files that are longer than they should be: the bytes behind belong to nothing."""
+        return [log for log in self.run.logs if log.file_bytes > self.run.log_file_bytes > 0]
+
+    def _shorten(self, log: LogFile) -> None:
+        """Keep what is too much, then put the part that counts in the file's place."""
+        path, size, keeper = log.file.path, self.run.log_file_bytes, Keeper(self.door, self.report.kept_in)
+        self._act(f"copy {path} from byte {size} on to {keeper.rest_name(path, size)}")
+        self._act(f"bring {path} back to {size} bytes, from {log.file_bytes}")
+        if not self.report.dry_run:
+            keeper.copy_rest(path, size)
+            copy_start(self.door, path, size)
 
     def _count_losses(self, cut: int) -> Behind:
         """What lies behind the cut."""
@@ -209,7 +224,7 @@ def repair(
 
     Removed bytes and moved files go to ``keep`` (default: ``repair-<time>`` in the store; the same file system). The
     next open by mqfast or RocketMQ, with its usual settings, then recovers: it reads the whole log and rebuilds queues
-    and index. A log file that was cut short gets its size back first.
+    and index. A log file that was cut short or has grown gets its size back first.
 
     Args: dry_run: only report what would be done; the lock is taken all the same. salvage: open the store afterwards,
         and put every whole message that repair or recovery has kept back at the end of the log as a new message, with

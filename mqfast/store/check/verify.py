@@ -34,7 +34,7 @@ from mqfast.store.base.paths import (
     root_of,
     usual_queue_bytes,
 )
-from mqfast.store.check.boundaries import REASONS, Damaged, Stretch, gather_places, resume
+from mqfast.store.check.boundaries import REASONS, Damaged, Stretch, closes_file, gather_places, resume
 from mqfast.store.check.kept import kept_folders
 from mqfast.store.index._index_file import IndexFile
 from mqfast.store.index.index_service import infer_index_sizes
@@ -163,7 +163,9 @@ class LogFile:
 
     file: OffsetFile
     end: int
+    """Of what counts: what lies behind the size that the file should have does not."""
     tally: LogTally
+    file_bytes: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     bad: list[Damaged] = field(default_factory=list)
     data_end: int = 0
@@ -249,6 +251,7 @@ class Verifier:
             for name in others:
                 self.add("log.name", os.path.join(directory, name), None, "20 digits", name, Severity.NOTE)
         files.sort()
+        self.log_file_bytes = self._log_file_bytes(files)
         total = sum(self.door.file_size(file.path) for file in files)
         done = 0
         with contextlib.ExitStack() as stack:
@@ -265,8 +268,9 @@ class Verifier:
         self._join_logs()
 
     def _one_log(self, file: OffsetFile) -> LogFile:
-        opened = PreadFile(self.door, file.path, file.start_offset)
+        opened = self._open(file)
         result = LogFile(file, opened.end, LogTally(self.floors), data_end=file.start_offset)
+        result.file_bytes = self.door.file_size(file.path)
         at = file.start_offset
         by_scan = False
         while True:
@@ -277,7 +281,7 @@ class Verifier:
                 result.stretches.append(Stretch(at, walk.at, result.tally.records - before, by_scan))
                 result.data_end = walk.at
             at = walk.at
-            if stop in ("blank", "end"):
+            if stop == "end" or (stop == "blank" and closes_file(opened, walk, self._known_places)):
                 if stop == "end" or walk.size != opened.end - at:
                     found = "none" if stop == "end" else f"{walk.size}"
                     left = opened.end - at
@@ -290,17 +294,26 @@ class Verifier:
                 return result
             if stop == "zero" and opened.first_set_byte(at - file.start_offset) < 0:
                 return result
-            with self._places_lock:  # a log is whole as a rule: nobody asks for the units then
-                if self._places is None:
-                    self._places = gather_places(self.door, self.paths, 0)
-                following, scanned, doubtful = resume(opened, at, stop, self._places)
-                by_scan = scanned or (by_scan and self._places.size_at(following) == 0)
+            places = self._known_places()
+            following, scanned, doubtful = resume(opened, at, stop, places)
+            by_scan = scanned or (by_scan and places.size_at(following) == 0)
             result.doubtful |= doubtful
             reason = REASONS.get(stop, f"size {walk.size}, magic {walk.magic:#x}")
             result.bad.append(Damaged(at, following if following >= 0 else opened.end, reason))
             if following < 0:
                 return result
             at = following
+
+    def _open(self, file: OffsetFile) -> PreadFile:
+        """A log file, without what lies behind the size that it should have."""
+        return PreadFile(self.door, file.path, file.start_offset, self.log_file_bytes or -1)
+
+    def _known_places(self) -> Places:
+        """What all units say. A log is whole as a rule: nobody asks for them then."""
+        with self._places_lock:
+            if self._places is None:
+                self._places = gather_places(self.door, self.paths, 0)
+            return self._places
 
     def _join_logs(self) -> None:
         report, logs = self.report, self.logs
@@ -309,7 +322,7 @@ class Verifier:
         self.log_min = logs[0].file.start_offset if logs else 0
         self.log_end = last.data_end if last is not None else self.log_min
         report.log_range = (self.log_min, self.log_end)
-        usual = self.log_file_bytes = self._log_file_bytes()
+        usual = self.log_file_bytes
         previous: LogFile | None = None
         newest = -1
         for log in logs:
@@ -318,11 +331,11 @@ class Verifier:
             report.counts.update(damage.kind for damage in log.notes)
             if usual == 0:
                 self.add("log.size", path, None, "a size that settings, other files or the notes of the store name",
-                         f"{log.end - start} bytes, which are no whole KiB", Severity.DAMAGE)  # fmt: skip
-            elif log.end - start != usual:
+                         f"{log.file_bytes} bytes, which are no whole KiB", Severity.DAMAGE)  # fmt: skip
+            elif log.file_bytes != usual:
                 # A killed writer leaves one that was made and has no length yet.
                 severity = self.unless_dirty() if log.end == start and log is logs[-1] else Severity.DAMAGE
-                self.add("log.size", path, None, f"{usual} bytes", log.end - start, severity)
+                self.add("log.size", path, None, f"{usual} bytes", log.file_bytes, severity)
             if previous is not None and previous.end != start:
                 self.add("log.gap", path, previous.end, f"a file that starts at {previous.end}", start, Severity.DAMAGE)
             if previous is not None and not previous.closed and log.tally.records and not previous.bad:
@@ -348,12 +361,12 @@ class Verifier:
             previous = log
         self.max_timestamp = newest
 
-    def _log_file_bytes(self) -> int:
+    def _log_file_bytes(self, files: Sequence[OffsetFile]) -> int:
         config = self.config
         if config is not None and "mapped_file_bytes_commit_log" in config.explicit:
             return config.mapped_file_bytes_commit_log
         noted = StoreNotes.load(self.door, self.paths).log_file_bytes
-        return log_file_bytes([(log.file.start_offset, log.end - log.file.start_offset) for log in self.logs], noted)
+        return log_file_bytes([(file.start_offset, self.door.file_size(file.path)) for file in files], noted)
 
     def _add_tally(self, tally: LogTally) -> None:
         self.report.counts["records"] += tally.records
@@ -386,7 +399,7 @@ class Verifier:
     def records(self) -> Iterator[StoredMessage]:
         """Every whole record, also behind damage."""
         for log in self.logs:
-            opened = PreadFile(self.door, log.file.path, log.file.start_offset)
+            opened = self._open(log.file)
             for stretch in log.stretches:
                 walk = LogWalk(opened, stretch.start, self.check_crc, self.property_crc)
                 stop: str | None = None

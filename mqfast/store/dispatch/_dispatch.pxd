@@ -18,6 +18,7 @@ cdef struct Walk:
     bint property_crc
     bint light              # light queues are on: look for INNER_MULTI_DISPATCH
     bint dispatch
+    bint odd_blanks_stop
     int64_t dispatch_from   # records below are only walked over
     int64_t units_from      # records below have their units, or may not get one again
     int64_t index_from      # records below have all their keys in the index

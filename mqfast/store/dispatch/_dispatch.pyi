@@ -8,6 +8,8 @@ from mqfast.store.base.space import Space
 from mqfast.store.log._commit_log import CommitLog
 from mqfast.store.queues._consume_queue import QueueTable
 
+ODD_BLANK: str
+
 class Dispatcher:
     error: BaseException | None
     space: Space
@@ -38,6 +40,7 @@ class Dispatcher:
         dispatch_from: int,
         index_from: int = 0,
         flushed_time: int = 0,
+        odd_blanks_stop: bool = False,
         keys: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[int, int, int, int, str, int]: ...

@@ -46,6 +46,8 @@ from mqfast.errors import CorruptFile, DiskFull, InternalError
 from mqfast.store.base._os import let_puts
 from mqfast.store.base.space import Space
 
+ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of Dispatcher.recover
+
 cdef enum Stop:
     AT_LIMIT = 1        # everything asked for is done
     AT_BLANK = 2        # go on in the next file
@@ -57,6 +59,7 @@ cdef enum Stop:
     AT_MISMATCH = 8
     AT_PLACE = 9        # a record that says it stands elsewhere
     UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
+    AT_ODD_BLANK = 11   # a blank that does not reach the end of its file: perhaps a damaged record
 
 cdef int64_t TRY_NS = 200000000          # between two looks at a full disk: a call that finds no block may wait for the journal
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
@@ -275,7 +278,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             return AT_BLANK
         outcome = parse_record(p, available, r)
         if outcome == REC_BLANK:
-            return AT_BLANK
+            return AT_ODD_BLANK if w.odd_blanks_stop and r.total != w.file_end - w.at else AT_BLANK
         if outcome == REC_MISMATCH:
             return AT_MISMATCH
         if outcome != REC_OK:
@@ -489,6 +492,7 @@ cdef class Dispatcher:
     cdef int _begin(self, Walk *w) except -1:
         """What all walks begin with."""
         w.dispatch = True
+        w.odd_blanks_stop = False
         w.holding = w.keyed = False
         w.mapping = NULL
         w.records = 0
@@ -572,11 +576,12 @@ cdef class Dispatcher:
         return self.waits_units >= 0
 
     def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
-                bint keys=True, int64_t flushed_time=0, progress=None) -> tuple:
+                bint keys=True, int64_t flushed_time=0, bint odd_blanks_stop=False, progress=None) -> tuple:
         """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found;
         without ``keys`` to the queues only.
 
-        Args: index_from: records below it are not indexed again; flushed_time: records stored before that time (ms) are known durable.
+        Args: index_from: records below it are not indexed again; flushed_time: records stored before that time (ms) are known durable;
+            odd_blanks_stop: stop at a blank that does not reach the end of its file, else the walk goes on in the next file.
 
         Returns: (end of the last good record, its start or -1, its store time, records, reason in words, the first record that is not
         known durable or -1). Only at open.
@@ -593,6 +598,7 @@ cdef class Dispatcher:
         w.units_from = 0
         w.index_from = index_from
         w.flushed_time = flushed_time
+        w.odd_blanks_stop = odd_blanks_stop
         w.unflushed_from = -1
         w.published = NULL
         w.shown = start
@@ -611,7 +617,8 @@ cdef class Dispatcher:
         finally:
             give(self.mutex)
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
-                  AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere"}[stop]
+                  AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere",
+                  AT_ODD_BLANK: ODD_BLANK}[stop]
         return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from
 
     cdef int _run(self, Walk *w, progress) except -1:

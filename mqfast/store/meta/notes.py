@@ -37,7 +37,7 @@ def notes_path(paths: StorePaths) -> str:
 
 
 def log_file_bytes(files: Sequence[tuple[int, int]], noted: int) -> int:
-    """The size that log files have, although one may have been cut short; 0: nothing tells.
+    """The size that log files have, although one may have been cut short or have grown; 0: nothing tells.
 
     Args: files: (start offset, bytes) of each, in order; noted: what the store noted, 0: nothing.
     """
@@ -45,13 +45,15 @@ def log_file_bytes(files: Sequence[tuple[int, int]], noted: int) -> int:
         return noted
     steps = {later[0] - earlier[0] for earlier, later in pairwise(files)}
     found = {size for _, size in files if size > 0}
+    if len(steps) == 1 and (step := min(steps)) in (*found, noted) and files[0][0] % step == 0:
+        return step
     whole = [size for size in found if all(step % size == 0 for step in steps) and files[0][0] % size == 0]
     longest = max(whole, default=0)
     if noted > 0 and longest <= noted and all(step % noted == 0 for step in steps) and files[0][0] % noted == 0:
         return noted
     if not whole:
         return noted or max(found, default=0)  # one of them is out of place
-    return longest if steps or longest % _KIB == 0 else 0
+    return longest if steps or longest % _KIB == 0 else noted
 
 
 class Deletion(NamedTuple):

@@ -35,7 +35,8 @@ cdef class PreadFile:
     cdef int fd
     cdef readonly str path
     cdef readonly int64_t start     # stream offset of its first byte
-    cdef readonly int64_t bytes     # length when it was last asked
+    cdef readonly int64_t bytes     # length when it was last asked, at most most_bytes
+    cdef int64_t most_bytes         # -1: all
     cdef int64_t pread(self, void *to, int64_t n, int64_t position) noexcept nogil
 
 

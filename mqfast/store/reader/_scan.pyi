@@ -11,7 +11,9 @@ STOPS: Final[dict[int, str]]
 
 @final
 class PreadFile:
-    def __new__(cls, door: OsDoor, path: str | builtins.bytes | PathLike[str], start: int = 0) -> PreadFile: ...
+    def __new__(
+        cls, door: OsDoor, path: str | builtins.bytes | PathLike[str], start: int = 0, most_bytes: int = -1
+    ) -> PreadFile: ...
     @property
     def path(self) -> str: ...
     @property

@@ -107,15 +107,16 @@ cdef int step(Window *w) noexcept nogil:
 @cython.no_gc_clear
 @cython.final
 cdef class PreadFile:
-    """One file of a store, open for reading by pread.
+    """One file of a store, open for reading by pread; ``most_bytes`` of it, where that is not negative.
 
     Thread: any; close only when nobody reads. GIL: released while reading.
     """
 
-    def __cinit__(self, OsDoor door not None, path, int64_t start=0):
+    def __cinit__(self, OsDoor door not None, path, int64_t start=0, int64_t most_bytes=-1):
         cdef bytes name
         cdef const char *c
         self.fd = -1
+        self.most_bytes = most_bytes
         name = encode_path(path)
         c = name
         self.door = door
@@ -144,8 +145,8 @@ cdef class PreadFile:
         check(self.os.fstat(self.os, self.fd, &st), "stat", self.path)
         if st.is_directory:
             raise StorageError(_errno.EISDIR, "is a directory", self.path)
-        self.bytes = st.bytes
-        return st.bytes
+        self.bytes = min(st.bytes, self.most_bytes) if self.most_bytes >= 0 else st.bytes
+        return self.bytes
 
     def close(self) -> None:
         """Let go of the file. Safe to call twice."""
