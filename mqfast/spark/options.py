@@ -302,13 +302,15 @@ class Options:
         "`load([\"a\", \"b\"])` sets it.",
     )  # fmt: skip
     store_path_commit_log: tuple[str, ...] | None = _option(
-        _names, None, READ, "Directories of the log where it is not in the store: RocketMQ's key of this name and "
+        _names, None, READ, "Directories of a log outside of the store: the values of RocketMQ's keys of this name and "
         "`readOnlyCommitLogStorePaths`, separated by commas.",
     )  # fmt: skip
     name_server: str | None = _option(
         _text, None, EVERYWHERE, "Name server of a cluster to read or write over the network. Not in this version."
     )
-    brokers: str | None = _option(_text, None, EVERYWHERE, "Brokers to go to over the network. Not in this version.")
+    brokers: str | None = _option(
+        _text, None, EVERYWHERE, "Brokers to read or write over the network. Not in this version."
+    )
 
     # what is read
     view: str = _option(
@@ -322,53 +324,53 @@ class Options:
         READ,
         "Columns to read, in this order; fewer columns are much faster. `.schema(...)` does the same.",
     )
-    include_body: bool = _option(_flag, True, READ, "Whether `body` is among the columns when none are named.")
+    include_body: bool = _option(_flag, True, READ, "Include `body` if no columns are named.")
     decompress: bool = _option(
-        _flag, True, READ, "Decompress bodies that a client compressed (zlib, lz4, zstd); false: as they are stored."
+        _flag, True, READ, "Decompress bodies that a client compressed (zlib, lz4, zstd); false: return stored bodies."
     )
     properties: str = _option(
         _choice("map", "raw", "none"), "map", READ,
-        "Properties as a map, as the string that is stored, or not at all.",
+        "Properties as a map, as the stored string, or none.",
     )  # fmt: skip
     subscribe: tuple[str, ...] | None = _option(
         _names, None, READ, "Topics to read. One of subscribe, assign and subscribePattern, or none for all topics "
-        "but light queues.",
+        "except light queues.",
     )  # fmt: skip
     assign: tuple[tuple[str, int], ...] | None = _option(
         _queues, None, READ, 'Queues to read: `T/0,T/1` or `{"T": [0, 1]}`.'
     )
     subscribe_pattern: re.Pattern[str] | None = _option(
-        _pattern, None, READ, "Topics to read whose whole name matches."
+        _pattern, None, READ, "Topics to read, by a pattern for the whole name."
     )
     include_system_topics: bool = _option(
-        _flag, False, READ, "Read the topics of the broker itself (half messages, delayed ones, its state) and "
-        "`%RETRY%` topics as well; else they are read only when subscribe or assign names them.",
+        _flag, False, READ, "Also read topics of the broker itself (half messages, delayed messages, state) and "
+        "`%RETRY%` topics; otherwise only if subscribe or assign names them.",
     )  # fmt: skip
     starting_offsets: Bound | None = _option(
         _bound, None, READ,
         "First message of each queue: `earliest`, `latest`, `group` (see group), `-1000` (messages before the end), "
         '`-10m` (before now), or JSON such as `{"T/0": 17, "T/1": "latest", "*": "earliest"}`; -2 and -1 are earliest '
-        "and latest, `*` is for queues that are not named, else earliest (endingOffsets: latest).",
+        "and latest; `*` is for all other queues, by default earliest (endingOffsets: latest).",
         shown="batch earliest, stream latest",
     )  # fmt: skip
     ending_offsets: Bound | None = _option(
-        _bound, None, (BATCH,), "End of each queue, not included; the same forms.", shown="latest"
+        _bound, None, (BATCH,), "End of each queue, not included; the same forms as startingOffsets.", shown="latest"
     )
     starting_timestamp: int | None = _option(
-        instant_ms, None, READ, "Read from the first message on that was stored at or after this time."
+        instant_ms, None, READ, "Start at the first message that was stored at or after this time."
     )
     ending_timestamp: int | None = _option(instant_ms, None, (BATCH,), "Read messages stored before this time.")
     starting_offsets_by_timestamp: Mapping[tuple[str, int], int] | None = _option(
-        _instants, None, READ, 'The same by queue: `{"T/0": 1767225600000}`.'
+        _instants, None, READ, 'startingTimestamp for single queues: `{"T/0": 1767225600000}`.'
     )
     ending_offsets_by_timestamp: Mapping[tuple[str, int], int] | None = _option(
-        _instants, None, (BATCH,), "The same by queue."
+        _instants, None, (BATCH,), "endingTimestamp for single queues."
     )
     starting_offsets_by_timestamp_strategy: str = _option(
         _choice("latest", "error"), "latest", READ,
-        "A queue without a message at or after its starting time: begin at its end, or fail.",
+        "For a queue without a message at or after its starting time: begin at its end, or fail.",
     )  # fmt: skip
-    group: str | None = _option(_text, None, READ, "Consumer group whose offsets `group` means.")
+    group: str | None = _option(_text, None, READ, "Consumer group for the offsets `group`.")
     tag_filter: str | None = _option(_text, None, READ, "Only messages with one of these tags: `A || B`.")
     pushdown: bool = _option(
         _flag, False, (BATCH,), "Evaluate filters while reading; needs `spark.sql.python.filterPushdown.enabled=true`."
@@ -377,41 +379,41 @@ class Options:
     # how it is read
     order: str = _option(
         _choice("auto", "queue", "commitlog"), "auto", READ,
-        "Along the queues, along the log, or whichever reads less.",
+        "Read along the queues, along the log, or in the order that reads less.",
     )  # fmt: skip
     partition_bytes: int = _option(size, 128 << 20, READ, "Bytes of log that one task reads.", shown="128m")
-    min_partitions: int | None = _option(_number, None, READ, "At least so many tasks, where there is enough to read.")
-    max_partitions: int | None = _option(_number, None, READ, "At most so many tasks.")
+    min_partitions: int | None = _option(_number, None, READ, "Smallest number of tasks, if there is enough to read.")
+    max_partitions: int | None = _option(_number, None, READ, "Largest number of tasks.")
     batch_bytes: int = _option(size, 1 << 20, READ, "Bytes of log in one Arrow batch.", shown="1m")
     verify_crc: str = _option(
         _choice("off", "fail", "skip", "mark"), "off", READ,
-        "A body whose checksum disagrees: not looked at; the task fails; the message is left out; the column `crcOk` "
-        "tells. With skip and mark, what is no record at all is left out too, with off and fail it fails the task.",
+        "For a wrong body checksum: not checked; the task fails; the message is skipped; the column `crcOk` is false. "
+        "Bytes that are no record are skipped with skip and mark, and fail the task with off and fail.",
     )  # fmt: skip
     fail_on_data_loss: bool = _option(
         _flag,
         True,
         READ,
-        "Fail when messages that should be read are gone; otherwise they are left out with a warning.",
+        "Fail if messages that should be read are missing; false: skip them with a warning.",
     )
     lease_ttl: int = _option(
         duration_ms, 3_600_000, READ,
-        "For so long mqfast's retention keeps what was planned while no task reads it yet; it lets go when the query "
-        "ends; 0s: no lease is written.", shown="1h",
+        "How long mqfast's retention keeps the planned files before a task reads them. The lease ends with the query; "
+        "0s: no lease.", shown="1h",
     )  # fmt: skip
 
     # streams
-    max_offsets_per_trigger: int | None = _option(_number, None, (STREAM,), "At most so many messages in one batch.")
-    max_bytes_per_trigger: int | None = _option(size, None, (STREAM,), "At most so many bytes of log in one batch.")
+    max_offsets_per_trigger: int | None = _option(_number, None, (STREAM,), "Most messages in one batch.")
+    max_bytes_per_trigger: int | None = _option(size, None, (STREAM,), "Most bytes of log in one batch.")
     min_offsets_per_trigger: int | None = _option(
         _number, None, (STREAM,), "Wait for so many messages before the next batch, but no longer than maxTriggerDelay."
     )
     max_trigger_delay: int = _option(
-        duration_ms, 900_000, (STREAM,), "How long minOffsetsPerTrigger may wait.", shown="15m"
+        duration_ms, 900_000, (STREAM,), "Longest wait for minOffsetsPerTrigger.", shown="15m"
     )
     state_dir: str | None = _option(
-        _text, None, (STREAM,), "Directory that keeps the first offsets, so that a restart before the first batch "
-        "begins at the same place.",
+        _text, None, (STREAM,), "Directory for the first offsets, so that a restart before the first batch begins at "
+        "the same offsets.",
     )  # fmt: skip
     commit_group: str | None = _option(
         _text, None, (STREAM,), "Write the progress into the store as the offsets of this consumer group."
@@ -421,24 +423,24 @@ class Options:
     topic: str | None = _option(_text, None, (SINK,), "Topic of rows without a column `topic`.")
     queue_selector: str = _option(
         _choice("hash", "round_robin", "column"), "hash", (SINK,),
-        "Queue of a row without `queueId`: by the hash of its sharding key or keys, in turn, or only by the column.",
+        "Queue of a row without `queueId`: by the hash of its sharding key or keys, round-robin, or an error.",
     )  # fmt: skip
     preserve_timestamps: bool = _option(_flag, False, (SINK,), "Keep `bornTimestamp` of the rows.")
     preserve_ids: bool = _option(_flag, False, (SINK,), "Keep `uniqKey` of the rows.")
-    ignore_extra_columns: bool = _option(_flag, False, (SINK,), "Leave out columns that the sink does not know.")
+    ignore_extra_columns: bool = _option(_flag, False, (SINK,), "Ignore columns that the sink does not know.")
     txn_id: str | None = _option(
-        _text, None, (SINK,), "Name under which a write counts once; give the same one when a job is repeated.",
+        _text, None, (SINK,), "Name under which a write counts once; use the same name for a repeated job.",
         shown="query id, job id",
     )  # fmt: skip
     staging: str | None = _option(
-        _text, None, (SINK,), "Directory for what tasks have written and the driver has not yet appended.",
+        _text, None, (SINK,), "Directory for records that tasks have written and the driver has not yet appended.",
         shown="<store>/spark-staging",
     )  # fmt: skip
     staging_ttl: int = _option(
-        duration_ms, 604_800_000, (SINK,), "Staged files that nobody names go after so long.", shown="7d"
+        duration_ms, 604_800_000, (SINK,), "Age at which staged files without an intent are removed.", shown="7d"
     )
     delivery: str = _option(
-        _choice("exactly_once", "at_least_once"), "exactly_once", (SINK,), "What a restart may do to written messages."
+        _choice("exactly_once", "at_least_once"), "exactly_once", (SINK,), "Delivery guarantee after a restart."
     )
 
 

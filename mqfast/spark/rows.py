@@ -31,17 +31,17 @@ __all__ = ["COLUMNS", "PLACES", "RowWriter", "check_columns"]
 _TEXT: Final = ("string",)
 _WHOLE: Final = ("int", "bigint")
 COLUMNS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "topic": (_TEXT, "Topic; the option `topic` is for rows that have none."),
-    "body": (("binary", "string"), "Body; the only column that must be there."),
+    "topic": (_TEXT, "Topic; the option `topic` is for rows without one."),
+    "body": (("binary", "string"), "Body; the only required column."),
     "tags": (_TEXT, "Tag; replaces TAGS among the properties."),
     "keys": (("string", "array<string>"), "Keys, separated by blanks or as an array; replace KEYS."),
-    "properties": (("map<string,string>", "string"), "Further properties, or the string as the source reads it raw."),
-    "queueId": (_WHOLE, "Queue; else queueSelector decides."),
-    "shardingKey": (_TEXT, "Chooses the queue, so that equal keys keep their order; stored as __SHARDINGKEY."),
+    "properties": (("map<string,string>", "string"), "Other properties, or the string that `properties=raw` returns."),
+    "queueId": (_WHOLE, "Queue; otherwise queueSelector decides."),
+    "shardingKey": (_TEXT, "Selects the queue, so that equal keys keep their order; stored as __SHARDINGKEY."),
     "delayLevel": (_WHOLE, "Delay level 1 to 18, delivered by the broker that opens the store; 0 is none."),
-    "delayTimeMs": (_WHOLE, "Delay in milliseconds, at most three days; the same."),
+    "delayTimeMs": (_WHOLE, "Delay in milliseconds, at most three days; delivered by that broker as well."),
     "flag": (_WHOLE, "The application's own number."),
-    "sysFlag": (_WHOLE, "Bits of the record; those of transactions and hosts are set anew."),
+    "sysFlag": (_WHOLE, "Bits of the record; the bits of transactions and hosts are replaced."),
     "bornTimestamp": (
         ("timestamp", "timestamp_ntz"),
         "Kept with preserveTimestamps (timestamp only); else the time of the write.",

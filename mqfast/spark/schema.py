@@ -35,26 +35,26 @@ _MAP: Final = "map<string,string>"
 MESSAGES: Final = (
     Column("topic", "string", "Topic of the queue."),
     Column("queueId", "int", "Queue."),
-    Column("queueOffset", "bigint", "Place in the queue, counted in messages."),
-    Column("physicalOffset", "bigint", "Place in the log, counted in bytes."),
+    Column("queueOffset", "bigint", "Offset in the queue, in messages."),
+    Column("physicalOffset", "bigint", "Offset in the log, in bytes."),
     Column("msgSize", "int", "Bytes of the whole record."),
     Column("bodySize", "int", "Bytes of the body as stored."),
-    Column("bornTimestamp", "timestamp", "When the producer made the message."),
+    Column("bornTimestamp", "timestamp", "When the producer created the message."),
     Column("storeTimestamp", "timestamp", "When the message was stored."),
     Column("bornHost", "string", "Host and port of the producer."),
     Column("storeHost", "string", "Host and port of the broker."),
     Column("flag", "int", "The application's own number."),
-    Column("sysFlag", "int", "Bits: compressed body (as `body` is here), transaction, IPv6 hosts, batch."),
+    Column("sysFlag", "int", "Bits: compressed body (of `body` as returned), transaction, IPv6 hosts, batch."),
     Column("reconsumeTimes", "int", "How often the message was sent back."),
-    Column("preparedTransactionOffset", "bigint", "Place of the half message of a transaction."),
-    Column("bodyCrc", "int", "Checksum of the body as the record has it, 31 bits."),
+    Column("preparedTransactionOffset", "bigint", "Physical offset of the half message of a transaction."),
+    Column("bodyCrc", "int", "Checksum of the body in the record, 31 bits."),
     Column("tags", "string", "Property TAGS.", nullable=True),
     Column("keys", "string", "Property KEYS, separated by blanks.", nullable=True),
-    Column("uniqKey", "string", "Property UNIQ_KEY, made by the producer.", nullable=True),
-    Column("msgId", "string", "Message id from store host and place in the log."),
-    Column("properties", _MAP, "All properties; `properties=raw`: the string as stored."),
-    Column("body", "binary", "The body as the producer gave it; `decompress=false`: as stored."),
-    Column("crcOk", "boolean", "Does the checksum agree? Only with `verifyCrc=mark`."),
+    Column("uniqKey", "string", "Property UNIQ_KEY, set by the producer.", nullable=True),
+    Column("msgId", "string", "Message id: store host and physical offset."),
+    Column("properties", _MAP, "All properties; with `properties=raw` the string as stored."),
+    Column("body", "binary", "The body as the producer sent it; with `decompress=false` as stored."),
+    Column("crcOk", "boolean", "True if the checksum agrees; only with `verifyCrc=mark`."),
 )
 
 # Left out unless they are named: they cost time and are rarely wanted.
@@ -68,40 +68,40 @@ QUEUES: Final = (
     Column("messages", "bigint", "maxOffset - minOffset."),
     Column("minTimestamp", "timestamp", "Store time of the first message.", nullable=True),
     Column("maxTimestamp", "timestamp", "Store time of the last message.", nullable=True),
-    Column("minPhysicalOffset", "bigint", "Place of the first message in the log.", nullable=True),
-    Column("maxPhysicalOffset", "bigint", "Place of the last message in the log.", nullable=True),
+    Column("minPhysicalOffset", "bigint", "Physical offset of the first message.", nullable=True),
+    Column("maxPhysicalOffset", "bigint", "Physical offset of the last message.", nullable=True),
 )
 FILES: Final = (
     Column("path", "string", "The file."),
-    Column("startOffset", "bigint", "Physical offset of its first byte."),
-    Column("fileBytes", "bigint", "Its length."),
-    Column("usedBytes", "bigint", "Bytes of it that belong to the log so far."),
-    Column("modified", "timestamp", "When it was last written."),
-    Column("minTimestamp", "timestamp", "Store time of its first message.", nullable=True),
+    Column("startOffset", "bigint", "Physical offset of the first byte of the file."),
+    Column("fileBytes", "bigint", "Length of the file."),
+    Column("usedBytes", "bigint", "Bytes of the file that belong to the log so far."),
+    Column("modified", "timestamp", "When the file was last written."),
+    Column("minTimestamp", "timestamp", "Store time of the first message of the file.", nullable=True),
 )
 AUDIT: Final = (
     Column("path", "string", "The file."),
-    Column("startOffset", "bigint", "Physical offset of the first byte that was looked at."),
-    Column("endOffset", "bigint", "Physical offset behind the last one."),
-    Column("records", "bigint", "Whole records whose checksums agree."),
-    Column("recordBytes", "bigint", "Their bytes."),
-    Column("bodyBytes", "bigint", "Bytes of their bodies."),
-    Column("crcErrors", "bigint", "Whole records whose checksums do not."),
-    Column("gaps", "bigint", "Places where no record begins though one should."),
-    Column("gapBytes", "bigint", "Bytes up to the next record there."),
-    Column("firstBadOffset", "bigint", "Physical offset of the first fault.", nullable=True),
-    Column("firstBadReason", "string", "What is wrong there.", nullable=True),
+    Column("startOffset", "bigint", "Physical offset of the first byte that was checked."),
+    Column("endOffset", "bigint", "Physical offset behind the last byte that was checked."),
+    Column("records", "bigint", "Whole records with correct checksums."),
+    Column("recordBytes", "bigint", "Bytes of these records."),
+    Column("bodyBytes", "bigint", "Bytes of the bodies of these records."),
+    Column("crcErrors", "bigint", "Whole records with wrong checksums."),
+    Column("gaps", "bigint", "Places where a record should begin and none does."),
+    Column("gapBytes", "bigint", "Bytes from these places to the next record."),
+    Column("firstBadOffset", "bigint", "Physical offset of the first damage.", nullable=True),
+    Column("firstBadReason", "string", "Kind of the first damage.", nullable=True),
     Column("minTimestamp", "timestamp", "Lowest store time.", nullable=True),
     Column("maxTimestamp", "timestamp", "Highest store time.", nullable=True),
 )
 CONSUMEQUEUE: Final = (
     Column("topic", "string", "Topic of the queue."),
     Column("queueId", "int", "Queue."),
-    Column("queueOffset", "bigint", "Place of the unit in the queue."),
-    Column("physicalOffset", "bigint", "Where it says that the record is."),
-    Column("msgSize", "int", "How long it says that the record is."),
+    Column("queueOffset", "bigint", "Offset of the unit in the queue."),
+    Column("physicalOffset", "bigint", "Physical offset of the record in the unit."),
+    Column("msgSize", "int", "Length of the record in the unit."),
     Column("tagsCode", "bigint", "Hash of the tags; for delayed messages the delivery time."),
-    Column("messages", "int", "Messages behind the unit: above 1 in batch queues only."),
+    Column("messages", "int", "Messages of the unit; above 1 in batch queues only."),
 )
 GROUPS: Final = (
     Column("group", "string", "Consumer group."),
@@ -109,7 +109,7 @@ GROUPS: Final = (
     Column("queueId", "int", "Queue."),
     Column("committedOffset", "bigint", "Next message that the group will read."),
     Column("minOffset", "bigint", "First message of the queue.", nullable=True),
-    Column("maxOffset", "bigint", "Behind its last message.", nullable=True),
+    Column("maxOffset", "bigint", "Behind the last message of the queue.", nullable=True),
     Column("lag", "bigint", "Messages that the group has not read.", nullable=True),
 )
 VIEWS: Final[dict[str, tuple[Column, ...]]] = {
@@ -125,7 +125,7 @@ VIEWS: Final[dict[str, tuple[Column, ...]]] = {
 # --- which columns ---------------------------------------------------------------------------------------------------
 
 
-STORE: Final = Column("store", "string", "Store that the row is from: its name in `paths`, else its path.")
+STORE: Final = Column("store", "string", "Store of the row: its name in `paths`, otherwise its path.")
 """A column of every view, there when it is named or when several stores are read."""
 
 
