@@ -7,9 +7,9 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# The suite runs in one process per processor; PARALLEL= runs everything in one. A process that ends early or hangs ends
-# the run, with the test that did it: --dist=loadgroup waits for ever behind a process that was started in its place.
-PARALLEL ?= -n logical --maxprocesses=8 --dist=loadgroup --max-worker-restart=0
+# The suite runs in one process per processor; PARALLEL= runs everything in one. A test that ends its process or hangs
+# ends the run, as in one process: the other tests would wait for ever behind a process that is started in its place.
+PARALLEL ?= -n logical --maxprocesses=8 --max-worker-restart=0
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 600
 CRASH_ARGS ?=

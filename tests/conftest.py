@@ -144,22 +144,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("golden_case", cases, ids=[str(case) for case in cases])
 
 
-# Tests that share what the machine or the run has once: one JVM or session each, and the processors of the machine.
-# ``--dist=loadgroup`` gives a group to one process; without that option the marks say nothing.
-_SHARED_FIXTURES = {"oracle_of": "java"}
-_SHARED_FOLDERS = {"spark": "spark"}
+# --- the suite in several processes (pytest-xdist, where it is installed) ---------------------------------------------
+
+# What the machine or the run has once belongs to one process, whose tests run one after the other: a JVM per release,
+# a Spark session, the processors of the machine. Every other test goes to the process that is free.
+_SHARED_FOLDERS = {"compat": "java", "spark": "spark"}
 _SHARED_FILES = {"test_latency.py": "processors", "test_processors.py": "processors", "test_rivals.py": "processors"}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share something in one process, one after the other, when the suite runs in several."""
+def _share_of(nodeid: str) -> str | None:
+    path = Path(nodeid.partition("::")[0])
+    return _SHARED_FOLDERS.get(path.parent.name) or _SHARED_FILES.get(path.name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give out tests one by one, those of one share together; the largest share first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByShare(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _share_of(nodeid) or nodeid
+
+    return ByShare(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In several processes the long tests begin first, so that none of them is left for the end."""
     for item in items:
-        group = _SHARED_FOLDERS.get(item.path.parent.name) or _SHARED_FILES.get(item.path.name)
-        for fixture in getattr(item, "fixturenames", ()):
-            group = group or _SHARED_FIXTURES.get(fixture)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
+        if "oracle_of" in getattr(item, "fixturenames", ()) and _share_of(item.nodeid) != "java":
+            raise pytest.UsageError(f"{item.nodeid} uses the Java oracle: it belongs to tests/compat")
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_report_header() -> str:
