@@ -16,7 +16,7 @@ The route of one message, and the file of each step:
     query      store/index/index_service.py    key -> message
     reopen     store/check/recovery.py         what a crash left -> a consistent store
 
-Importing this package imports neither numpy nor asyncio.
+Importing this package imports nothing else of it: each name below is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mqfast import errors
-from mqfast.config import Setting, StoreConfig
-from mqfast.message import Bodies, Body, Keys, Message, MessageId, Properties, PutOptions, SysFlag
-from mqfast.store.base.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
-from mqfast.store.check.recovery import RecoveryReport
-from mqfast.store.consumer import Consumer, OffsetReset
-from mqfast.store.get._read import GetResult
-from mqfast.store.message_store import MessageStore
-from mqfast.store.message_store import open_store as open
-from mqfast.store.put._put import Producer
-from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
-from mqfast.store.record._record import StoredMessage
-
 if TYPE_CHECKING:
+    from mqfast import errors
+    from mqfast.config import Setting, StoreConfig
+    from mqfast.message import Bodies, Body, Keys, Message, MessageId, Properties, PutOptions, SysFlag
     from mqfast.settings import StoreSettings
+    from mqfast.store.base.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
+    from mqfast.store.check.recovery import RecoveryReport
     from mqfast.store.check.repair import RepairReport, repair
     from mqfast.store.check.verify import Damage, Report, Severity, verify
+    from mqfast.store.consumer import Consumer, OffsetReset
+    from mqfast.store.get._read import GetResult
+    from mqfast.store.message_store import MessageStore
+    from mqfast.store.message_store import open_store as open
+    from mqfast.store.put._put import Producer
+    from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
     from mqfast.store.reader._gather import RecordColumns
     from mqfast.store.reader._tail import LogTail
     from mqfast.store.reader.bounds import QueueRange
     from mqfast.store.reader.store_reader import LogScan, ReadResult, StoreReader
+    from mqfast.store.record._record import StoredMessage
 
 __all__ = [
     "BatchResult",
@@ -91,28 +90,59 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Names that only some programs need are imported on first access.
-_LATER = {
+# Where each name is; the imports above, which only type checkers read, say the same.
+_HOMES = {
+    "BatchResult": "mqfast.store.put._put_result",
+    "Bodies": "mqfast.message",
+    "Body": "mqfast.message",
+    "BoundaryType": "mqfast.store.base.results",
+    "Consumer": "mqfast.store.consumer",
     "Damage": "mqfast.store.check.verify",
+    "GetMessageStatus": "mqfast.store.base.results",
+    "GetResult": "mqfast.store.get._read",
+    "Keys": "mqfast.message",
     "LogScan": "mqfast.store.reader.store_reader",
     "LogTail": "mqfast.store.reader._tail",
+    "Message": "mqfast.message",
+    "MessageId": "mqfast.message",
+    "MessageStore": "mqfast.store.message_store",
+    "OffsetReset": "mqfast.store.consumer",
+    "Producer": "mqfast.store.put._put",
+    "Properties": "mqfast.message",
+    "PutMessageStatus": "mqfast.store.base.results",
+    "PutOptions": "mqfast.message",
+    "PutResult": "mqfast.store.put._put_result",
     "QueueRange": "mqfast.store.reader.bounds",
     "ReadResult": "mqfast.store.reader.store_reader",
     "RecordColumns": "mqfast.store.reader._gather",
+    "RecoveryReport": "mqfast.store.check.recovery",
     "RepairReport": "mqfast.store.check.repair",
     "Report": "mqfast.store.check.verify",
+    "Setting": "mqfast.config",
     "Severity": "mqfast.store.check.verify",
+    "StoreConfig": "mqfast.config",
     "StoreReader": "mqfast.store.reader.store_reader",
     "StoreSettings": "mqfast.settings",
+    "StoreState": "mqfast.store.base.results",
+    "StoredMessage": "mqfast.store.record._record",
+    "SysFlag": "mqfast.message",
+    "Ticket": "mqfast.store.put._put_result",
+    "open": "mqfast.store.message_store",
     "repair": "mqfast.store.check.repair",
     "verify": "mqfast.store.check.verify",
 }
+# Modules that are reached as attributes, as after an import of the module itself.
+_MODULES = frozenset({"config", "errors", "message", "properties", "settings", "store"})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'mqfast' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"mqfast.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mqfast' has no attribute {name!r}", name=name)
+    value = getattr(import_module(_HOMES[name]), "open_store" if name == "open" else name)
+    globals()[name] = value  # found without this function from now on
+    return value
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import subprocess
 import sys
@@ -19,6 +20,68 @@ def test_every_public_name_is_there_and_in_dir() -> None:
         assert getattr(mqfast, name) is not None
         assert name in listed
     assert len(set(mqfast.__all__)) == len(mqfast.__all__)
+
+
+def fresh(script: str, *arguments: str) -> list[str]:
+    """The words that a script prints in a process that has imported nothing yet."""
+    root = str(Path(mqfast.__file__).parents[1])
+    script = f"import sys; sys.path.insert(0, {root!r})\n{script}"
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+LOADED = "print(*sorted(name for name in sys.modules if name.startswith('mqfast.')))"
+
+
+def test_the_import_of_the_package_loads_no_module_of_it() -> None:
+    assert fresh(f"import mqfast\n{LOADED}") == []
+    heavy = "{'numpy', 'asyncio', 'logging', 'json', 'socket', 'threading', 'dataclasses'}"
+    assert fresh(f"import mqfast\nprint(*{heavy} & sys.modules.keys())") == []
+
+
+def test_a_name_loads_what_it_needs_and_no_more() -> None:
+    assert fresh(f"import mqfast\nmqfast.errors\n{LOADED}") == ["mqfast.errors"]
+    loaded = fresh(f"import mqfast\nmqfast.Message\n{LOADED}")
+    assert "mqfast.message" in loaded
+    assert not [name for name in loaded if name.startswith("mqfast.store")]
+
+
+def test_names_are_complete_before_the_first_is_used() -> None:
+    listed, starred, same = fresh(
+        "import mqfast\nlisted = set(dir(mqfast))\nfrom mqfast import *\n"
+        "print(listed >= set(mqfast.__all__), {*globals()} >= set(mqfast.__all__), open is mqfast.open)"
+    )
+    assert (listed, starred, same) == ("True", "True", "True")
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'opne'") as caught:
+        mqfast.opne  # type: ignore[attr-defined]  # noqa: B018
+    assert caught.value.name == "opne"
+    with pytest.raises(ImportError, match="opne"):
+        from mqfast import opne  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_modules_are_attributes_of_the_package() -> None:
+    names = ("config", "errors", "message", "properties", "settings", "store")
+    assert fresh(f"import mqfast\nprint(*(getattr(mqfast, name).__name__ for name in {names}))") == [
+        f"mqfast.{name}" for name in names
+    ]
+
+
+def test_type_checkers_read_the_same_homes_as_the_package_looks_into() -> None:
+    tree = ast.parse(Path(mqfast.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed.keys() | {"__version__"} == set(mqfast.__all__)
+    for name, (module, inner) in typed.items():
+        if module != "mqfast":
+            assert getattr(mqfast, name) is getattr(sys.modules[module], inner), name
 
 
 def test_the_type_of_everything_that_a_call_returns_has_a_public_name(tmp_path: Path) -> None:
@@ -66,6 +129,10 @@ def test_messages_and_results_pickle(tmp_path: Path) -> None:
             bytes(before.body),
         )
     assert messages[0].properties == found[0].properties
+    # Also in a process that has used no name of the package yet.
+    (tmp_path / "pickled").write_bytes(pickle.dumps(list(found)))
+    script = "import pickle; print(*(bytes(m.body).decode() for m in pickle.load(open(sys.argv[1], 'rb'))))"
+    assert fresh(script, str(tmp_path / "pickled")) == ["body", "one", "two"]
 
 
 @pytest.mark.parametrize(
