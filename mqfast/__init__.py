@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mqfast.store.check.repair import RepairReport, repair
     from mqfast.store.check.verify import Damage, Report, Severity, verify
     from mqfast.store.consumer import Consumer, OffsetReset
-    from mqfast.store.get._read import GetResult
+    from mqfast.store.get._get_result import GetResult
     from mqfast.store.message_store import MessageStore
     from mqfast.store.message_store import open_store as open
     from mqfast.store.put._put import Producer
@@ -99,7 +99,7 @@ _HOMES = {
     "Consumer": "mqfast.store.consumer",
     "Damage": "mqfast.store.check.verify",
     "GetMessageStatus": "mqfast.store.base.results",
-    "GetResult": "mqfast.store.get._read",
+    "GetResult": "mqfast.store.get._get_result",
     "Keys": "mqfast.message",
     "LogScan": "mqfast.store.reader.store_reader",
     "LogTail": "mqfast.store.reader._tail",

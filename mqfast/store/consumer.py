@@ -20,7 +20,7 @@ from mqfast.store.base.results import GetMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mqfast.store.get._read import GetResult
+    from mqfast.store.get._get_result import GetResult
     from mqfast.store.meta.offsets import ConsumerOffsets
     from mqfast.store.record._record import StoredMessage
 

@@ -46,8 +46,9 @@ from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.dispatch._dispatch import Dispatcher
 from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
 from mqfast.store.engine import Engine
+from mqfast.store.get._get_result import GetResult
 from mqfast.store.get._query import query
-from mqfast.store.get._read import GetResult, read
+from mqfast.store.get._read import read
 from mqfast.store.index.index_service import IndexService, infer_index_sizes
 from mqfast.store.log._commit_log import CommitLog
 from mqfast.store.log.allocate import AllocateMappedFileService

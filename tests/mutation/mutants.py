@@ -87,6 +87,8 @@ _QUEUE: Final = "mqfast/store/queues/_consume_queue.pyx"
 _QUEUE_FLUSH: Final = "mqfast/store/queues/_queue_flush.pyx"
 _UNIT: Final = "mqfast/store/queues/_consume_queue.pxd"
 _READ: Final = "mqfast/store/get/_read.pyx"
+_UNIT_WALK: Final = "mqfast/store/get/_unit_walk.pyx"
+_FILTER: Final = "mqfast/store/record/_filter.pyx"
 _RECORD: Final = "mqfast/store/record/_record.pyx"
 _PLAIN_RECORD: Final = "mqfast/store/record/_record.pxd"
 _CHECKPOINT: Final = "mqfast/store/meta/checkpoint.py"
@@ -1138,43 +1140,41 @@ MUTANTS: Final = (
     # --- get
     Mutant(
         "tag-by-hash-only",
-        _READ,
-        "                        if len(text) == f.tags_bytes and memcmp(<const char *> text, f.tags, "
-        "f.tags_bytes) == 0:",
-        "                        if hashes[k] == <int32_t> mq_get64(unit + 12):",
+        _FILTER,
+        "    return has_tag(<const TagTexts *> context, f.tags, f.tags_bytes)",
+        "    return f.tags != NULL and may_have_tag(<const TagTexts *> context, jhash(f.tags, f.tags_bytes, 0))",
         "tags that only share a hash are not the same tag",
         ("test_trap_15_tags_are_hashed_as_java_does_and_compared_by_their_text",),
     ),
     Mutant(
         "next-offset-one-too-far",
         _READ,
-        "        if last == 0:\n            break\n    g.check_damage()\n    g.next_offset = offset\n",
-        "        if last == 0:\n            break\n    g.check_damage()\n    g.next_offset = offset + 1\n",
+        "    check_leases(g.leases)\n    g.next_offset = next_offset\n",
+        "    check_leases(g.leases)\n    g.next_offset = next_offset + 1\n",
         "a consumer would pass over one message",
         ("test_every_queue_in_order_and_nothing_twice",),
     ),
     Mutant(
-        "max-bytes-off-by-one",
-        _READ,
-        "            if g.count and g.total_bytes + size > max_bytes:\n",
-        "            if g.count and g.total_bytes + size >= max_bytes:\n",
-        "a message that just fits belongs to the result",
+        "max-bytes-without-the-next",
+        _UNIT_WALK,
+        "total_bytes + size > limits.bytes:\n        return True\n",
+        "total_bytes > limits.bytes:\n        return True\n",
+        "a message that does not fit any more belongs to the next get",
         ("test_a_get_ends_at_the_byte_that_it_may_have",),
     ),
     Mutant(
         "unit-believed",
-        _READ,
-        "!= REC_OK or r.total != size or r.physical_offset != physical:",
-        "!= REC_OK:",
+        _UNIT_WALK,
+        "    if outcome != REC_OK or r.total != w.size or r.physical_offset != w.physical:",
+        "    if outcome != REC_OK:",
         "a damaged unit leads to another record",
         ("test_a_unit_that_leads_elsewhere_is_an_error",),
     ),
     Mutant(
         "record-of-another-queue",
         _READ,
-        "                if claimed == NOT_IN_QUEUE or not may_stand(log, queue, at // UNIT_BYTES, claimed, physical):",
-        "                if claimed != NOT_IN_QUEUE and not may_stand(log, queue, at // UNIT_BYTES, claimed, "
-        "physical):",
+        "    if claimed == NOT_IN_QUEUE:\n        return False\n",
+        "    if claimed == NOT_IN_QUEUE:\n        return True\n",
         "a get must never return a message of another queue",
         ("test_a_unit_that_leads_elsewhere_is_an_error",),
     ),

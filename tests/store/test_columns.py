@@ -16,7 +16,7 @@ import pytest
 from conftest import Case, copy_of
 
 import mqfast
-from mqfast.store.get._columns import FIXED_FIELDS, arrow_array, arrow_schema, arrow_stream, fixed_fields
+from mqfast.store.get._columns import FIXED_FIELDS
 
 TOPIC = "columns"
 
@@ -191,16 +191,11 @@ def test_bodies_as_large_binary_when_asked_for(tmp_path: Path) -> None:
 def test_requested_schema_must_be_a_capsule(wrong: object, tmp_path: Path) -> None:
     with filled(tmp_path, 1) as store:
         result = everything(store)
-        for function in (arrow_array, arrow_stream):
+        for method in (result.__arrow_c_array__, result.__arrow_c_stream__):
             with pytest.raises(TypeError, match="arrow_schema"):
-                function(result, wrong)
+                method(wrong)
         with pytest.raises(TypeError, match="arrow_schema"):
-            arrow_array(result, arrow_stream(result))
-        for function in (arrow_array, arrow_stream, fixed_fields):
-            with pytest.raises(TypeError):
-                function(wrong)
-            with pytest.raises(TypeError):
-                function(None)
+            result.__arrow_c_array__(result.__arrow_c_stream__())
 
 
 def test_columns_outlive_result_store_and_files(tmp_path: Path) -> None:
@@ -418,10 +413,10 @@ def test_nothing_leaks(tmp_path: Path) -> None:
             pa.RecordBatchReader.from_stream(result).read_all()
             pa.RecordBatchReader.from_stream(result)  # dropped with its batch unread
             pa.schema(result)
-            arrow_schema()  # capsules that nobody takes
-            arrow_array(result)
-            arrow_stream(result)
-            fixed_fields(result)
+            result.__arrow_c_schema__()  # capsules that nobody takes
+            result.__arrow_c_array__()
+            result.__arrow_c_stream__()
+            result.to_numpy()
 
         assert least_growth(turn, 100) < 1 << 20  # a leak of one batch (300 kB) a turn would be 30 MB
 
@@ -429,12 +424,12 @@ def test_nothing_leaks(tmp_path: Path) -> None:
 def test_failures_leak_nothing_either(tmp_path: Path) -> None:
     with filled(tmp_path, 64) as store:
         result = everything(store)
-        capsule = arrow_stream(result)
+        capsule = result.__arrow_c_stream__()
 
         def turn() -> None:
-            for function in (arrow_array, arrow_stream):
+            for method in (result.__arrow_c_array__, result.__arrow_c_stream__):
                 with pytest.raises(TypeError):
-                    function(result, capsule)
+                    method(capsule)
 
         assert least_growth(turn, 1000) < 1 << 19
 

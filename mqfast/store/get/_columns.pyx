@@ -1,4 +1,4 @@
-"""The messages of a GetResult as columns: a numpy array of the fixed fields, and the Arrow C data interface.
+"""Hits of a get as columns: a numpy array of the fixed fields, and the Arrow C data interface.
 
 Everything is copied, so that columns stay valid after the result, the store and the files are gone. It must never trust a length of a record that
 was not checked against the record, never hand out text that is not UTF-8, and never need pyarrow for the Arrow interface. numpy is imported where
@@ -46,7 +46,7 @@ from mqfast.store.record._arrow cimport (
     take,
 )
 from mqfast.store.base._os cimport mq_fetch_to_read, mq_get32, mq_get64
-from mqfast.store.get._read cimport GetResult, Hit
+from mqfast.store.get._hits cimport Hits, check_leases
 from mqfast.store.record._record cimport MAGIC_V2, REC_OK, Found, Record, find_properties, parse_record
 
 from mqfast.errors import CorruptFile, UsageError
@@ -92,13 +92,13 @@ cdef packed struct Row:                     # one line of FIXED_FIELDS
 cdef object numpy_array = None, numpy_empty = None, plain_bytes = None, fixed_dtype = None     # made when the first array is asked for
 
 
-cdef object not_whole(GetResult result, const uint8_t *p):
-    result.check_damage()
+cdef object not_whole(list leases, const uint8_t *p):
+    check_leases(leases)
     return CorruptFile("not a whole record", offset=mq_get64(p + 28))
 
 
-def fixed_fields(GetResult result not None):
-    """The fixed fields of every message: a structured array of shape (len(result),), fields as in FIXED_FIELDS, native byte order.
+cdef object fixed_fields(const Hits *hits, list leases):
+    """The fixed fields of every message: a structured array of shape (hits.count,), fields as in FIXED_FIELDS, native byte order.
 
     Raises: CorruptFile when a record is not whole.
     """
@@ -116,15 +116,15 @@ def fixed_fields(GetResult result not None):
         fixed_dtype = numpy.dtype(list(FIXED_FIELDS))
         assert fixed_dtype.itemsize == <Py_ssize_t> sizeof(Row)
     # numpy looks at each field when it makes memory of this dtype, and again when it shows it: of bytes that takes a third
-    memory = numpy_empty(result.count * <Py_ssize_t> sizeof(Row), plain_bytes)
+    memory = numpy_empty(hits.count * <Py_ssize_t> sizeof(Row), plain_bytes)
     PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
     row = <Row *> view.buf
     PyBuffer_Release(&view)     # the array keeps its memory
-    for i in range(result.count):
-        p = result.hits[i].record
+    for i in range(hits.count):
+        p = hits.at[i].record
         if parse_record(p, mq_get32(p), r) != REC_OK:
-            raise not_whole(result, p)
-        row.queue_offset = result.hits[i].queue_offset
+            raise not_whole(leases, p)
+        row.queue_offset = hits.at[i].queue_offset
         row.physical_offset = r.physical_offset
         row.record_queue_offset = r.queue_offset
         row.born_timestamp = r.born_timestamp
@@ -141,8 +141,8 @@ def fixed_fields(GetResult result not None):
         row.properties_bytes = r.properties_bytes
         row.version = 2 if r.magic == MAGIC_V2 else 1
         row += 1
-    result.check_damage()
-    return numpy_array(result.count, fixed_dtype, memory)
+    check_leases(leases)
+    return numpy_array(hits.count, fixed_dtype, memory)
 
 
 # --- Arrow: what a stream holds ---------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ cdef inline int put_optional(Texts *t, Buffer *valid, Py_ssize_t i, const uint8_
     return put_text(t, p, n)
 
 
-cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 nogil:
+cdef int64_t fill_columns(Columns *c, const Hits *hits, bint large) except -2 nogil:
     """Copy every record, one after the other: how many were whole."""
     cdef int32_t *queue_id = <int32_t *> c.numbers[<int> QUEUE_ID]
     cdef int64_t *queue_offset = <int64_t *> c.numbers[<int> QUEUE_OFFSET]
@@ -307,7 +307,7 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
     cdef int64_t *prepared = <int64_t *> c.numbers[<int> PREPARED]
     cdef int32_t *body_crc = <int32_t *> c.numbers[<int> BODY_CRC]
     cdef int32_t *map_offsets = <int32_t *> c.map_offsets.p
-    cdef Py_ssize_t i, count = result.count
+    cdef Py_ssize_t i, count = hits.count
     cdef const uint8_t *p
     cdef Record r
     cdef Found f
@@ -318,14 +318,14 @@ cdef int64_t fill_columns(Columns *c, GetResult result, bint large) except -2 no
     cdef int64_t more_topics = 0, more_borns = 0, more_stores = 0   # of the same as the last one, not yet in their columns
     cdef Py_ssize_t done = count
     for i in range(count):
-        p = result.hits[i].record
+        p = hits.at[i].record
         if i + 8 < count:       # get has only seen its head and its tail; most are as long as this one
-            mq_fetch_to_read(result.hits[i + 8].record, mq_get32(p))
+            mq_fetch_to_read(hits.at[i + 8].record, mq_get32(p))
         if parse_record(p, mq_get32(p), &r) != REC_OK:      # what is made of its fields agrees even if the file changes
             done = i
             break
         queue_id[i] = r.queue_id
-        queue_offset[i] = result.hits[i].queue_offset
+        queue_offset[i] = hits.at[i].queue_offset
         physical_offset[i] = r.physical_offset
         size[i] = r.total
         flag[i] = r.flag
@@ -388,9 +388,9 @@ cdef enum:
     IN_TREE = 20            # columns of known size: 11 of numbers, offsets of 5 texts, of bodies and maps, valid tags and keys
 
 
-cdef Tree *begin_columns(Columns *c, GetResult result, bint large) except NULL:
+cdef Tree *begin_columns(Columns *c, const Hits *hits, bint large) except NULL:
     """Room for what is known beforehand; all of it in the tree, but for the bodies."""
-    cdef int64_t count = result.count, offsets = (count + 1) * 4, bits = (count + 7) // 8
+    cdef int64_t count = hits.count, offsets = (count + 1) * 4, bits = (count + 7) // 8
     cdef Tree *tree = new_tree(NODES, IN_TREE, count * (6 * 4 + 5 * 8) + 6 * offsets + (2 if large else 1) * offsets + 2 * bits)
     cdef int k
     if tree == NULL:
@@ -418,7 +418,7 @@ cdef Tree *begin_columns(Columns *c, GetResult result, bint large) except NULL:
             put64(&c.body_offsets, 0)
         else:
             put32(&c.body_offsets, 0)
-        reserve(&c.body, max(result.total_bytes - count * 91, 0))       # a record is its body and 91 bytes at least
+        reserve(&c.body, max(hits.total_bytes - count * 91, 0))       # a record is its body and 91 bytes at least
     except BaseException:
         free(tree)
         raise
@@ -460,20 +460,20 @@ cdef void give_columns(Columns *c, Tree *tree, ArrowArray *batch, int64_t count)
                 child.buffers[0] = give(valid)
 
 
-cdef int fill_batch(ArrowArray *batch, GetResult result, bint large) except -1:
+cdef int fill_batch(ArrowArray *batch, const Hits *hits, list leases, bint large) except -1:
     """Copy the messages into a new batch."""
     cdef Columns c
     cdef Tree *tree = NULL
     cdef int64_t whole
     memset(&c, 0, sizeof(Columns))
     try:
-        tree = begin_columns(&c, result, large)
+        tree = begin_columns(&c, hits, large)
         with nogil:
-            whole = fill_columns(&c, result, large)
-        if whole < result.count:
-            raise not_whole(result, result.hits[whole].record)
-        result.check_damage()
-        give_columns(&c, tree, batch, result.count)
+            whole = fill_columns(&c, hits, large)
+        if whole < hits.count:
+            raise not_whole(leases, hits.at[whole].record)
+        check_leases(leases)
+        give_columns(&c, tree, batch, hits.count)
         tree = NULL
     finally:
         drop_columns(&c)
@@ -491,12 +491,12 @@ cdef object schema_capsule(bint large):
     return new_schema_capsule(schema)
 
 
-def arrow_schema():
+cdef object arrow_schema():
     """A capsule ``arrow_schema``: the columns that a batch of messages has."""
     return schema_capsule(False)
 
 
-def arrow_array(GetResult result not None, requested_schema=None):
+cdef tuple arrow_array(const Hits *hits, list leases, object requested_schema):
     """Capsules ``arrow_schema`` and ``arrow_array``: all messages as one struct array (a record batch).
 
     Args: ``requested_schema``: a capsule; bodies become large_binary where it asks for that, the rest of it is left to the consumer.
@@ -509,17 +509,24 @@ def arrow_array(GetResult result not None, requested_schema=None):
     if batch == NULL:
         raise MemoryError()
     try:
-        fill_batch(batch, result, large)
+        fill_batch(batch, hits, leases, large)
     except BaseException:
         free(batch)
         raise
     return schema, new_array_capsule(batch)
 
 
+cdef class Schema:
+    """The columns of a batch, for pyarrow.schema."""
+
+    def __arrow_c_schema__(self):
+        return schema_capsule(False)
+
+
 cdef object import_batch = None, batch_schema = None    # of pyarrow, when its first batch is asked for
 
 
-def record_batch(GetResult result not None):
+cdef object record_batch(const Hits *hits, list leases):
     """All messages as a pyarrow.RecordBatch, with one schema for all batches: pyarrow takes longer for a schema than for what it describes.
 
     Raises: ImportError without pyarrow; otherwise as arrow_array.
@@ -531,8 +538,8 @@ def record_batch(GetResult result not None):
             import pyarrow
         except ImportError as error:
             raise ImportError("to_arrow() needs pyarrow (pip install pyarrow)") from error
-        import_batch, batch_schema = pyarrow.RecordBatch._import_from_c, pyarrow.schema(result)
-    fill_batch(&batch, result, False)
+        import_batch, batch_schema = pyarrow.RecordBatch._import_from_c, pyarrow.schema(Schema())
+    fill_batch(&batch, hits, leases, False)
     try:
         return import_batch(<size_t> &batch, batch_schema)     # takes the batch over, also when it fails later
     finally:
@@ -566,7 +573,7 @@ cdef void release_stream(ArrowArrayStream *stream) noexcept nogil:
     stream.release = NULL
 
 
-def arrow_stream(GetResult result not None, requested_schema=None):
+cdef object arrow_stream(const Hits *hits, list leases, object requested_schema):
     """A capsule ``arrow_array_stream`` of one batch; otherwise as arrow_array. The messages are copied now, not when it is read."""
     cdef ArrowArrayStream *stream
     cdef Pending *pending = <Pending *> calloc(1, sizeof(Pending))
@@ -574,7 +581,7 @@ def arrow_stream(GetResult result not None, requested_schema=None):
         raise MemoryError()
     try:
         pending.large = wants_large(requested_schema)
-        fill_batch(&pending.batch, result, pending.large)
+        fill_batch(&pending.batch, hits, leases, pending.large)
     except BaseException:
         free(pending)
         raise

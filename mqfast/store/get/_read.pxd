@@ -1,27 +1,24 @@
 # Reading messages through a queue.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t
+from mqfast.store.core cimport Core
+from mqfast.store.get._get_result cimport GetResult
+from mqfast.store.get._unit_walk cimport ReadLimits
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport ConsumeQueue
+from mqfast.store.record._filter cimport UnitFilter
 
-cdef struct Hit:
-    const uint8_t *record
-    int64_t queue_offset
+cdef int64_t MAX_OFFSET
 
-cdef class GetResult:
-    cdef readonly object status         # GetMessageStatus
-    cdef readonly int64_t next_offset
-    cdef readonly int64_t min_offset
-    cdef readonly int64_t max_offset
-    cdef Hit *hits
-    cdef Py_ssize_t count
-    cdef Py_ssize_t room
-    cdef list leases                    # holds on the files that the hits point into
-    cdef readonly int64_t total_bytes
-    cdef int add(self, const uint8_t *record, int64_t queue_offset) except -1
-    cdef object owner_of(self, const uint8_t *record)
-    cdef int check_damage(self) except -1
-    cdef object _message(self, Py_ssize_t i)
-    cdef list _all(self)
+# How a get for a broker differs from a user's.
+cdef struct Manner:
+    bint of_broker              # as RocketMQ: the first message always, one file of the queue, removed records passed over
+    int64_t log_end             # for a broker: what is in memory is counted from here
+    int64_t last_physical       # set: of the newest unit that was looked at, 0: none was
 
-cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags)
-cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, int64_t max_offset)
+
+
+cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, int64_t count)
+cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner)
+cdef int64_t number(object value, str what, int64_t low, int64_t high) except? -1
+cdef str topic_name(object topic)
+cdef object unit_at(CommitLog log, ConsumeQueue queue, int64_t offset)

@@ -1,42 +1,42 @@
 """get: units of one queue -> messages of the log, zero-copy (RocketMQ: DefaultMessageStore.getMessage).
 
 It must never show a record beyond the readable position, never return a message whose tag only has the same hash, and never trust a unit:
-the record is checked against it. The result holds the files that it points into.
+the record is checked against it. The result holds the files that it points into. The walk itself: _unit_walk.pyx.
 """
 
 cimport cython
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
+from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._os cimport mq_load32, mq_load64
+from mqfast.store.core cimport Core, StoreBase
+from mqfast.store.get._get_result cimport GetResult, nothing
+from mqfast.store.get._hits cimport add_hit, check_leases
+from mqfast.store.get._unit_walk cimport (
+    WALK_ASK,
+    WALK_BEYOND,
+    WALK_DAMAGED,
+    WALK_END,
+    WALK_FILE,
+    WALK_NO_MEMORY,
+    WALK_PAUSE,
+    WALK_PLACE,
+    ReadLimits,
+    UnitWalk,
+    is_full,
+    walk_units,
+)
 from mqfast.store.log._commit_log cimport CommitLog
-from mqfast.store.queues._consume_queue cimport FILLER_SIZE, UNIT_BYTES, ConsumeQueue, QueueState
 from mqfast.store.log._group_commit cimport readable
 from mqfast.store.log._log_state cimport LOG_CLOSED, LOG_FORKED, unlock_puts
-from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store.base._os cimport mq_get32, mq_get64, mq_load32, mq_load64, mq_prefetchr
-from mqfast.store.core cimport Core, StoreBase, integer
-from mqfast.store.record._record cimport (
-    ANYWHERE,
-    BORN_HOST_V6,
-    NOT_IN_QUEUE,
-    REC_OK,
-    STORE_HOST_V6,
-    Found,
-    Record,
-    StoredMessage,
-    find_properties,
-    is_plain_record,
-    make_message,
-    offset_in_queue,
-    parse_record,
-)
+from mqfast.store.queues._consume_queue cimport UNIT_BYTES, ConsumeQueue
+from mqfast.store.record._filter cimport ASK_RECORD, LEAVE, TAKE, TagFilter, UnitFilter, tag_filter
+from mqfast.store.record._record cimport ANYWHERE, NOT_IN_QUEUE, StoredMessage
 
-from mqfast.errors import CorruptFile, MessageIllegal, OffsetError, UsageError
-from mqfast.properties import jhash
-from mqfast.store.queues.batch_queue import check_unit
+from mqfast.errors import CorruptFile, OffsetError, UsageError
 from mqfast.store.base.results import GetMessageStatus
+from mqfast.store.queues.batch_queue import check_unit
+from mqfast.store.queues._unit_bytes import BATCH_UNIT_BYTES as _BATCH_UNIT_BYTES
+from mqfast.store.queues.placement import ANY_PLACE, may_stand
 
 cdef object FOUND = GetMessageStatus.FOUND
 cdef object NO_MATCHED_MESSAGE = GetMessageStatus.NO_MATCHED_MESSAGE
@@ -48,186 +48,43 @@ cdef object OFFSET_TOO_SMALL = GetMessageStatus.OFFSET_TOO_SMALL
 cdef object NO_MATCHED_LOGIC_QUEUE = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
 cdef object NO_MESSAGE_IN_QUEUE = GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
-cdef int MAX_TAGS = 64
-cdef int64_t AHEAD = 16 * UNIT_BYTES
 cdef int64_t MAX_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES    # its byte in the queue still fits 63 bits
+# Units that are walked before the GIL is released, which costs as much as some ten of them.
+cdef int64_t WITH_GIL = 512
+cdef int64_t WITHOUT_GIL = MAX_OFFSET
+cdef int64_t BATCH_UNIT_BYTES = _BATCH_UNIT_BYTES
 
 
-cdef object columns = None      # the module that makes columns of a result; it imports this one
+cdef int64_t number(object value, str what, int64_t low, int64_t high) except? -1:
+    """A whole number in [low, high]. Raises: UsageError."""
+    cdef int64_t found = 0
+    cdef bint fits = True
+    if not isinstance(value, int):
+        raise UsageError(f"{what}: expected a whole number, found {type(value).__name__}")
+    try:
+        found = value
+    except OverflowError:
+        fits = False
+    if not fits or found < low or found > high:
+        raise UsageError(f"{what}: expected {low} to {high}, found {value}")
+    return found
 
 
-cdef int find_columns() except -1:
-    global columns
-    import mqfast.store.get._columns as found
-
-    columns = found
-    return 0
+cdef str topic_name(object topic):
+    if type(topic) is not str:
+        raise UsageError(f"topic: expected str, found {type(topic).__name__}")
+    return topic
 
 
-@cython.no_gc_clear
-@cython.freelist(16)
-@cython.final
-cdef class GetResult:
-    """The result of a get: status, next offset, bounds of the queue, and messages.
+# --- may the record of a unit stand there? ---------------------------------------------------------------------------------
 
-    Iterate over the result, index it, or use ``to_numpy()``, ``to_arrow()`` or the Arrow interface. Messages and views stay valid as long as they
-    are referenced, also after the store was closed or a file was removed.
-    """
-
-    def __dealloc__(self):
-        PyMem_Free(self.hits)
-
-    def __reduce__(self):
-        raise TypeError("a GetResult cannot be pickled: it holds mappings of the store's files; pickle its messages, list(result)")
-
-    cdef int add(self, const uint8_t *record, int64_t queue_offset) except -1:
-        cdef Hit *grown
-        if self.count == self.room:
-            self.room = 32 if self.room == 0 else self.room * 2
-            grown = <Hit *> PyMem_Realloc(self.hits, self.room * sizeof(Hit))
-            if grown == NULL:
-                raise MemoryError()
-            self.hits = grown
-        self.hits[self.count].record = record
-        self.hits[self.count].queue_offset = queue_offset
-        self.count += 1
-        return 0
-
-    cdef int check_damage(self) except -1:
-        """After anything was read through the mappings: is it the files that were seen?"""
-        cdef Lease held
-        for held in self.leases:
-            held.file.check_damage()
-        return 0
-
-    cdef object owner_of(self, const uint8_t *record):
-        cdef Lease held
-        for held in self.leases:
-            if held.base <= record < held.base + held.file.file_bytes:
-                return held
-        raise SystemError("a message without its file")
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        cdef Py_ssize_t i
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.count))]
-        i = index
-        if i < 0:
-            i += self.count
-        if not 0 <= i < self.count:
-            raise IndexError(f"expected an index below {self.count}, found {index}")
-        return self._message(i)
-
-    cdef object _message(self, Py_ssize_t i):
-        cdef const uint8_t *record = self.hits[i].record
-        cdef Lease first = <Lease> self.leases[0]
-        if first.base <= record < first.base + first.file.file_bytes:
-            return make_message(first, record, self.hits[i].queue_offset)
-        return make_message(self.owner_of(record), record, self.hits[i].queue_offset)
-
-    cdef list _all(self):
-        cdef list messages = PyList_New(self.count)     # of the right length at once
-        cdef Py_ssize_t i
-        cdef object message
-        for i in range(self.count):
-            message = self._message(i)
-            Py_INCREF(message)
-            PyList_SET_ITEM(messages, i, message)
-        return messages
-
-    def __iter__(self):
-        cdef Each each = Each.__new__(Each)
-        each.result = self
-        return each
-
-    @property
-    def messages(self) -> list:
-        """All messages, as a list."""
-        return self._all()
-
-    def bodies(self) -> list:
-        """All bodies, copied into bytes objects."""
-        cdef list out = []
-        cdef Py_ssize_t i
-        cdef const uint8_t *p
-        cdef int32_t sys_flag, at
-        for i in range(self.count):
-            p = self.hits[i].record
-            sys_flag = mq_get32(p + 36)
-            at = 88 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
-            out.append((<const char *> p + at)[:max(mq_get32(p + at - 4), 0)])
-        self.check_damage()
-        return out
-
-    def to_numpy(self):
-        """The fixed fields of every message as a structured array of shape (len(self),), copied. Imports numpy."""
-        if columns is None:
-            find_columns()
-        return columns.fixed_fields(self)
-
-    def to_arrow(self):
-        """All columns of every message as a pyarrow.RecordBatch, copied: as ``pyarrow.record_batch(self)``, in less time. Imports pyarrow."""
-        if columns is None:
-            find_columns()
-        return columns.record_batch(self)
-
-    def __arrow_c_array__(self, requested_schema=None):
-        if columns is None:
-            find_columns()
-        return columns.arrow_array(self, requested_schema)
-
-    def __arrow_c_stream__(self, requested_schema=None):
-        if columns is None:
-            find_columns()
-        return columns.arrow_stream(self, requested_schema)
-
-    def __arrow_c_schema__(self):
-        if columns is None:
-            find_columns()
-        return columns.arrow_schema()
-
-    def __repr__(self):
-        return f"<GetResult {self.status.name} {self.count} messages, next_offset={self.next_offset}>"
-
-
-@cython.no_gc
-@cython.freelist(4)
-@cython.final
-cdef class Each:
-    """The messages of a result one by one, each made when it is asked for: a loop that lets go of them has one in the cache, not all."""
-    cdef GetResult result
-    cdef Py_ssize_t at
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        cdef Py_ssize_t i = self.at
-        if self.result is None or i >= self.result.count:       # None: made by hand
-            raise StopIteration
-        self.at = i + 1
-        return self.result._message(i)
-
-    def __length_hint__(self):
-        return 0 if self.result is None else self.result.count - self.at
-
-
-cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, int64_t max_offset):
-    cdef GetResult g = GetResult.__new__(GetResult)
-    g.status = status
-    g.next_offset = next_offset
-    g.min_offset = min_offset
-    g.max_offset = max_offset
-    g.leases = []
-    return g
-
-
-cdef object misplaced(ConsumeQueue queue, int64_t at, path, int64_t physical, int32_t size, found):
-    return CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {at // UNIT_BYTES} does not point at its record", path=path,
+cdef object misplaced(ConsumeQueue queue, int64_t place, path, int64_t physical, int32_t size, found):
+    return CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {place} does not point at its record", path=path,
                        offset=physical, expected=f"a record of {size} bytes", found=found)
+
+
+cdef str of_another_place(int64_t claimed):
+    return "one of another place: " + ("of another queue" if claimed == NOT_IN_QUEUE else f"queue offset {claimed}")
 
 
 cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
@@ -241,34 +98,92 @@ cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
     return physical > written - size
 
 
-cdef bint may_stand(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
-    """May a record that claims another queue offset stand here? A queue that once lost units has all later ones too low, in the
-    order of the log, but never its first one; where the unit of the claimed place is not later in the log, one of the two is damaged."""
+cdef class LivePlaces:
+    """The units of a queue of an open store, for the rule of placement.py. Raises OffsetError where retention took what would tell."""
+    cdef CommitLog log
+    cdef ConsumeQueue queue
+
+    @property
+    def first(self):
+        return self.queue.state.min_logic // UNIT_BYTES
+
+    @property
+    def end(self):
+        return mq_load64(&self.queue.state.end) // UNIT_BYTES
+
+    def physical_at(self, place):
+        return self.queue.unit(place)[0]
+
+    def claim_at(self, place):
+        return self.log.message(self.queue.unit(place)[0]).offset_in(self.queue.topic_text, self.queue.queue_id)
+
+    def first_is_gone(self):
+        return self.queue.unit(0)[0] < self.log.min_offset
+
+
+cdef bint stands_well(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
+    """May a record that claims another queue offset stand here?"""
+    cdef LivePlaces places
+    if claimed == NOT_IN_QUEUE:
+        return False
     if claimed == place or claimed == ANYWHERE:
         return True
+    places = LivePlaces.__new__(LivePlaces)
+    places.log = log
+    places.queue = queue
     try:
-        return fits(log, queue, place, claimed, physical)
+        return may_stand(place, claimed, physical, places)
     except OffsetError:
         return True             # retention took what would tell
 
 
-cdef bint fits(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
-    cdef int64_t last = mq_load64(&queue.state.end) // UNIT_BYTES
-    if claimed < place:
-        # RocketMQ takes a record of queue offset 0 wherever the queue ends
-        return claimed == 0 and place * UNIT_BYTES > queue.state.min_logic and queue.unit(place - 1)[0] < physical
-    if claimed < last:
-        later = queue.unit(claimed)[0]
-        if later <= physical:
-            return False
-        further = log.message(later).offset_in(queue.topic_text, queue.queue_id)
-        if further is None or -1 < further <= claimed:
-            return False
-    if queue.state.min_logic == 0:
-        first, size, _ = queue.unit(0)
-        return first < log.min_offset or log.message(first).offset_in(queue.topic_text, queue.queue_id) in (0, -1)
-    return True
+# --- what a filter in Python sees ------------------------------------------------------------------------------------------
 
+@cython.final
+cdef class QueueUnit:
+    """One unit of a queue, as a filter in Python sees it; its record is read only where the filter asks for it."""
+    cdef CommitLog log
+    cdef ConsumeQueue queue
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t physical_offset
+    cdef readonly int64_t tags_code
+    cdef readonly int32_t size
+    cdef StoredMessage message
+
+    @property
+    def record(self):
+        """The message, as StoredMessage. Raises: OffsetError when retention took it; CorruptFile when the unit does not point at it."""
+        cdef StoredMessage message
+        if self.message is None:
+            if self.log is None:
+                raise UsageError("record: expected a unit that a get shows to its filter, found one made by hand")
+            message = self.log.message(self.physical_offset)
+            claimed = message.offset_in(self.queue.topic_text, self.queue.queue_id) if message.size == self.size else None
+            claim = NOT_IN_QUEUE if claimed is None else ANYWHERE if claimed == ANY_PLACE else claimed
+            if not stands_well(self.log, self.queue, self.queue_offset, claim, self.physical_offset):
+                raise misplaced(self.queue, self.queue_offset, self.log.path, self.physical_offset, self.size, of_another_place(claim))
+            message.queue_position = self.queue_offset
+            self.message = message
+        return self.message
+
+
+cdef QueueUnit unit_of(CommitLog log, ConsumeQueue queue, int64_t queue_offset, int64_t physical_offset, int32_t size, int64_t tags_code):
+    cdef QueueUnit unit = QueueUnit.__new__(QueueUnit)
+    unit.log = log
+    unit.queue = queue
+    unit.queue_offset = queue_offset
+    unit.physical_offset = physical_offset
+    unit.size = size
+    unit.tags_code = tags_code
+    return unit
+
+
+cdef object unit_at(CommitLog log, ConsumeQueue queue, int64_t offset):
+    physical, size, tags_code = queue.unit(offset)
+    return unit_of(log, queue, offset, physical, size, tags_code)
+
+
+# --- a queue of 20-byte units ----------------------------------------------------------------------------------------------
 
 cdef bint outside(GetResult g, int64_t offset, int64_t first, int64_t last):
     """Is the offset outside [first, last)? The result then says why, and where to go on."""
@@ -286,137 +201,118 @@ cdef bint outside(GetResult g, int64_t offset, int64_t first, int64_t last):
     return True
 
 
-cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
-    """Read up to max_count messages from a queue offset on. tags: tuple of (hash, UTF-8 bytes), or None for all."""
-    cdef int64_t end = mq_load64(&queue.state.end)
-    cdef int64_t limit = readable(&log.state, log.hide_unflushed)
-    cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
-    cdef int64_t at, physical, segment_end, available, claimed
-    cdef int32_t size, hash_
-    cdef int64_t soon
-    cdef int32_t hashes[64]
-    cdef int tag_count = 0, k, wanted
-    cdef QueueState *q = &queue.state
-    cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, first, last)
-    cdef MappedFile segment, file = None
-    cdef Lease segment_lease = None, held = None
-    cdef const uint8_t *unit
-    cdef const uint8_t *p
-    cdef Record r
-    cdef Found f
-    cdef bint removed = False
-    cdef bytes text
-    if log.hide_unflushed or log.state.pooled:
-        # a unit may stand there before its record may be seen
-        last = min(last, queue.readable_offset(limit))      # the queue may have grown since its end was read
-        g.max_offset = last
-    if outside(g, offset, first, last):
-        return g
-    if tags is not None:
-        tag_count = len(tags)
-        for k in range(tag_count):
-            hashes[k] = tags[k][0]
-    while offset < last and g.count < max_count:
-        at = offset * UNIT_BYTES
-        segment = queue.file_of(at)
-        if segment is None:
-            if g.count == 0:
-                g.status = OFFSET_FOUND_NULL
-                offset = (at - at % queue.file_bytes + queue.file_bytes) // UNIT_BYTES
-            break
-        segment_lease = lease(segment)
-        segment_end = min(end, segment.start_offset + segment.file_bytes)
-        while at < segment_end and g.count < max_count:
-            unit = segment_lease.base + (at - segment.start_offset)
-            physical = mq_get64(unit)
-            size = mq_get32(unit + 8)
-            if physical == 0 and size == FILLER_SIZE:
-                at += UNIT_BYTES
-                continue
-            if physical < 0 or physical > limit - size:
-                if g.count == 0 and (physical < 0 or beyond(log, physical, size)):
-                    raise misplaced(queue, at, log.path, physical, size, "one beyond the log")
-                last = 0            # not yet shown to readers, or damaged and shown first when the next get comes to it
-                break
-            if g.count and g.total_bytes + size > max_bytes:
-                last = 0
-                break
-            if at + AHEAD < segment_end and file is not None:
-                # a batch is bound by cache misses: fetch the head and the tail of a record that comes soon
-                soon = mq_get64(unit + AHEAD) - file.start_offset
-                if 0 <= soon <= file.file_bytes - mq_get32(unit + AHEAD + 8):
-                    mq_prefetchr(held.base + soon)
-                    mq_prefetchr(held.base + soon + 64)
-                    mq_prefetchr(held.base + soon + mq_get32(unit + AHEAD + 8) - 1)
-            if tag_count:
-                hash_ = <int32_t> mq_get64(unit + 12)
-                wanted = 0
-                for k in range(tag_count):
-                    if hashes[k] == hash_:
-                        wanted = 1
-                        break
-                # an address of the extension file is a very negative number: its tag is compared below
-                if not wanted and mq_get64(unit + 12) > -2147483649:
-                    at += UNIT_BYTES
-                    continue
-            if file is None or not file.start_offset <= physical < file.start_offset + file.file_bytes:
-                file = log.file_at(physical)
-                if file is None:
-                    if g.count:     # retention was faster: the next get says so
-                        last = 0
-                        break
-                    removed = True
-                    at += UNIT_BYTES
-                    continue
-                if removed:         # what was passed is told before what comes behind it
-                    last = 0
-                    break
-                held = lease(file)
-                g.leases.append(held)
-            p = held.base + (physical - file.start_offset)
-            available = min(limit, file.start_offset + file.file_bytes) - physical
-            if tag_count or size > available or not is_plain_record(p, size, physical, at // UNIT_BYTES, q.queue_id, q.topic, q.topic_bytes):
-                if parse_record(p, available, &r) != REC_OK or r.total != size or r.physical_offset != physical:
-                    if g.count:
-                        last = 0
-                        break
-                    file.check_damage()
-                    segment.check_damage()
-                    raise misplaced(queue, at, file.path, physical, size, f"size {r.total}" if available >= 8 else "none")
-                claimed = r.queue_offset
-                if (claimed != at // UNIT_BYTES or r.queue_id != q.queue_id or r.topic_bytes != q.topic_bytes
-                        or memcmp(r.topic, q.topic, r.topic_bytes) != 0):
-                    claimed = offset_in_queue(&r, q.topic, q.topic_bytes, q.queue_id)
-                    if claimed == NOT_IN_QUEUE or not may_stand(log, queue, at // UNIT_BYTES, claimed, physical):
-                        if g.count:
-                            last = 0
-                            break
-                        file.check_damage()
-                        segment.check_damage()
-                        raise misplaced(queue, at, file.path, physical, size, "one of another place: "
-                                        + ("of another queue" if claimed == NOT_IN_QUEUE else f"queue offset {claimed}"))
-            if tag_count:
-                find_properties(r.properties, r.properties_bytes, &f)
-                wanted = 0
-                if f.tags != NULL:
-                    for k in range(tag_count):
-                        text = tags[k][1]
-                        if len(text) == f.tags_bytes and memcmp(<const char *> text, f.tags, f.tags_bytes) == 0:
-                            wanted = 1
-                            break
-                if not wanted:
-                    at += UNIT_BYTES
-                    continue
-            g.add(p, at // UNIT_BYTES)
-            g.total_bytes += size
-            at += UNIT_BYTES
-        segment.check_damage()
-        offset = at // UNIT_BYTES
-        if last == 0:
-            break
-    g.check_damage()
-    g.next_offset = offset
-    if g.count:
+cdef struct Progress:
+    bint removed                # a record was passed that retention took
+    bint stopped
+
+
+cdef int64_t behind_file(CommitLog log, int64_t physical) noexcept:
+    """First byte of the log file behind the one that a physical offset lies in."""
+    return physical - physical % log.file_bytes + log.file_bytes
+
+
+cdef int hold_file(UnitWalk *w, GetResult g, CommitLog log, Manner *manner, Progress *done) except -1:
+    """The walk stopped at a unit of another file of the log: hold that one, or pass the unit where it is gone."""
+    cdef MappedFile file = log.file_at(w.physical)
+    cdef Lease held
+    if file is None:
+        if g.hits.count and not manner.of_broker:       # retention was faster: the next get says so
+            done.stopped = True
+            return 0
+        done.removed = True
+        w.rejected = False
+        w.removed_until = behind_file(log, w.physical)
+        w.at += UNIT_BYTES
+        return 0
+    if done.removed and not manner.of_broker:       # what was passed is told before what comes behind it
+        done.stopped = True
+        return 0
+    held = lease(file)
+    g.leases.append(held)
+    w.file = held.base
+    w.file_start = file.start_offset
+    w.file_bytes = file.file_bytes
+    return 0
+
+
+cdef int ask_test(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, object ask, Progress *done) except -1:
+    """A test in Python decides on the unit where the walk stopped."""
+    cdef int64_t place = w.at // UNIT_BYTES
+    cdef bint passes = False
+    try:
+        passes = bool(ask(unit_of(log, queue, place, w.physical, w.size, w.tags_code)))
+    except CorruptFile:
+        if g.hits.count == 0:
+            raise
+        done.stopped = True     # what was found is returned first
+        return 0
+    except OffsetError:
+        if log.file_at(w.physical) is not None:
+            raise
+        done.removed = True
+        w.rejected = False
+        w.removed_until = behind_file(log, w.physical)
+        w.at += UNIT_BYTES
+        return 0
+    if passes:
+        w.decided = w.at
+    else:
+        w.rejected = True
+        w.at += UNIT_BYTES
+    return 0
+
+
+cdef int refuse_unit(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, MappedFile segment, object found) except -1:
+    """The unit where the walk stopped leads astray: an error, unless something was found before."""
+    cdef MappedFile file = log.file_at(w.physical)
+    if g.hits.count:
+        return 0
+    if file is not None:
+        file.check_damage()
+    segment.check_damage()
+    raise misplaced(queue, w.at // UNIT_BYTES, log.path if file is None else file.path, w.physical, w.size, found)
+
+
+cdef int walk_file(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, MappedFile segment, object ask, Manner *manner,
+                   Progress *done) except -1:
+    """Along the units of one mapped file of the queue, until its end or what stops the get."""
+    cdef int stop
+    w.pause = WITH_GIL
+    while not done.stopped:
+        if w.pause == WITH_GIL:
+            stop = walk_units(w)
+        else:
+            with nogil:
+                stop = walk_units(w)
+        if stop == WALK_END:
+            return 0
+        if stop == WALK_FILE:
+            hold_file(w, g, log, manner, done)
+        elif stop == WALK_PAUSE:
+            w.pause = WITHOUT_GIL
+        elif stop == WALK_ASK:
+            ask_test(w, g, log, queue, ask, done)
+        elif stop == WALK_PLACE and stands_well(log, queue, w.at // UNIT_BYTES, w.claimed, w.physical):
+            w.allowed = w.at
+        else:
+            done.stopped = True
+            if stop == WALK_PLACE:
+                refuse_unit(w, g, log, queue, segment, of_another_place(w.claimed))
+            elif stop == WALK_DAMAGED:
+                refuse_unit(w, g, log, queue, segment, f"size {w.found_size}" if w.found_size else "none")
+            elif stop == WALK_BEYOND:
+                # not yet shown to readers, or damaged and shown first when the next get comes to it
+                if g.hits.count == 0 and (w.physical < 0 or beyond(log, w.physical, w.size)):
+                    raise misplaced(queue, w.at // UNIT_BYTES, log.path, w.physical, w.size, "one beyond the log")
+            elif stop == WALK_NO_MEMORY:
+                raise MemoryError()
+    return 0
+
+
+cdef GetResult finish(GetResult g, CommitLog log, int64_t next_offset, bint removed):
+    check_leases(g.leases)
+    g.next_offset = next_offset
+    if g.hits.count:
         g.status = FOUND
         return g
     if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
@@ -425,6 +321,167 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, int
         g.status = MESSAGE_WAS_REMOVING
     return g
 
+
+cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner):
+    """Messages of one queue from a queue offset on, within the limits."""
+    cdef int64_t end = mq_load64(&queue.state.end)
+    cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
+    cdef int64_t files = 0
+    cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, first, last)
+    cdef MappedFile segment
+    cdef Lease held
+    cdef Progress done
+    cdef UnitWalk w
+    w.readable_end = readable(&log.state, log.hide_unflushed)
+    if log.hide_unflushed or log.state.pooled:
+        # a unit may stand there before its record may be seen
+        last = min(last, queue.readable_offset(w.readable_end))     # the queue may have grown since its end was read
+        g.max_offset = last
+    if outside(g, offset, first, last):
+        return g
+    begin_walk(&w, g, queue, offset, limits, wanted, ask is not None, manner)
+    done.removed = False
+    done.stopped = limits.count == 0 and not manner.of_broker
+    while not done.stopped and w.at < last * UNIT_BYTES and files < limits.queue_files:
+        if files and manner.of_broker and g.hits.count:
+            break
+        files += 1
+        segment = queue.file_of(w.at)
+        if segment is None:
+            if g.hits.count == 0:
+                g.status = OFFSET_FOUND_NULL
+                w.at += queue.file_bytes - w.at % queue.file_bytes
+            break
+        held = lease(segment)
+        w.units = held.base
+        w.units_start = segment.start_offset
+        w.units_end = min(end, segment.start_offset + segment.file_bytes)
+        walk_file(&w, g, log, queue, segment, ask, manner, &done)
+        segment.check_damage()
+    manner.last_physical = w.last_physical
+    return finish(g, log, w.at // UNIT_BYTES, done.removed and not (manner.of_broker and w.rejected))
+
+
+cdef void begin_walk(UnitWalk *w, GetResult g, ConsumeQueue queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, bint ask,
+                     Manner *manner) noexcept:
+    w.at = offset * UNIT_BYTES
+    w.scan_end = w.at + min(limits.scan_bytes, INT64_MAX - w.at)
+    w.queue = &queue.state
+    w.in_memory_from = manner.log_end - limits.memory_bytes if manner.of_broker else INT64_MIN
+    w.file = NULL
+    w.removed_until = INT64_MIN
+    if wanted is None:
+        w.by_unit = NULL
+    else:
+        w.by_unit = wanted.by_unit
+        w.by_record = wanted.by_record
+        w.context = wanted.context
+    w.ask = ask
+    w.limits = limits[0]
+    w.decided = w.allowed = -1
+    w.hits = &g.hits
+    w.last_physical = 0
+    w.rejected = False
+
+
+# --- a queue of 46-byte units ----------------------------------------------------------------------------------------------
+
+cdef enum Verdict46:
+    UNIT_LEFT_OUT = 0
+    UNIT_PASSES = 1
+    UNIT_GONE = 2
+
+
+cdef int judge_batch_unit(CommitLog log, object queue, object unit, UnitFilter wanted, object ask) except -1:
+    """Is the record of a unit there, does it belong there, and do the filters let it pass? Raises: CorruptFile, OffsetError."""
+    cdef int verdict = TAKE
+    cdef StoredMessage message
+    cdef QueueUnit shown
+    if wanted is not None and wanted.by_unit != NULL:
+        verdict = wanted.by_unit(wanted.context, unit.tags_code)
+        if verdict == LEAVE:
+            return UNIT_LEFT_OUT
+    if log.file_at(unit.physical_offset) is None:
+        return UNIT_GONE
+    message = log.message(unit.physical_offset)
+    check_unit(unit, message, queue.topic, queue.queue_id)
+    message.fields()
+    if verdict == ASK_RECORD and not wanted.by_record(wanted.context, &message.record):
+        return UNIT_LEFT_OUT
+    if ask is not None:
+        message.queue_position = unit.base_offset
+        shown = unit_of(log, None, unit.base_offset, unit.physical_offset, unit.size, unit.tags_code)
+        shown.message = message
+        return UNIT_PASSES if ask(shown) else UNIT_LEFT_OUT
+    return UNIT_PASSES
+
+
+cdef object next_batch_unit(object queue, int64_t offset):
+    """The unit of a queue offset, or the one behind a hole there; None at the end."""
+    unit = queue.find(offset)
+    if unit is not None and unit.next_offset <= offset:
+        unit = queue.find_after(offset)
+    return unit
+
+
+cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner):
+    """A queue of 46-byte units: each unit is one record, which may be a whole inner batch."""
+    cdef int64_t first = queue.min_offset, last = queue.max_offset, begin = offset
+    cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, max(first, 0), last)
+    cdef int64_t limit = readable(&log.state, log.hide_unflushed)
+    cdef int64_t in_memory_from = manner.log_end - limits.memory_bytes if manner.of_broker else INT64_MIN
+    cdef int64_t messages = 0, physical
+    cdef int64_t most = max(limits.count, 1) if manner.of_broker else limits.count
+    cdef MappedFile file
+    cdef Lease held
+    cdef int verdict
+    cdef bint removed = False, rejected = False
+    if outside(g, offset, first, last):
+        if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
+            log.raise_state()       # a closed queue has no bounds
+        return g
+    while offset < last and messages < most:
+        unit = next_batch_unit(queue, offset)
+        if unit is None:
+            offset = last if queue.find(offset) is not None else offset
+            break
+        physical = unit.physical_offset
+        if physical + unit.size > limit:
+            if g.hits.count == 0 and physical + unit.size > mq_load64(&log.state.written):
+                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {offset} does not point at its record", path=log.path,
+                                  offset=physical, expected=f"a record of {unit.size} bytes", found="one beyond the log")
+            break
+        if unit.base_offset - begin >= limits.scan_bytes // BATCH_UNIT_BYTES:
+            break
+        if is_full(limits, in_memory_from, messages, g.hits.total_bytes, unit.batch_size, physical, unit.size):
+            break
+        manner.last_physical = physical
+        try:
+            verdict = judge_batch_unit(log, queue, unit, wanted, ask)
+        except (CorruptFile, OffsetError):
+            if g.hits.count:
+                break
+            raise
+        if verdict == UNIT_GONE:
+            if g.hits.count and not manner.of_broker:       # retention was faster: the next get says so
+                break
+            removed, rejected = True, False
+        elif verdict == UNIT_LEFT_OUT:
+            rejected = True
+        else:
+            if removed and not manner.of_broker:        # what was passed is told before what comes behind it
+                break
+            file = log.file_at(physical)
+            held = lease(file)
+            g.leases.append(held)
+            if add_hit(&g.hits, held.base + (physical - file.start_offset), unit.base_offset, unit.size) < 0:
+                raise MemoryError()
+            messages += unit.batch_size
+        offset = unit.next_offset
+    return finish(g, log, offset, removed and not (manner.of_broker and rejected))
+
+
+# --- where a get finds its queue -------------------------------------------------------------------------------------------
 
 cdef bint uncommitted(CommitLog log, ConsumeQueue queue, int64_t offset) except -1:
     """Is the record of this unit still in a pool buffer? Its unit may have been put with it."""
@@ -437,131 +494,47 @@ cdef bint uncommitted(CommitLog log, ConsumeQueue queue, int64_t offset) except 
     return physical + size > mq_load64(&log.state.committed)
 
 
-def read(StoreBase self, topic, queue_id, offset_, max_count_, max_bytes_, tags):
-    """MessageStore.get; the store is open."""
-    cdef Core store = self.engine
-    cdef ConsumeQueue queue
-    cdef QueueState *q
-    cdef int64_t offset, max_count, max_bytes, last
-    try:
-        queue_id = integer(queue_id, "queue_id", 0, 0x7FFFFFFF)
-        offset = integer(offset_, "offset", -MAX_OFFSET, MAX_OFFSET)
-        max_count = integer(max_count_, "max_count", 0, MAX_OFFSET)
-        max_bytes = integer(max_bytes_, "max_bytes", 0, MAX_OFFSET)
-    except MessageIllegal as error:
-        raise UsageError(str(error)) from None
-    if type(topic) is not str:
-        raise UsageError(f"topic: expected str, found {type(topic).__name__}")
-    queue = store.table.queues.get((topic, queue_id))
-    try:
-        wanted = None if tags is None else tag_filter(tags)
-    except (TypeError, UnicodeEncodeError):
-        raise UsageError(f"tags: expected text that has a UTF-8 form or None, found {tags!r:.80}") from None
+cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, int64_t count):
+    """The queue, ready to be read from an offset on: ConsumeQueue, BatchConsumeQueue or None. Where a reader would miss its own put,
+    dispatch catches up first."""
+    cdef ConsumeQueue queue = store.table.queues.get((topic, queue_id))
+    cdef int64_t last
     if queue is None:
         if store.read_your_writes:
             store.dispatcher.catch_up()
             queue = store.table.queues.get((topic, queue_id))
-        if queue is None:
-            batch = store.queues.batch.get((topic, queue_id))
-            if batch is None:
-                return nothing(NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-            return read_batch_queue(store.log, batch, offset, max_count, max_bytes, wanted)
-    q = &queue.state
+        return store.queues.batch.get((topic, queue_id)) if queue is None else queue
     # the last units may still have to be put, or their records to be committed: only then does a get wait for dispatch
     if store.read_your_writes:
-        last = mq_load64(&q.end) // UNIT_BYTES
-        if offset + max_count > last and mq_load64(&q.next_offset) > last:
+        last = mq_load64(&queue.state.end) // UNIT_BYTES
+        if offset + count > last and mq_load64(&queue.state.next_offset) > last:
             store.dispatcher.catch_up()
-        elif store.log.state.pooled and uncommitted(store.log, queue, min(offset + max_count, last) - 1):
+        elif store.log.state.pooled and uncommitted(store.log, queue, min(offset + count, last) - 1):
             store.dispatcher.catch_up()
-    return read_queue(store.log, queue, offset, max_count, max_bytes, wanted)
+    return queue
 
 
-cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, int64_t max_count, int64_t max_bytes, object tags):
-    """A queue of 46-byte units: each unit is one record, which may be a whole inner batch."""
-    cdef int64_t first = queue.min_offset, last = queue.max_offset
-    cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, max(first, 0), last)
-    cdef int64_t limit = readable(&log.state, log.hide_unflushed)
-    cdef MappedFile file
-    cdef Lease held
-    cdef int64_t messages = 0
-    cdef bint removed = False
-    if outside(g, offset, first, last):
-        if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
-            log.raise_state()       # a closed queue has no bounds
-        return g
-    while offset < last and messages < max_count:
-        unit = queue.find(offset)
-        if unit is not None and unit.base_offset + unit.batch_size <= offset:
-            unit = queue.find_after(offset)         # a hole: go on behind it
-            if unit is None:
-                offset = last
-        if unit is None or unit.physical_offset + unit.size > limit:
-            if unit is not None and g.count == 0 and unit.physical_offset + unit.size > mq_load64(&log.state.written):
-                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {offset} does not point at its record", path=log.path,
-                                  offset=unit.physical_offset, expected=f"a record of {unit.size} bytes", found="one beyond the log")
-            break
-        if g.count and (messages + unit.batch_size > max_count or g.total_bytes + unit.size > max_bytes):
-            break
-        offset = unit.base_offset + unit.batch_size
-        if tags is not None and unit.tags_code not in [tag[0] for tag in tags]:
-            continue
-        file = log.file_at(unit.physical_offset)
-        if file is None:
-            if g.count:             # retention was faster: the next get says so
-                offset = unit.base_offset
-                break
-            removed = True
-            continue
-        if removed:                 # what was passed is told before what comes behind it
-            offset = unit.base_offset
-            break
-        held = lease(file)
-        try:
-            message = log.message(unit.physical_offset)
-            check_unit(unit, message, queue.topic, queue.queue_id)
-        except (CorruptFile, OffsetError):
-            if g.count:
-                offset = unit.base_offset
-                break
-            raise
-        if tags is not None and message.tags not in [tag[1].decode() for tag in tags]:
-            continue
-        g.leases.append(held)
-        g.add(held.base + (<int64_t> unit.physical_offset - file.start_offset), unit.base_offset)
-        g.total_bytes += unit.size
-        messages += unit.batch_size
-    g.check_damage()
-    g.next_offset = offset
-    if g.count:
-        g.status = FOUND
-        return g
-    if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
-        log.raise_state()
-    if removed:
-        g.status = MESSAGE_WAS_REMOVING
-    return g
+cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner):
+    """Read a queue of either kind."""
+    if type(queue) is ConsumeQueue:
+        return read_queue(log, <ConsumeQueue> queue, offset, limits, wanted, ask, manner)
+    return read_batch_queue(log, queue, offset, limits, wanted, ask, manner)
 
 
-cdef dict _filters = {}
-
-
-def tag_filter(expression):
-    """``"A || B"`` -> ((hash, UTF-8 bytes), ...); None for None, empty and ``*``. Raises: UsageError beyond 64 tags."""
-    found = _filters.get(expression)
-    if found is not None:
-        return found
-    if type(expression) is not str:
-        raise UsageError(f"tags: expected str or None, found {type(expression).__name__}")
-    if expression.strip() in ("", "*"):
-        return None
-    tags = [part.strip() for part in expression.split("||") if part.strip()]
-    if not tags:
-        return None
-    if len(tags) > MAX_TAGS:
-        raise UsageError(f"tags: expected at most {MAX_TAGS}, found {len(tags)}")
-    found = tuple((jhash(tag), tag.encode("utf-8")) for tag in tags)
-    if len(_filters) >= 1024:
-        _filters.clear()
-    _filters[expression] = found
-    return found
+def read(StoreBase self, topic, queue_id, offset_, max_count_, max_bytes_, tags):
+    """MessageStore.get; the store is open."""
+    cdef Core store = self.engine
+    cdef ReadLimits limits
+    cdef Manner manner
+    cdef int64_t id_ = number(queue_id, "queue_id", 0, 0x7FFFFFFF)
+    cdef int64_t offset = number(offset_, "offset", -MAX_OFFSET, MAX_OFFSET)
+    cdef TagFilter wanted
+    limits.count = number(max_count_, "max_count", 0, MAX_OFFSET)
+    limits.bytes = number(max_bytes_, "max_bytes", 0, MAX_OFFSET)
+    limits.scan_bytes = limits.queue_files = limits.bytes_in_memory = limits.count_in_memory = INT64_MAX
+    manner.of_broker = False
+    wanted = tag_filter(tags)
+    queue = find_queue(store, topic_name(topic), id_, offset, limits.count)
+    if queue is None:
+        return nothing(NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    return read_any(store.log, queue, offset, &limits, wanted, None, &manner)

@@ -37,6 +37,7 @@ from mqfast.store.record._arrow cimport (
     reserve,
 )
 from mqfast.store.base._os cimport mq_get32, mq_get64, os_error
+from mqfast.store.record._filter cimport TagFilter, TagTexts, has_tag, may_have_tag
 from mqfast.store.record._record cimport (
     ANYWHERE,
     TRANSACTION_MASK,
@@ -46,7 +47,6 @@ from mqfast.store.record._record cimport (
     Record,
     StoredMessage,
     find_properties,
-    jhash,
     offset_in_queue,
 )
 from mqfast.store.reader._scan cimport STEP_CRC, STEP_MORE, STEP_RECORD, LogWalk, PreadFile, Window, step
@@ -88,7 +88,6 @@ COLUMNS = (
 
 cdef enum:
     MAX_COLUMNS = 64
-    MAX_TAGS = 64
     MAX_HIDDEN = 64
     ANY_QUEUE_ID = -1
     PENDING = 1024              # records that are put into the columns together
@@ -107,9 +106,6 @@ cdef enum End:
     DONE = 2                    # everything asked for was taken
     OTHER_FILE = 3              # the next unit's record is not in this file
     DOUBT = 4                   # the next unit needs a closer look
-
-cdef int64_t LEAST_TAGS_CODE = -2147483648      # anything smaller is an address of the extension file
-
 
 cdef struct Filled:                         # one column
     int kind
@@ -213,10 +209,8 @@ cdef class Gather:
     cdef int32_t hidden_bytes[MAX_HIDDEN]
     cdef bint hidden_prefix[MAX_HIDDEN]
     cdef int hidden_count
-    cdef const uint8_t *tags[MAX_TAGS]
-    cdef int32_t tags_bytes[MAX_TAGS]
-    cdef int32_t tags_hash[MAX_TAGS]
-    cdef int tag_count          # -1: any
+    cdef TagFilter tag_filter   # None: any
+    cdef const TagTexts *tags   # its texts; NULL: any
     cdef Record *pending
     cdef Found *found
     cdef uint8_t *crc_ok
@@ -249,7 +243,10 @@ cdef class Gather:
         self.set_columns(columns)
         self.set_queues(queues)
         self.set_hidden(hidden)
-        self.set_tags(tags)
+        if tags is not None:
+            self.tag_filter = TagFilter(tags)
+            self.tags = &self.tag_filter.tags
+            self.need_found = True
         self.pending = <Record *> calloc(PENDING, sizeof(Record))
         self.found = <Found *> calloc(PENDING, sizeof(Found))
         self.crc_ok = <uint8_t *> calloc(PENDING, 1)
@@ -331,24 +328,6 @@ cdef class Gather:
             self.hidden_count += 1
         return 0
 
-    cdef int set_tags(self, object tags) except -1:
-        cdef bytes text
-        self.tag_count = -1
-        if tags is None:
-            return 0
-        if len(tags) > MAX_TAGS:
-            raise UsageError(f"tags: expected at most {MAX_TAGS}, found {len(tags)}")
-        self.tag_count = 0
-        self.need_found = True
-        for tag in tags:
-            text = tag.encode("utf-8")
-            self.kept.append(text)
-            self.tags[self.tag_count] = text
-            self.tags_bytes[self.tag_count] = <int32_t> len(text)
-            self.tags_hash[self.tag_count] = jhash(text, len(text), 0)
-            self.tag_count += 1
-        return 0
-
     # --- which records -----------------------------------------------------------------------------------------------------
 
     cdef Wanted *find_wanted(self, const Record *r, int32_t queue_id) noexcept nogil:
@@ -375,24 +354,6 @@ cdef class Gather:
                 return False
         return True
 
-    cdef bint is_wanted_tag(self, const Found *f) noexcept nogil:
-        cdef int i
-        if f.tags == NULL:
-            return False
-        for i in range(self.tag_count):
-            if self.tags_bytes[i] == f.tags_bytes and memcmp(self.tags[i], f.tags, f.tags_bytes) == 0:
-                return True
-        return False
-
-    cdef bint may_be_wanted(self, int64_t tags_code) noexcept nogil:
-        cdef int i
-        if self.tag_count < 0 or tags_code < LEAST_TAGS_CODE:
-            return True
-        for i in range(self.tag_count):
-            if self.tags_hash[i] == <int32_t> tags_code:
-                return True
-        return False
-
     cdef int consider(self, const Record *r, bint crc_ok) noexcept nogil:
         """Take a record that was checked, if it is wanted. There is room for one more."""
         cdef int32_t transaction = r.sys_flag & TRANSACTION_MASK
@@ -402,7 +363,7 @@ cdef class Gather:
             return 0
         if self.need_found:
             find_properties(r.properties, r.properties_bytes, &self.found[self.waiting])
-            if self.tag_count >= 0 and not self.is_wanted_tag(&self.found[self.waiting]):
+            if self.tags != NULL and not has_tag(self.tags, self.found[self.waiting].tags, self.found[self.waiting].tags_bytes):
                 return 0
         memcpy(&self.pending[self.waiting], r, sizeof(Record))
         self.crc_ok[self.waiting] = crc_ok
@@ -550,7 +511,7 @@ cdef class Gather:
             unit = units + at[0] * UNIT_BYTES
             physical = mq_get64(unit)
             size = mq_get32(unit + 8)
-            if (physical == 0 and size == FILLER_SIZE) or not self.may_be_wanted(mq_get64(unit + 12)):
+            if (physical == 0 and size == FILLER_SIZE) or (self.tags != NULL and not may_have_tag(self.tags, mq_get64(unit + 12))):
                 at[0] += 1
                 continue
             if physical < file.start or physical >= file.start + file.bytes:

@@ -27,23 +27,21 @@ from mqfast.store.base._os cimport (
     mq_pause,
     mq_prefetchr,
 )
+from mqfast.store.record._filter cimport TagFilter, tag_filter
 from mqfast.store.record._record cimport (
     REC_BLANK,
     REC_OK,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Found,
     Record,
     check_crc,
-    find_properties,
     make_message,
     parse_record,
     read_store_timestamp,
 )
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed, StoreNotFound, UsageError
-from mqfast.store.get._read import tag_filter
 from mqfast.store.reader._scan import PreadFile
 from mqfast.store.base.paths import list_offset_files
 
@@ -79,7 +77,7 @@ cdef class LogTail:
     cdef int64_t file_bytes         # of the last file that was mapped: all have one length; 0: not known
     cdef bytes topic
     cdef int64_t queue_id
-    cdef object tags                # as tag_filter, or None
+    cdef TagFilter tags             # or None
     cdef bint spin, checked
     cdef bint polling               # a thread is in poll: it reads the mapping without the GIL
     cdef int64_t interval_ns
@@ -99,7 +97,7 @@ cdef class LogTail:
         self.last = -1
         self.topic = None if topic is None else topic.encode("utf-8")
         self.queue_id = -1 if queue_id is None else queue_id
-        self.tags = None if tags is None else tag_filter(tags)
+        self.tags = tag_filter(tags)
         self.spin = spin
         self.checked = check_crc
         self.interval_ns = <int64_t> (poll_interval_us * 1000)
@@ -303,24 +301,14 @@ cdef class LogTail:
     cdef bint _is_wanted(self, Record *r) except -1:
         cdef int32_t transaction = r.sys_flag & TRANSACTION_MASK
         if self.topic is None:
-            return self.tags is None or self._has_tag(r)
+            return self.tags is None or self.tags.by_record(self.tags.context, r)
         if r.topic_bytes != len(self.topic) or memcmp(r.topic, <const char *> self.topic, r.topic_bytes) != 0:
             return False
         if self.queue_id >= 0 and r.queue_id != self.queue_id:
             return False
         if transaction == TRANSACTION_PREPARED or transaction == TRANSACTION_ROLLBACK:
             return False                # not in its queue either
-        return self.tags is None or self._has_tag(r)
-
-    cdef bint _has_tag(self, Record *r) except -1:
-        cdef Found f
-        cdef bytes text
-        find_properties(r.properties, r.properties_bytes, &f)
-        if f.tags != NULL:
-            for _, text in self.tags:
-                if len(text) == f.tags_bytes and memcmp(<const char *> text, f.tags, f.tags_bytes) == 0:
-                    return True
-        return False
+        return self.tags is None or self.tags.by_record(self.tags.context, r)
 
     # --- life ---
 

@@ -20,7 +20,7 @@ from mqfast.store.base.paths import OffsetFile, list_offset_files, queue_dir
 from mqfast.store.reader._scan import ExtFiles, PreadFile
 
 __all__ = [
-    "BATCH_UNIT_BYTES", "UNITS_AT_ONCE", "UNIT_BYTES", "FileStream", "OpenFiles", "Unit", "UnitQueue", "may_match"
+    "BATCH_UNIT_BYTES", "UNITS_AT_ONCE", "UNIT_BYTES", "FileStream", "OpenFiles", "Unit", "UnitQueue"
 ]  # fmt: skip
 
 UNIT_BYTES: Final = 20
@@ -249,11 +249,3 @@ class UnitQueue:
                 self._ext_files = ExtFiles([ext.open(i) for i in range(len(ext.files))])
                 code = self._ext_files.tags_code(value)
         return code
-
-
-def may_match(tags_code: int, wanted: dict[int, set[str]] | None) -> bool:
-    # An address that could not be resolved says nothing; the tag of the record is compared in any case.
-    if wanted is None or tags_code < _LEAST_TAGS_CODE:
-        return True
-    low = tags_code & 0xFFFFFFFF
-    return (low - (1 << 32) if low >> 31 else low) in wanted

@@ -26,7 +26,7 @@ from typing import Final, overload
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, UsageError
 from mqfast.message import LMQ_PREFIX, decode_message_id, not_a_message_id
-from mqfast.properties import TAG_KEY, jhash, split_keys
+from mqfast.properties import TAG_KEY, split_keys
 from mqfast.store.base._os import OsDoor
 from mqfast.store.base.paths import list_index_files
 from mqfast.store.base.results import BoundaryType, GetMessageStatus
@@ -38,12 +38,12 @@ from mqfast.store.reader._scan import LogWalk, PreadFile
 from mqfast.store.reader._tail import LogTail
 from mqfast.store.reader.bounds import QueueRange, check_numbers, on_files_that_are_there
 from mqfast.store.reader.bulk import BulkReader
-from mqfast.store.reader.files import BATCH_UNIT_BYTES, UNIT_BYTES, UNITS_AT_ONCE, Unit, UnitQueue, may_match
+from mqfast.store.reader.files import BATCH_UNIT_BYTES, UNIT_BYTES, UNITS_AT_ONCE, Unit, UnitQueue
+from mqfast.store.record._filter import TagFilter, tag_filter
 from mqfast.store.record._record import StoredMessage
 
 __all__ = ["LogScan", "QueueRange", "ReadResult", "StoreReader"]
 
-_MAX_TAGS: Final = 64
 _END_OF_TIME: Final = 2**63 - 1
 
 
@@ -295,7 +295,7 @@ class StoreReader(BulkReader):
             StorageError.
         Source: DefaultMessageStore.getMessage.
         """
-        wanted = _tag_filter(tags)
+        wanted = tag_filter(tags)
         check_numbers(offset=offset, max_count=max_count, max_bytes=max_bytes)
         with self._lock:
             queue = self._queue(topic, queue_id)
@@ -335,7 +335,7 @@ class StoreReader(BulkReader):
         result: ReadResult,
         max_count: int,
         max_bytes: int,
-        wanted: dict[int, set[str]] | None,
+        wanted: TagFilter | None,
     ) -> None:
         count = 0
         removed = False
@@ -364,7 +364,7 @@ class StoreReader(BulkReader):
                         expected=f"a unit that ends behind offset {result.next_offset}",
                         found=f"one that ends at {following}",
                     )
-                if unit.is_filler or not may_match(unit.tags_code, wanted):
+                if unit.is_filler or (wanted is not None and not wanted.may_have(unit.tags_code)):
                     result.next_offset = following
                     continue
                 try:
@@ -378,7 +378,7 @@ class StoreReader(BulkReader):
                         return
                     raise
                 result.next_offset = following
-                if wanted is not None and message.tags not in wanted.get(jhash(message.tags or ""), ()):
+                if wanted is not None and not wanted.has(message.tags):
                     continue
                 result.status = GetMessageStatus.FOUND
                 result.messages.append(message)
@@ -699,23 +699,3 @@ def _physical_offset(place: object) -> int:
     if not isinstance(place, int) or isinstance(place, bool):
         raise OffsetError(f"look: expected a physical offset or a message id, found {place!r}")
     return place
-
-
-def _tag_filter(expression: str | None) -> dict[int, set[str]] | None:
-    """Hash -> tags of ``"A || B"``; None for all tags.
-
-    Raises: UsageError for more than 64 tags, or a wrong type.
-    """
-    if expression is not None and not isinstance(expression, str):
-        raise UsageError(f"tags: expected str or None, found {type(expression).__name__}")
-    if expression is None or expression.strip() in ("", "*"):
-        return None
-    tags = {part.strip() for part in expression.split("||") if part.strip()}
-    if len(tags) > _MAX_TAGS:
-        raise UsageError(f"tags: expected at most {_MAX_TAGS}, found {len(tags)}")
-    if not tags:
-        return None
-    wanted: dict[int, set[str]] = {}
-    for tag in tags:
-        wanted.setdefault(jhash(tag), set()).add(tag)
-    return wanted
