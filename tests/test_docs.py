@@ -245,7 +245,7 @@ def test_the_code_in_the_documents_runs(name: str, tmp_path: Path) -> None:
     ast.parse(program)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{program}"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
+        capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     if name == "README.md":
@@ -263,7 +263,7 @@ def test_the_code_of_the_deployment_runs(tmp_path: Path) -> None:
         (place / "program.py").write_text(code)
         done = subprocess.run(
             [sys.executable, "program.py"], env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, cwd=place, timeout=60, check=False,
+            capture_output=True, text=True, cwd=place, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{code}\n{done.stderr}"
         assert ("[1]" in done.stdout) == ("multiprocessing" in code)
@@ -276,7 +276,7 @@ def test_the_code_of_the_deployment_runs(tmp_path: Path) -> None:
         (tmp_path / "orders.service").write_text(unit.replace("python3", sys.executable))
         checked = subprocess.run(
             ["systemd-analyze", "verify", str(tmp_path / "orders.service")],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert "Unknown" not in checked.stderr, checked.stderr
 
@@ -389,6 +389,6 @@ def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text("site_name: x\nvalidation: { links: { not_found: warn } }\n")
     done = subprocess.run(
         [*command, str(tmp_path / "mkdocs.yml")],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode != 0

@@ -161,7 +161,7 @@ def test_a_run_that_is_stopped_puts_everything_back(
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert (process.returncode, said) == (128 + signal.SIGTERM, b"")
     assert list(tmp_path.iterdir()) == []
     assert settings() == were

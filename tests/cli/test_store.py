@@ -492,7 +492,7 @@ def test_the_doctor_looks_at_the_machine(tmp_path: Path, capsys: pytest.CaptureF
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     command = [sys.executable, "-m", "mqfast.cli", "store", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False, **options)
 
 
 def test_the_command_as_a_process(killed: Path) -> None:
@@ -566,7 +566,7 @@ def test_a_broken_pipe_is_silent(killed: Path) -> None:
     os.close(reading)
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     command = [sys.executable, "-m", "mqfast.cli", "store", "dump", str(killed), "--json"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60, check=False)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=300, check=False)
     os.close(writing)
     assert done.stderr == b""
     assert done.returncode == 0
@@ -587,7 +587,7 @@ def test_dump_needs_no_more_memory_for_a_longer_log(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "store")],
-        capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=str(ROOT)), timeout=60, check=True,
+        capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=str(ROOT)), timeout=300, check=True,
     )  # fmt: skip
     code, kilobytes = map(int, done.stderr.split())
     assert code == 0

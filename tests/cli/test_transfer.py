@@ -201,7 +201,7 @@ def test_standard_input_is_read_when_no_file_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mqfast.cli", "store", "import", tmp_path / "store", "--create", "--json"],
         input='{"topic":"T","body":"a","tags":"x","keys":["k1","k2"]}\n\n{"topic":"T","bodyBase64":"/w==","queueId":1}\n',
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"imported":2}\n', "")
     with mqfast.StoreReader(tmp_path / "store") as reader:

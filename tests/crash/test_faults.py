@@ -126,10 +126,10 @@ def test_a_full_disk_ends_by_itself(sim: Sim) -> None:
             store.put("t", bytes(900))
             break
         except DiskFull:
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60
     for _ in range(30):
         store.put("t", bytes(900))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     store.close()
     with _open(sim) as again:
         assert again.max_offset("t", 0) == stored + 31

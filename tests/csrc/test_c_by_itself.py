@@ -42,6 +42,6 @@ def test_in_a_process_of_its_own(
     subprocess.run([*command, "-o", str(program)], check=True)
     work = tmp_path / "work"
     work.mkdir()
-    done = subprocess.run([str(program), str(work)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([str(program), str(work)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     assert not list(work.iterdir())

@@ -27,7 +27,7 @@ def _use(path: Path, settings: dict[str, Any]) -> weakref.ref[mqfast.MessageStor
         producer.put(b"c")
         producer.put_many([b"d", b"e"])
         store.put_batch([Message("T", b"f"), Message("U", b"g")])
-        store.put_nowait("T", b"h").wait(10)
+        store.put_nowait("T", b"h").wait(60)
         assert len(store.get("T", 0, 0)) == 4
         assert len(store.query("T", "k")) == 1
         assert len(store.consumer("group", "T").poll()) > 0

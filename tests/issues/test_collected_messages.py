@@ -43,7 +43,7 @@ def test_messages_in_a_cycle_are_collected(tmp_path: Path) -> None:
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (run.returncode, run.stdout) == (0, "alive\n"), run.stderr[-2000:]

@@ -216,11 +216,11 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
         for name in (path, tmp_path / "other", tmp_path / "." / "store" / ".." / "store"):
             with pytest.raises(StoreLocked):
                 mqfast.open(name, **SMALL)
-        done = subprocess.run(other_process, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(other_process, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 1
         assert "StoreLocked" in done.stderr
         assert store.put("T", b"y").queue_offset == 1
-    assert subprocess.run(other_process, check=False, timeout=60).returncode == 0
+    assert subprocess.run(other_process, check=False, timeout=300).returncode == 0
     with mqfast.open(path, **SMALL) as store:
         assert bodies(store) == [b"x", b"y"]
 

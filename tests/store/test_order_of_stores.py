@@ -54,7 +54,7 @@ def test_another_process_that_sees_the_size_sees_the_record(tmp_path: Path) -> N
             assert watcher.stdout.readline() == "ready\n"
             for _ in range(COUNT - 1):
                 store.put("T", BODY)
-            _, errors = watcher.communicate(timeout=60)
+            _, errors = watcher.communicate(timeout=300)
             assert watcher.returncode == 0, errors
 
 

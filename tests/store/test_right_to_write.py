@@ -58,7 +58,7 @@ def other_process(path: Path, **settings: object) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.strip()
 
@@ -170,7 +170,7 @@ def test_who_is_refused_hears_who_has_the_store_and_what_to_do(tmp_path: Path) -
             assert "StoreReader" in str(caught.value)
             assert "one writer" in str(caught.value)
     finally:
-        holder.communicate("\n", timeout=60)
+        holder.communicate("\n", timeout=300)
 
 
 def test_the_lock_ends_with_the_process_that_opened_even_where_its_child_lives(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_child_of_c_code_does_not_keep_the_lock_of_a_closed_store(tmp_path: Pa
         "os.kill(child, signal.SIGKILL)\n"
         "os.waitpid(child, 0)\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], check=True, timeout=300)
 
 
 def test_a_java_broker_is_kept_out_and_keeps_us_out(tmp_path: Path, java: list[str]) -> None:
@@ -226,5 +226,5 @@ def test_a_java_broker_is_kept_out_and_keeps_us_out(tmp_path: Path, java: list[s
             assert caught.value.pid == broker.pid
             assert "TryLock" in caught.value.command
     finally:
-        broker.communicate("\n", timeout=60)
+        broker.communicate("\n", timeout=300)
     mqfast.open(tmp_path / "store", **SMALL).close()

@@ -36,7 +36,7 @@ def tail_of(store: mqfast.MessageStore, *arguments: Any, **options: Any) -> LogT
 def taken(tail: LogTail, count: int) -> list[bytes]:
     bodies: list[bytes] = []
     while len(bodies) < count:
-        messages = tail.poll(timeout=10)
+        messages = tail.poll(timeout=60)
         assert messages, f"{len(bodies)} of {count} messages seen"
         bodies += [bytes(message.body) for message in messages]
     return bodies
@@ -47,7 +47,7 @@ def test_begins_at_the_end_of_the_log(store: mqfast.MessageStore) -> None:
     tail = tail_of(store)
     assert tail.poll(timeout=0) == []
     result = store.put("T", b"after", 3, tags="A", keys="k")
-    (message,) = tail.poll(timeout=10)
+    (message,) = tail.poll(timeout=60)
     assert (bytes(message.body), message.topic, message.queue_id, message.tags) == (b"after", "T", 3, "A")
     assert (message.physical_offset, message.queue_offset) == (result.physical_offset, result.queue_offset)
     assert tail.position == result.physical_offset + result.size
@@ -92,14 +92,14 @@ def test_filters(store: mqfast.MessageStore) -> None:
     store.put("T", b"3", 1, tags="BB")  # the hash of "Aa" and "BB" is one
     store.put("T", b"4", 1, tags="Bb")
     store.put_message(Message("T", b"5", 1, "A", sys_flag=4))  # prepared: in no queue
-    seen = [[bytes(message.body) for message in tail.poll(timeout=10)] for tail in tails]
+    seen = [[bytes(message.body) for message in tail.poll(timeout=60)] for tail in tails]
     assert seen == [[b"1", b"3", b"4"], [b"3", b"4"], [b"1", b"4"], [b"1", b"2", b"5"]]
 
 
 def test_most_messages_of_a_poll(store: mqfast.MessageStore) -> None:
     tail = tail_of(store)
     store.put_many("T", [b"%d" % number for number in range(10)])
-    assert [len(tail.poll(4, timeout=10)) for _ in range(3)] == [4, 4, 2]
+    assert [len(tail.poll(4, timeout=60)) for _ in range(3)] == [4, 4, 2]
 
 
 def test_iterates_until_closed(store: mqfast.MessageStore) -> None:
@@ -116,9 +116,9 @@ def test_iterates_until_closed(store: mqfast.MessageStore) -> None:
     thread = threading.Thread(target=follow)
     thread.start()
     store.put_many("T", [b"a", b"b", b"c"])
-    assert enough.wait(10)
+    assert enough.wait(60)
     tail.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert bodies == [b"a", b"b", b"c"]
     with pytest.raises(StoreClosed):
@@ -129,7 +129,7 @@ def test_messages_outlive_tail_and_store(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", **SMALL) as store:
         tail = tail_of(store)
         store.put("T", b"kept" * 50)
-        (message,) = tail.poll(timeout=10)
+        (message,) = tail.poll(timeout=60)
     body = message.body
     tail.close()
     del tail, message
@@ -181,7 +181,7 @@ def test_a_file_that_was_cut_short_is_an_error(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", **SMALL) as store:
         store.put_many("T", [b"x" * 1000] * 20)
         tail = tail_of(store, from_offset=0)
-        assert len(tail.poll(1, timeout=10)) == 1
+        assert len(tail.poll(1, timeout=60)) == 1
     os.truncate(tmp_path / "store" / "commitlog" / ("0" * 20), 0)
     with pytest.raises(CorruptFile):
         tail.poll(timeout=1)
@@ -211,9 +211,9 @@ def test_what_retention_removed_is_an_error(tmp_path: Path) -> None:
     first, second = sorted((tmp_path / "store" / "commitlog").iterdir())[:2]
     first.unlink()
     second.unlink()
-    assert len(tail.poll(1000, timeout=10)) == 60  # the file that it follows is still there for it
+    assert len(tail.poll(1000, timeout=60)) == 60  # the file that it follows is still there for it
     with pytest.raises(OffsetError, match="begins at 131072"):
-        tail.poll(timeout=10)
+        tail.poll(timeout=60)
     with pytest.raises(OffsetError, match="begins at 131072"):
         tail_of(store, from_offset=0)
 
@@ -233,9 +233,9 @@ def test_a_hole_in_the_log_is_an_error(tmp_path: Path) -> None:
         store.put_many("T", [b"x" * 1000] * 200)
         tail = tail_of(store, from_offset=0)
     sorted((tmp_path / "store" / "commitlog").iterdir())[1].unlink()
-    assert len(tail.poll(1000, timeout=10)) == 60
+    assert len(tail.poll(1000, timeout=60)) == 60
     with pytest.raises(OffsetError, match="next file begins at 131072"):
-        tail.poll(timeout=10)
+        tail.poll(timeout=60)
 
 
 def test_a_first_file_without_length_is_waited_for(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_one_thread_polls_at_a_time(store: mqfast.MessageStore) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:  # until the other one is in
         try:
             tail.poll(timeout=0)
@@ -274,7 +274,7 @@ def test_one_thread_polls_at_a_time(store: mqfast.MessageStore) -> None:
     else:
         pytest.fail("two threads polled at once")
     tail.close()
-    assert ended.wait(10)
+    assert ended.wait(60)
     thread.join()
 
 

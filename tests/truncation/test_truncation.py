@@ -39,7 +39,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 def child(scenario: str, path: Path, *arguments: Any) -> subprocess.CompletedProcess[str]:
     """Run a scenario in a process of its own."""
     command = [sys.executable, str(SCENARIOS), scenario, str(path / "store"), json.dumps(arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def report_of(scenario: str, path: Path, *arguments: Any) -> dict[str, Any]:
