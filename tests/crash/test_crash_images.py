@@ -33,6 +33,7 @@ def _stretches() -> list[Stretch]:
     return plan
 
 
+@pytest.mark.slow
 def test_every_promise_holds_in_thousands_of_crash_images() -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         outcomes = pool.map(check_stretch, _stretches(), chunksize=4)

@@ -34,6 +34,7 @@ def _one_operation(number: int) -> tuple[Count, list[str]]:
         return count, [bad for kind in ERRORS for bad in run_kind(OPERATIONS[number], kind, base, count)]
 
 
+@pytest.mark.slow
 def test_every_call_of_every_operation_may_fail() -> None:
     # Of the kind that tells of a process that ended, in place of waiting for what it had to do.
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:

@@ -27,6 +27,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the linker of other systems cannot wrap calls")
 @pytest.mark.parametrize(("name", "sources", "scripted"), PROGRAMS, ids=[program[0] for program in PROGRAMS])
 def test_in_a_process_of_its_own(

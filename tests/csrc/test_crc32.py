@@ -98,6 +98,7 @@ def checker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variant_agrees_with_zlib_and_stays_inside_its_buffers(
     variant: str, checker: Path, answers: Path, library: ctypes.CDLL

@@ -17,6 +17,7 @@ import mqfast
 COUNT = int(os.environ.get("MQFAST_DAMAGE", "20000"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small", [False, True])
 def test_damage_is_reported_or_harmless(small: bool) -> None:
     count = COUNT // 2

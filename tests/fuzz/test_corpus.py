@@ -10,6 +10,7 @@ from fuzz.fuzz import CORPUS, mutate
 from fuzz.targets import TARGETS, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_every_input_of_the_corpus_and_some_more(target: str, tmp_path: Path) -> None:
     pool = [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]

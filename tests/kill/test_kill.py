@@ -22,6 +22,7 @@ KILLS = 125 if LONG else 10
 STEP = 3 if LONG else 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_random_kills(part: int, seed: int) -> None:
     print(f"python tests/kill/runs.py {KILLS} {seed}")
@@ -30,6 +31,7 @@ def test_random_kills(part: int, seed: int) -> None:
     assert counts["acknowledged"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", syscalls.WORKLOADS)
 def test_kills_at_system_calls(tmp_path: Path, seed: int, name: str) -> None:
     first = seed % STEP + 1

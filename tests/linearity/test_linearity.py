@@ -41,6 +41,7 @@ def eager_threads() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("dispatch", ["inline", "background"])
 @pytest.mark.parametrize("mode", [{}, SYNC, POOL, SYNC | POOL], ids=["async", "sync", "pool", "pool-sync"])

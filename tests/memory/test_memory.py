@@ -21,6 +21,7 @@ STEP = 5 if os.environ.get("MQFAST_LONG") == "1" else 60
 PARTS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_failing_allocations(part: int, seed: int) -> None:
     names = [case.name for case in CASES][part::PARTS]
@@ -43,6 +44,7 @@ FEW = (
 )
 
 
+@pytest.mark.slow
 def test_every_allocation_of_the_calls_that_make_few(seed: int) -> None:
     print(f"python tests/memory/memory_runs.py 1 {seed} {' '.join(FEW)}")
     try:

@@ -27,6 +27,7 @@ def stress(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_everything_at_once(tmp_path: Path) -> None:
     done = stress(tmp_path, "--seconds", str(SECONDS), "--round", "1")
     assert done.returncode == 0, done.stdout + done.stderr
