@@ -384,6 +384,7 @@ def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
         assert f"mqfast.{name}" in page, name
     assert "A producer with bound topic, queue and tags" in page  # a docstring of a compiled module
     assert "mqfast.errors.DiskFull" in page
+    assert page.count("born_timestamp") >= 3  # the parameters of put, from its stub
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](two.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: x\nvalidation: { links: { not_found: warn } }\n")
