@@ -7,16 +7,16 @@
 
 The route of one message, and the file of each step:
 
-    put        store/put/_put.pyx            checks, and the bound producer
-    append     store/log/_commit_log.pyx     one record in the log, in the page cache (or a pool buffer)
-    commit     store/log/flush.py            pool buffer -> page cache
-    flush      store/log/flush.py            page cache -> disk
-    dispatch   store/dispatch/_dispatch.pyx       log -> queue unit, index entry
-    get        store/get/_read.pyx           queue unit -> message, zero-copy
+    put        store/put/_put.pyx              checks, and the bound producer
+    append     store/log/_commit_log.pyx       one record in the log, in the page cache (or a pool buffer)
+    commit     store/log/flush.py              pool buffer -> page cache
+    flush      store/log/flush.py              page cache -> disk
+    dispatch   store/dispatch/_dispatch.pyx    log -> queue unit, index entry
+    get        store/get/_read.pyx             queue unit -> message, zero-copy
     query      store/index/index_service.py    key -> message
     reopen     store/check/recovery.py         what a crash left -> a consistent store
 
-Importing this package imports nothing else of it: each name below is imported when it is first used.
+The import of this package loads no other module of mqfast: each public name is loaded on first use.
 """
 
 from __future__ import annotations
