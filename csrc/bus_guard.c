@@ -21,7 +21,8 @@
  * slots in a list that only ever grows, a slot valid while its start is not 0. The search is linear: it is done only when a page
  * has been lost, and a store of 10,000 mapped files is looked through in some 10 microseconds. There is no fixed capacity; without
  * memory for another block the caller fails to map the file, it never maps it unguarded. A slot is reused, and what it points to freed,
- * only once no handler is inside (`inside` is 0): handlers are short, so the remover spins.
+ * only once no handler is inside (`inside` is 0). Handlers are short, so the remover spins, then naps; after a second (the thread in the handler was
+ * stopped, by a debugger or a suspended process) it goes on, and that slot is never used again.
  *
  * Other people's faults. The handler that was there before ours is called for them. Ours is put in with the first mapping and taken out again
  * with the last one, if it is still the one that the process has; a handler that somebody put over ours stays there, and is never covered again.
@@ -43,12 +44,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
 
-enum { BLOCK_SLOTS = 256 };
+enum { BLOCK_SLOTS = 256, WAIT_SPINS = 1000, WAIT_NAPS = 10000, WAIT_NAP_NS = 100000 };
 
 struct mq_guarded {
     uintptr_t start; /* 0: the slot is free; set last, cleared first */
@@ -58,6 +60,8 @@ struct mq_guarded {
     mq_latch *latch;
     mq_guarded *next_free;
 };
+
+mq_guarded mq_guard_refused;
 
 typedef struct block {
     mq_guarded slots[BLOCK_SLOTS];
@@ -196,8 +200,14 @@ static void take(void) {
 
 static void let_go(void) { STORE(&table_lock, 0u); }
 
-static void wait_for_handlers(void) {
-    while (__atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0) sched_yield();
+static int is_inside(void) { return __atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0; }
+
+/* Whether no handler is at work; else it was waited for as long as it may take. */
+static int wait_for_handlers(void) {
+    struct timespec nap = {0, WAIT_NAP_NS};
+    for (int i = 0; i < WAIT_SPINS && is_inside(); i++) sched_yield();
+    for (int i = 0; i < WAIT_NAPS && is_inside(); i++) nanosleep(&nap, NULL);
+    return !is_inside();
 }
 
 mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_damage *damage, mq_latch *latch) {
@@ -230,17 +240,20 @@ mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_dama
 }
 
 void mq_guard_watch(mq_guarded *guarded, mq_latch *latch) {
-    if (LOAD(&guarded->latch) == latch) return;
+    if (guarded == &mq_guard_refused || LOAD(&guarded->latch) == latch) return;
     __atomic_store_n(&guarded->latch, latch, __ATOMIC_SEQ_CST);
     wait_for_handlers();
 }
 
 void mq_guard_remove(mq_guarded *guarded) {
+    if (guarded == &mq_guard_refused) return;
     __atomic_store_n(&guarded->start, (uintptr_t)0, __ATOMIC_SEQ_CST);
-    wait_for_handlers();
+    int gone = wait_for_handlers();
     take();
-    guarded->next_free = free_slots;
-    free_slots = guarded;
+    if (gone) {
+        guarded->next_free = free_slots;
+        free_slots = guarded;
+    }
     if (--guarded_count == 0) uninstall();
     let_go();
 }

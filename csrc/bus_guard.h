@@ -29,10 +29,13 @@ typedef struct mq_guarded mq_guarded;
 /* Guard [address, address + bytes), a mapping of the file `path`. The text, *damage and *latch (or NULL) must live until
  * mq_guard_remove. Returns NULL without memory. The first one installs the handler. */
 mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_damage *damage, mq_latch *latch);
+/* What stands for a mapping whose owner refused the guard: watched and removed as others are, nothing happens. A lost page then ends the process,
+ * unless the process has a handler of its own. */
+extern mq_guarded mq_guard_refused;
 /* Change what a hit sets, NULL for nothing. */
 void mq_guard_watch(mq_guarded *guarded, mq_latch *latch);
-/* Before the memory is unmapped. When this returns no handler looks at the range or at its structs any more. The last one puts back the handler
- * that was there before, unless somebody else put another one over ours. */
+/* Before the memory is unmapped. When this returns no handler looks at the range or at its structs any more; it waits a second at most for one
+ * that does (its thread was stopped). The last one puts back the handler that was there before, unless somebody else put another one over ours. */
 void mq_guard_remove(mq_guarded *guarded);
 /* After this returns no handler touches what the latch points to. */
 void mq_latch_cut(mq_latch *latch);

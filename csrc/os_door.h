@@ -74,36 +74,8 @@ struct mq_os {
     int (*unlock_byte)(mq_os *, int fd); /* also where a forked child still has the descriptor */
     int (*lock_directory)(mq_os *, int fd, int hold); /* or let go of it; as a whole, not blocking; -EAGAIN: taken */
     void *state;                                      /* of the table's owner */
-    uint64_t tick_hold; /* processor ticks for which a reading of clock_ms may be used again; 0: never */
+    int unguarded; /* mappings of this table's owner get no guard against lost pages (bus_guard.h) */
 };
-
-/* The last reading of the wall clock. Whoever holds the lock that guards it calls mq_wall_ms. */
-typedef struct {
-    uint64_t at; /* the processor's counter just before the reading */
-    int64_t ms;
-} mq_tick;
-
-/* The processor's counter; 0 where none is used. Behind a locked instruction it costs 9 ns, in front of one next to nothing: the processor
- * reads it while that waits for the stores before. */
-static inline uint64_t mq_ticks(void) {
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#else
-    return 0;
-#endif
-}
-
-/* Wall clock, ms since the epoch, at most some 20 us late; ticks: the counter now, or just before the lock was taken. A reading costs 21 ns:
- * while the counter says that next to no time went by, the last one serves. */
-static inline int64_t mq_wall_ms(mq_os *os, mq_tick *tick, uint64_t ticks) {
-    if (os->tick_hold == 0) return os->clock_ms(os);
-    /* a counter that went back (another machine, a suspended one, another thread's reading meanwhile) is far ahead as an unsigned number */
-    if (ticks - tick->at >= os->tick_hold) {
-        tick->at = ticks;
-        tick->ms = os->clock_ms(os);
-    }
-    return tick->ms;
-}
 
 /* The real operating system. */
 mq_os *mq_os_real(void);

@@ -80,6 +80,8 @@ class StoreSettings(TypedDict, total=False):
     consumer_offset_update_version_step: int
     dispatch: Literal["inline", "background"]
     prefault_window_bytes: int
+    zeros_ahead_bytes: int
+    sigbus_guard: bool
     preallocate_files: int
     mlock_budget_bytes: int
     maps_max: int

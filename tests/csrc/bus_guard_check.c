@@ -36,7 +36,7 @@ enum { PAGE = 4096, PAGES = 8 };
 static int sigactions_fail, callocs_fail, maps_fail, hold_maps;
 static int defaults, raised; /* calls that would end the process, */
 static int delivering;       /* in a handler */
-static int in_map, yields;
+static int in_map, yields, hold_beyond;
 
 int __real_sigaction(int number, const struct sigaction *act, struct sigaction *old);
 long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
@@ -64,6 +64,8 @@ long __wrap_syscall(long number, ...) {
     if (number == SYS_mmap) {
         __atomic_store_n(&in_map, 1, __ATOMIC_SEQ_CST);
         while (__atomic_load_n(&hold_maps, __ATOMIC_SEQ_CST) && !__atomic_load_n(&yields, __ATOMIC_SEQ_CST)) {
+        }
+        while (__atomic_load_n(&hold_beyond, __ATOMIC_SEQ_CST)) {
         }
         if (maps_fail > 0) {
             maps_fail--;
@@ -204,6 +206,37 @@ static void a_handler_under_way(void) {
     mq_guard_remove(guarded);
 }
 
+/* Nobody waits for ever for one that does not leave; what it looks at is not given to another mapping. */
+static void a_handler_that_stays(void) {
+    int seen = 7;
+    mq_damage damage = {0, 0}, other = {0, 0};
+    met = lost("s");
+    mq_guarded *guarded = mq_guard_add((void *)met, PAGES * PAGE, "s", &damage, NULL);
+    in_map = 0;
+    hold_beyond = 1;
+    pthread_t thread;
+    WANT(pthread_create(&thread, NULL, meet, &seen) == 0);
+    while (!__atomic_load_n(&in_map, __ATOMIC_SEQ_CST)) {
+    }
+    mq_guard_remove(guarded);
+    static uint8_t elsewhere[PAGE];
+    mq_guarded *next = mq_guard_add(elsewhere, PAGE, "n", &other, NULL);
+    WANT(next != NULL && next != guarded);
+    __atomic_store_n(&hold_beyond, 0, __ATOMIC_SEQ_CST);
+    WANT(pthread_join(thread, NULL) == 0 && seen == 0 && damage.hits == 1);
+    mq_guard_remove(next);
+    WANT(mq_guard_count() == 0);
+}
+
+/* A mapping whose owner refused the guard: no slot, no handler. */
+static void refused(void) {
+    struct sigaction now;
+    mq_latch latch = {.flags = NULL};
+    mq_guard_watch(&mq_guard_refused, &latch);
+    mq_guard_remove(&mq_guard_refused);
+    WANT(mq_guard_count() == 0 && __real_sigaction(SIGBUS, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
+}
+
 /* --- other people's faults -------------------------------------------------------------------------------------------------- */
 
 static int plain_calls, full_calls, another_calls;
@@ -327,6 +360,8 @@ int main(int count, char **arguments) {
     installing();
     faults();
     a_handler_under_way();
+    a_handler_that_stays();
+    refused();
     children();
     strangers();
     return 0;

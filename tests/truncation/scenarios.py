@@ -444,6 +444,18 @@ def handler_of_others(path: Path) -> dict[str, Any]:
     }
 
 
+def refused_guard(path: Path) -> dict[str, Any]:
+    """A store with ``sigbus_guard=False``: no handler is there, and a page that is lost ends the process."""
+    before = _bus_handler()
+    store = opened(path, sigbus_guard=False)
+    for _ in range(40):
+        store.put("T", BODY)
+    print(json.dumps({"no handler": _bus_handler() == before}), flush=True)
+    os.truncate(log_file(path), 0)
+    until_refused(lambda: store.put("T", BODY), 1)
+    return {"outlived": True}
+
+
 def sent_signal(path: Path, how: str) -> dict[str, Any]:
     """kill -BUS: ends the process, or calls the handler that Python code has set."""
     calls: list[int] = []

@@ -230,6 +230,13 @@ def test_the_handlers_of_others_are_left_alone_and_put_back(tmp_path: Path) -> N
     assert report_of("handler_of_others", tmp_path) == {"ours": True, "restored": True, "left alone": True}
 
 
+def test_a_store_that_refuses_the_guard_has_no_handler(tmp_path: Path) -> None:
+    ended = child("refused_guard", tmp_path)
+    assert '"no handler": true' in ended.stdout, ended.stderr
+    assert "outlived" not in ended.stdout
+    assert ended.returncode == -signal.SIGBUS
+
+
 def test_a_sent_signal_means_what_it_meant(tmp_path: Path) -> None:
     assert child("sent_signal", tmp_path / "d", "default").returncode == -signal.SIGBUS
     assert report_of("sent_signal", tmp_path / "p", "python handler")["calls"] == 3

@@ -252,7 +252,7 @@ cdef class MappedFile:
     cdef mq_guarded *guard(self, void *address, const char *kept_name, mq_latch *kept_latch) noexcept nogil:
         """Before a page of the mapping is touched. Returns: for ``mapped_at``; NULL without memory."""
         self.damage.hits = 0
-        return guard_add(address, self.file_bytes, kept_name, &self.damage, kept_latch)
+        return guard_add(self.os, address, self.file_bytes, kept_name, &self.damage, kept_latch)
 
     cdef int mapped_at(self, void *address, mq_guarded *guarded) except -1:
         global live_mappings

@@ -1,15 +1,6 @@
 # The one door to the operating system, and the C of csrc/, which is linked into this extension only: the others reach it by cimport.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-cdef extern from *:
-    """
-    /* Where there is no memory for a traceback, Cython's code for `except` and `with` takes and drops a NULL instead. */
-    #undef Py_INCREF
-    #undef Py_DECREF
-    #define Py_INCREF(object) Py_XINCREF((PyObject *) (object))
-    #define Py_DECREF(object) Py_XDECREF((PyObject *) (object))
-    """
-
 cdef extern from "short_copy.h" nogil:
     void mq_short_copy(uint8_t *to, const uint8_t *source, size_t n)
     bint mq_short_equal(const uint8_t *a, const uint8_t *b, size_t n)
@@ -44,7 +35,7 @@ cdef extern from "atomics.h" nogil:
     void mq_fence()
     int mq_cas64(int64_t *p, int64_t expect, int64_t v)
     int mq_lock_try(uint32_t *word)
-    int mq_counted_unlock(uint32_t *word, const uint32_t *sleepers)
+    int mq_let_go(uint32_t *word)
 
 cdef extern from "os_door.h" nogil:
     ctypedef struct mq_stat:
@@ -99,12 +90,8 @@ cdef extern from "os_door.h" nogil:
         int (*unlock_byte)(mq_os *, int fd) noexcept nogil
         int (*lock_directory)(mq_os *, int fd, int hold) noexcept nogil
         void *state
-        uint64_t tick_hold
-    ctypedef struct mq_tick:
-        pass
+        int unguarded
     mq_os *mq_os_real()
-    uint64_t mq_ticks()
-    int64_t mq_wall_ms(mq_os *os, mq_tick *tick, uint64_t ticks)
 
 cdef extern from "gil_loan.h" nogil:
     ctypedef struct mq_gil_loan:
@@ -164,7 +151,6 @@ cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc32_copy(uint8_t *to, const uint8_t *p, size_t n) noexcept nogil
 cdef void lock_wait(uint32_t *word) noexcept nogil
 cdef void unlock(uint32_t *word) noexcept nogil
-cdef void counted_lock_wait(uint32_t *word, uint32_t *sleepers) noexcept nogil
 cdef void lock(uint32_t *word) noexcept nogil
 cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil
 cdef void futex_wake_all(uint32_t *word) noexcept nogil
@@ -203,7 +189,7 @@ cdef inline int64_t in_folios(int64_t position) noexcept nogil:
     """The end of the folio that ends at or behind this position."""
     return (position + FOLIO - 1) & ~<int64_t> (FOLIO - 1)
 
-cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil
+cdef mq_guarded *guard_add(mq_os *os, void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil
 cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil
 cdef void guard_remove(mq_guarded *guarded) noexcept nogil
 cdef void latch_cut(mq_latch *latch) noexcept nogil

@@ -30,7 +30,6 @@ cdef extern from "atomics.h" nogil:
     void mq_lock_wait(uint32_t *word)
     int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns)
     void mq_unlock(uint32_t *word)
-    void mq_counted_lock_wait(uint32_t *word, uint32_t *sleepers)
     void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns)
     void mq_futex_wake_all(uint32_t *word)
     void mq_futex_wake_one(uint32_t *word)
@@ -63,6 +62,7 @@ cdef extern from "bus_guard.h" nogil:
     void mq_guard_watch(mq_guarded *guarded, mq_latch *latch)
     void mq_guard_remove(mq_guarded *guarded)
     void mq_latch_cut(mq_latch *latch)
+    mq_guarded mq_guard_refused
     uint32_t mq_guard_hits()
     int64_t mq_guard_count()
 
@@ -88,9 +88,6 @@ cdef void lock_wait(uint32_t *word) noexcept nogil:
 
 cdef void unlock(uint32_t *word) noexcept nogil:
     mq_unlock(word)
-
-cdef void counted_lock_wait(uint32_t *word, uint32_t *sleepers) noexcept nogil:
-    mq_counted_lock_wait(word, sleepers)
 
 cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil:
     mq_futex_wait(word, expected, timeout_ns)
@@ -146,7 +143,9 @@ cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
 cdef int allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
     return mq_os_allocate_empty(os, fd, offset, n)
 
-cdef mq_guarded *guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil:
+cdef mq_guarded *guard_add(mq_os *os, void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil:
+    if os.unguarded:
+        return &mq_guard_refused
     return mq_guard_add(address, n, path, damage, latch)
 
 cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil:
@@ -531,15 +530,17 @@ cdef class OsDoor:
         """Address of this door's own table of calls (struct mq_os): a test may put other functions there before the store is opened."""
         return <size_t> self.os
 
+    def guard_mappings(self, bint guarded) -> None:
+        """Shall a page that a mapped file loses be an error (the default), or the SIGBUS of the process? For what is mapped from now on."""
+        self.table.unguarded = not guarded
+
     def fix_clock(self, now_ms) -> None:
         """Let the wall clock stand at ``now_ms`` (int, ms), or run again (None)."""
         if now_ms is None:
             self.table.clock_ms = mq_os_real().clock_ms
-            self.table.tick_hold = mq_os_real().tick_hold
             return
         self.table.state = <void *> <size_t> <int64_t> now_ms
         self.table.clock_ms = _fixed_clock_ms
-        self.table.tick_hold = 0
 
     def read_file(self, path, max_bytes=64 << 20) -> bytes:
         """The whole file; refuses one longer than ``max_bytes``."""

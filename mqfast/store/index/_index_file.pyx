@@ -289,7 +289,7 @@ cdef class IndexFile:
                 ask_for_gil()
             check(rc, "mmap", path)
             self.native_path = name
-            self.guarded = guard_add(base, self.bytes, <const char *> self.native_path, &self.lost, NULL)
+            self.guarded = guard_add(os, base, self.bytes, <const char *> self.native_path, &self.lost, NULL)
             if self.guarded == NULL:
                 os.munmap(os, base, self.bytes)
                 raise MemoryError()

@@ -26,6 +26,7 @@ cdef class CommitLog:
     cdef int64_t reap_head                  # the ring's head that the last reap saw; read without the GIL
     cdef MappedFile current
     cdef public int64_t prefault_window
+    cdef readonly int64_t zeros_ahead       # with sync flush: so much ahead is written to the disk as zeros
     cdef int64_t flush_due                  # monotonic ns; 0: its clock has not begun. Of the flush thread
     cdef int64_t thorough_flush_due
     cdef int64_t thorough_commit_due        # of the commit thread

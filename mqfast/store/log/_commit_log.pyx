@@ -102,7 +102,6 @@ from mqfast.store.base import paths as _paths
 
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
-cdef int64_t SYNC_WINDOW = 8 << 20       # prefault with sync flush: a quarter of a second at the fastest rate measured, and it does not grow
 cdef int NO_SPACE = 28, OVER_QUOTA = 122, NO_PAGE = 14      # ENOSPC, EDQUOT, EFAULT of Linux
 cdef int64_t BLOCKS_STEP = 16 << 20      # blocks for the rest of a file that was there at open come in such steps; of a nearly full disk, less
 cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to do; a few in vain, and the next are longer
@@ -192,7 +191,7 @@ cdef class CommitLog:
 
     def __init__(self, OsDoor door, path, file_bytes, *, sync_flush=False, hide_unflushed=False, crc_property=False,
                  inline_dispatch=True,
-                 prefault_window=16 << 20):
+                 prefault_window=16 << 20, zeros_ahead=8 << 20):
         self.door = door
         self.path = path
         self.file_bytes = file_bytes
@@ -202,6 +201,7 @@ cdef class CommitLog:
         self.sync_flush = sync_flush
         self.hide_unflushed = hide_unflushed
         self.prefault_window = prefault_window
+        self.zeros_ahead = zeros_ahead if sync_flush else 0
         self.state.os = door.os
         self.state.borrowed = -1
         self.state.gil_loan.flags = &self.state.flags
@@ -880,21 +880,27 @@ cdef class CommitLog:
             ask_for_gil()
         bell.seen = mq_load32(&bell.word)
 
+    @property
+    def ready_bytes(self) -> int:
+        """How far ahead of the written position pages are kept writable; 0: nobody does."""
+        return self.zeros_ahead or self.prefault_window
+
     def keep_prefaulted(self, Bell bell) -> None:
         """Keep the window ahead of the written position writable until the bell rings or the log rolls; with a pool, the buffer's pages
         there in memory, which the host of a virtual machine may have taken back (90 us of a put every 2 MiB). GIL: released.
 
         The window doubles whenever less than half of it was left at a look, up to MAX_WINDOW, and falls back when the log rests. With
-        sync flush it is at most SYNC_WINDOW: what stands in it was written to the disk once already, beside the syncs that putters wait for.
+        zeros ahead it does not grow: what stands in it was written to the disk once already, beside the syncs that putters wait for.
         """
         cdef LogState *s = &self.state
         cdef MappedFile file = self.current
         cdef uint32_t seen = bell.seen
         cdef int64_t written, ahead, last = -1, still = 0, window, least, most, nap = NAP_NS, slept_at = -1, taken, piece, waits = 0
         cdef int rc = 0
-        least = window = min(self.prefault_window, SYNC_WINDOW) if self.sync_flush else self.prefault_window
-        most = least if self.sync_flush else MAX_WINDOW
-        piece = ZEROS_STEP if self.sync_flush else POPULATE_STEP
+        cdef bint zeros = self.zeros_ahead > 0
+        least = window = self.ready_bytes
+        most = least if zeros else MAX_WINDOW
+        piece = ZEROS_STEP if zeros else POPULATE_STEP
         taken = window
         if file is None or window <= 0:
             with nogil:
@@ -923,7 +929,7 @@ cdef class CommitLog:
                     if ahead < window // 2 and last >= 0 and written != last:
                         window = min(window * 2, most)
                     if ahead <= window - min(piece, window // 4):
-                        rc = prefault_piece(s, written + window, file.start_offset, self.sync_flush)
+                        rc = prefault_piece(s, written + window, file.start_offset, zeros)
                         if rc > 0:
                             last = written
                             continue

@@ -243,7 +243,7 @@ class AllocateMappedFileService:
         try:
             # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages;
             # and whoever waits for a file should not wait for its pages as well.
-            others = self._config.sync_flush or self.pool is not None or urgent
+            others = self._log.zeros_ahead > 0 or self.pool is not None or urgent
             file.expect_appends(self._config.sync_flush, 0 if others else self._config.prefault_window_bytes)
             if self._config.warm_mapped_file_enable:
                 file.preheat()
