@@ -97,15 +97,3 @@ int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns) {
     }
     return 1;
 }
-
-enum { MISSED_AFTER_NS = 100000 };
-
-void mq_counted_lock_wait(uint32_t *word, uint32_t *sleepers) {
-    for (int i = 0; i < LOCK_SPINS; i++) {
-        if (mq_load32(word) == 0 && mq_lock_try(word)) return;
-        mq_pause();
-    }
-    mq_add32(sleepers, 1);
-    while (!mq_lock_try(word)) mq_futex_wait(word, 1, MISSED_AFTER_NS);
-    mq_add32(sleepers, (uint32_t)-1);
-}

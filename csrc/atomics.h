@@ -80,19 +80,11 @@ static inline void mq_lock(uint32_t *word) {
     if (!mq_lock_try(word)) mq_lock_wait(word);
 }
 
-static inline void mq_unlock(uint32_t *word) {
-    if (__atomic_exchange_n(word, 0, __ATOMIC_RELEASE) == 2) mq_futex_wake_one(word);
-}
-
-/* For a lock that is taken and let go of all the time, and hardly ever wanted by two: the word is 0 or 1, whoever sleeps on it is counted beside
- * it, and to let go of it is a store, then a look at the count. An exchange would wait until all that its holder wrote has left the processor. As
- * nothing keeps the look from coming before the store is seen, a sleeper may be missed: it wakes up by itself after 0.1 ms. */
-void mq_counted_lock_wait(uint32_t *word, uint32_t *sleepers);
-
 /* Let go of it; whether one who sleeps on it is to be woken. */
-static inline int mq_counted_unlock(uint32_t *word, const uint32_t *sleepers) {
-    mq_store32(word, 0);
-    return mq_load32(sleepers) != 0;
+static inline int mq_let_go(uint32_t *word) { return __atomic_exchange_n(word, 0, __ATOMIC_RELEASE) == 2; }
+
+static inline void mq_unlock(uint32_t *word) {
+    if (mq_let_go(word)) mq_futex_wake_one(word);
 }
 
 #endif

@@ -20,9 +20,6 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #endif
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -303,32 +300,6 @@ static int64_t real_clock_ms(mq_os *os) {
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-static int64_t wall_ns(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-/* Only a counter that never rests and never changes its rate tells time; and only where the system takes its own time from it without a
- * call is it the same on all processors, and is reading it cheap. */
-static uint64_t real_tick_hold(void) {
-#if defined(__x86_64__)
-    enum { HOLD = 40000, INVARIANT = 1 << 8, ROUNDS = 64, VDSO_NS = 150 };
-    unsigned a, b, c, d;
-    if (!__get_cpuid(0x80000007, &a, &b, &c, &d) || !(d & INVARIANT)) return 0;
-    uint64_t sum = 0;
-    int64_t begin = wall_ns();
-    for (int i = 0; i < ROUNDS; i++) sum += (uint64_t)wall_ns();
-    int64_t between = wall_ns();
-    for (int i = 0; i < ROUNDS; i++) sum += __builtin_ia32_rdtsc();
-    int64_t end = wall_ns();
-    int is_vdso = sum != 0 && between - begin < ROUNDS * VDSO_NS;
-    return is_vdso && 3 * (end - between) < 2 * (between - begin) ? HOLD : 0;
-#else
-    return 0;
-#endif
-}
-
 static int64_t real_monotonic_ns(mq_os *os) {
     (void)os;
     struct timespec ts;
@@ -383,8 +354,6 @@ static mq_os the_real_os = {
     .sync_filesystem = real_sync_filesystem,
     .state = NULL,
 };
-
-__attribute__((constructor)) static void look_at_the_clock(void) { the_real_os.tick_hold = real_tick_hold(); }
 
 mq_os *mq_os_real(void) { return &the_real_os; }
 

@@ -59,7 +59,6 @@ from mqfast.store.meta.metadata import QUEUES_MAX, TopicTable
 from mqfast.store.meta.notes import Deletion, StoreNotes, log_file_bytes
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.put._put import PutPath
-from mqfast.store.put._put_call import PUT
 from mqfast.store.queues._consume_queue import ConsumeQueue
 from mqfast.store.queues.queue_store import AnyQueue, QueueStore
 
@@ -103,8 +102,6 @@ class MessageStore(PutPath):
 
     if TYPE_CHECKING:
         engine: Engine
-    else:
-        put = PUT  # PutPath.put, called without a dict for the names of its arguments
 
     def __init__(
         self,
@@ -120,6 +117,7 @@ class MessageStore(PutPath):
         # is started, and a put that needs a new log file makes it.
         self.path: Final = path
         self.door: Final = door or OsDoor()
+        self.door.guard_mappings(config.sigbus_guard)
         self._close_lock = Mutex(nests=True)
         self._is_closed = False
         self._closer: Joinable | None = None
@@ -210,6 +208,7 @@ class MessageStore(PutPath):
             crc_property=config.enabled_append_prop_crc,
             inline_dispatch=config.dispatch == "inline",
             prefault_window=config.prefault_window_bytes,
+            zeros_ahead=config.zeros_ahead_bytes,
         )
         self._letting_go.append(log.close)
         log.set_flag(_SLAVE, config.broker_role == "SLAVE")
@@ -269,7 +268,7 @@ class MessageStore(PutPath):
         self._syncs = SyncService(log)
         self._commit = CommitService(log, config) if self._pool is not None else None
         self._reput = ReputMessageService(log, dispatcher)
-        self._prefault = PrefaultService(log) if config.prefault_window_bytes else None
+        self._prefault = PrefaultService(log) if log.ready_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
         self._metadata = Service("metadata", self._persist_turn, log=log)
         self._bind(Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters))

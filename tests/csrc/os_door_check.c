@@ -358,23 +358,6 @@ static void helpers(void) {
     munmap(fresh, 3 * PAGE);
 }
 
-static int64_t readings;
-
-static int64_t next_ms(mq_os *os) {
-    (void)os;
-    return ++readings;
-}
-
-/* The last reading of the wall clock serves for so many ticks, and not where the counter went back. */
-static void wall_clock(void) {
-    mq_os os = {.clock_ms = next_ms, .tick_hold = 100};
-    mq_tick tick = {.at = 0, .ms = 0};
-    WANT(mq_wall_ms(&os, &tick, 1000) == 1 && mq_wall_ms(&os, &tick, 1099) == 1 && mq_wall_ms(&os, &tick, 1100) == 2);
-    WANT(mq_wall_ms(&os, &tick, 1099) == 3 && mq_wall_ms(&os, &tick, 1100) == 3);
-    os.tick_hold = 0;
-    WANT(mq_wall_ms(&os, &tick, 1100) == 4 && mq_wall_ms(&os, &tick, 1100) == 5);
-}
-
 int main(int count, char **arguments) {
     WANT(count == 2 && chdir(arguments[1]) == 0);
     mq_os *os = mq_os_real();
@@ -383,6 +366,5 @@ int main(int count, char **arguments) {
     interruptions(os);
     kernels(os);
     helpers();
-    wall_clock();
     return 0;
 }

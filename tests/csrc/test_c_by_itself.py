@@ -1,5 +1,5 @@
 """The C below the store by itself: what every call of the door says when it fails, the guard against lost pages, the
-lock whose sleepers are counted, loans of the interpreter's lock, and copies that go no byte too far.
+lock, loans of the interpreter's lock, and copies that go no byte too far.
 
 Room: tests. It must never stand in for the tests of the store over a failing door (``tests/crash``) or over files that
 are cut (``tests/truncation``): here is only what ``csrc/os_door.c``, ``csrc/bus_guard.c``, ``csrc/atomics.h``,
@@ -21,7 +21,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 PROGRAMS = [
     ("os_door_check", ("os_door.c",), ("open", "fallocate", "fsync", "fcntl", "uname", "lseek")),
     ("bus_guard_check", ("bus_guard.c", "atomics.c"), ("sigaction", "syscall", "calloc", "raise", "sched_yield")),
-    ("counted_lock_check", ("atomics.c",), ()),
+    ("lock_check", ("atomics.c",), ()),
     ("gil_loan_check", ("gil_loan.c", "atomics.c"), ()),
     ("short_copy_check", (), ()),
 ]

@@ -575,14 +575,6 @@ MUTANTS: Final = (
         ("test_properties_fill_their_length_field_and_no_more",),
     ),
     Mutant(
-        "result-used-while-somebody-has-it",
-        _PUT,
-        "        if Py_REFCNT(r) != 2:       #",
-        "        if Py_REFCNT(r) < 2:       #",
-        "results that a caller keeps would change under its hands",
-        ("test_a_result_that_somebody_has_is_not_used_again",),
-    ),
-    Mutant(
         "crc-of-the-source",
         _PUT,
         "            mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))\n"
@@ -1095,14 +1087,6 @@ MUTANTS: Final = (
         "r.topic_bytes != w.known_bytes or memcmp",
         "units would go to the queue of the record before, of the same topic",
         ("test_keys_and_queues_of_records_whose_topics_take_turns",),
-    ),
-    Mutant(
-        "put-by-name-in-the-wrong-place",
-        "mqfast/store/put/_put_call.pyx",
-        "        elif name == <PyObject *> KEYS and given < 5:",
-        "        elif name == <PyObject *> KEYS:",
-        "an argument given twice would be taken from one of both, without a word",
-        ("test_what_is_wrong_is_said",),
     ),
     Mutant(
         "prepared-gets-a-unit",

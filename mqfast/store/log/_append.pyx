@@ -24,8 +24,6 @@ from mqfast.store.base._os cimport (
     mq_put32,
     mq_put64,
     mq_store64,
-    mq_ticks,
-    mq_wall_ms,
     populate,
     touch,
     unmap_written,
@@ -58,7 +56,7 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
     if now < 0:
-        now = mq_wall_ms(s.os, &s.tick, mq_ticks())
+        now = s.os.clock_ms(s.os)
     if now < s.last_store_timestamp:
         note_clock_fall(s, now)
     mq_store64(&s.lock_since_ms, now)
@@ -161,7 +159,7 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
         if refused_without_gil(s, q):
             unlock_puts(s)
             return start
-        now = mq_wall_ms(s.os, &s.tick, mq_ticks())      # one reading a chunk: it costs as much as the copy of a small body
+        now = s.os.clock_ms(s.os)      # one reading a chunk: it costs as much as the copy of a small body
         i = start
         while i < end:
             stop = _append_run(s, q, t, bodies, out, i, end, now)

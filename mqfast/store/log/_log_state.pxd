@@ -1,7 +1,7 @@
 # What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
 # Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store.base._os cimport counted_lock_wait, futex_wake_one, mq_counted_unlock, mq_gil_loan, mq_lock_try, mq_os, mq_store64, mq_tick
+from mqfast.store.base._os cimport futex_wake_one, lock_wait, mq_gil_loan, mq_let_go, mq_lock_try, mq_os, mq_store64
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
@@ -32,7 +32,7 @@ cdef struct PendingFile:            # a file with bytes that are not yet flushed
 
 cdef struct LogState:
     # the put's line
-    uint32_t lock                   # the put lock: 0 free, 1 held; see lock_puts
+    uint32_t lock                   # the put lock: 0 free, 1 held, 2 held and somebody may sleep on it (csrc/atomics.h)
     uint32_t flags                  # LogFlag
     uint8_t *base                   # address of the current file's first byte: mapping, or pool buffer
     int64_t file_start
@@ -41,10 +41,8 @@ cdef struct LogState:
     int64_t last_store_timestamp
     int64_t dispatched              # physical offset up to which queues and index agree with the log; published
     mq_os *os
-    mq_tick tick                    # the last reading of the wall clock
     int64_t puts
     int64_t lock_since_ms           # when the put lock was taken; 0: free
-    uint32_t sleepers               # on the put lock
     bint inline_dispatch
     bint crc_property
     bint pooled
@@ -102,15 +100,15 @@ cdef inline bint try_to_lock_puts(LogState *s) noexcept nogil:
 
 cdef inline void wait_to_lock_puts(LogState *s) noexcept nogil:
     """Never with the GIL."""
-    counted_lock_wait(&s.lock, &s.sleepers)
+    lock_wait(&s.lock)
 
 
 cdef inline void lock_puts(LogState *s) noexcept nogil:
     """Never with the GIL."""
     if not mq_lock_try(&s.lock):
-        counted_lock_wait(&s.lock, &s.sleepers)
+        lock_wait(&s.lock)
 
 
 cdef inline void unlock_puts(LogState *s) noexcept nogil:
-    if mq_counted_unlock(&s.lock, &s.sleepers):
+    if mq_let_go(&s.lock):
         futex_wake_one(&s.lock)

@@ -15,8 +15,7 @@ cdef class PutPath(StoreBase):
     cdef int64_t last_queue_id
     cdef Producer last_producer
     cdef bytes last_tail                # of the producer made last
-    cdef PutResult last                 # what a put returned last: used again once nobody else has it
-    cdef PutResult fresh_result(self)
+    cdef inline PutResult fresh_result(self)
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
     cdef PutResult put_general(self, object message, bint wait)

@@ -23,8 +23,6 @@ from mqfast.store.base._os cimport (
     mq_prefetchr,
     mq_prefetchw,
     mq_put32,
-    mq_ticks,
-    mq_wall_ms,
     refuse_nested,
     take,
 )
@@ -52,7 +50,6 @@ from mqfast.store.base.results import PutMessageStatus
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-    Py_ssize_t Py_REFCNT(object of)
 
 cdef int OK = PutMessageStatus.PUT_OK
 cdef int64_t MAX_PROPERTIES = 32767
@@ -107,13 +104,11 @@ cdef class PutPath(StoreBase):
         self.engine = engine
         self.producers = {}
         self.last_queue_id = -1
-        self.fresh_result()
 
-    cdef PutResult fresh_result(self):
+    cdef inline PutResult fresh_result(self):
         """Before the append: what raises MemoryError has stored nothing."""
         cdef PutResult r = PutResult.__new__(PutResult)
         r.host = self.engine.store_host
-        self.last = r
         return r
 
     def forget_producers(self) -> None:
@@ -150,25 +145,28 @@ cdef class PutPath(StoreBase):
         """
         return Producer(self, topic, queue_id, tags)
 
-    @cython.binding(False)
-    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options):
+    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, *, flag=0, sys_flag=0, born_timestamp=None, born_host=None,
+            store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait_store_ok=True):
         """Store one message.
 
         Args: body: bytes-like. keys: one key, or several (joined by blanks). properties: a mapping, or the encoded property string as bytes.
-        options: the other fields of Message: flag, sys_flag, born_timestamp (ms, default the store time), born_host and store_host
-        (``address:port``), reconsume_times, prepared_transaction_offset, wait_store_ok (with sync flush: wait for the disk; default True).
+        born_timestamp: ms, default the store time. born_host, store_host: ``address:port``. wait_store_ok: with sync flush, wait for the disk.
+        A call with one of the fields behind ``properties`` is ``put_message`` of a Message with all of them.
         Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
         PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
         Durability: async flush: the message survives a killed process; a power cut loses messages since the last flush (docs/durability.md).
         Sync flush: the message survives a power cut if the status is PUT_OK. With the transient pool and async flush a killed process loses the last commit interval.
         Source: DefaultMessageStore.putMessage.
         """
-        if properties is None and not options:
+        if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None and store_host is None
+                and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
             return self.put_plain(topic, body, queue_id, tags, keys)
-        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), True)
+        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
+                                        born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
+                                        prepared_transaction_offset=prepared_transaction_offset, wait_store_ok=wait_store_ok), True)
 
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys):
-        """put without properties and options, as most calls are."""
+        """put of topic, body, queue, tags and keys, as most calls are."""
         cdef PutResult r
         cdef Appended out
         cdef int outcome = OK
@@ -177,9 +175,7 @@ cdef class PutPath(StoreBase):
             return self.put_general(Message(topic, body, queue_id, tags, keys), True)
         if keys is not None and type(keys) is not str:
             keys = joined(keys)
-        r = self.last
-        if Py_REFCNT(r) != 2:
-            r = self.fresh_result()
+        r = self.fresh_result()
         p.append(body, keys or None, &out)
         if self.engine.sync_flush:
             outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
@@ -629,7 +625,6 @@ cdef class Producer:
         cdef LogState *s = self.state
         cdef QueueState *q = self.q
         cdef int64_t extra = key_bytes + 6 if key != NULL else 0
-        cdef uint64_t ticks
         cdef int rc
         # one of thousands of producers: its lines and its queue's are in no cache, and are asked for before the lock, which loads wait for
         mq_prefetchw(q)
@@ -639,7 +634,6 @@ cdef class Producer:
         if body_bytes + extra > self.most_bytes:
             self.check_size(body_bytes, extra)
         while True:
-            ticks = mq_ticks()
             if not try_to_lock_puts(s):
                 self.engine.contended()
                 continue
@@ -649,8 +643,7 @@ cdef class Producer:
                 self.engine.log.raise_state()
                 self.rebind()
                 continue
-            rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes,
-                            mq_wall_ms(s.os, &s.tick, ticks), out)
+            rc = append_one(s, q, &self.template, body, <int32_t> body_bytes, key, key_bytes, s.os.clock_ms(s.os), out)
             unlock_puts(s)
             if rc == APPEND_OK:
                 break
@@ -670,9 +663,7 @@ cdef class Producer:
         cdef int outcome = OK
         if self.general:
             return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
-        r = self.store.last
-        if Py_REFCNT(r) != 2:       # besides this name and the store somebody else has it: a caller, or another thread in here
-            r = self.store.fresh_result()
+        r = self.store.fresh_result()
         self.append(body, key, &out)
         if self.engine.sync_flush:
             outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
