@@ -237,7 +237,7 @@ def test_the_installed_command_is_the_one_that_is_tested() -> None:
     assert f"[{mqfast.__version__}]" in text_of(ROOT / "CHANGELOG.md")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/performance.md"])
 def test_the_code_in_the_documents_runs(name: str, tmp_path: Path) -> None:
     blocks = [code for language, code in _BLOCK.findall(text_of(ROOT / name)) if language == "python"]
     assert blocks
@@ -250,6 +250,17 @@ def test_the_code_in_the_documents_runs(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     if name == "README.md":
         assert done.stdout == "0 b'two teapots'\n"
+
+
+def test_the_first_screen_of_the_readme_says_what_matters_first() -> None:
+    """What is deleted, what survives, disk use, one writer, damage; then what a fresh machine needs, time and disk."""
+    screen = "\n".join(text_of(ROOT / "README.md").splitlines()[:52])
+    for words in ("Retention is off", 'stats()["retention"]', "SYNC_FLUSH", "80 MB", 'profile="broker"', "StoreLocked"):
+        assert words in screen, words
+    for words in ('on_damage="stop"', "make demo", "make test", "Python 3.11", "minutes", "GB", "C compiler"):
+        assert words in screen, words
+    speed = text_of(ROOT / "README.md").split("## Speed")[1].split("\n## ")[0]
+    assert len(re.findall(r"^\| (?!2 cores)[\w`]", speed, re.MULTILINE)) == 6
 
 
 def test_the_code_of_the_deployment_runs(tmp_path: Path) -> None:
