@@ -23,6 +23,13 @@ GROUND = frozenset(
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
 
+WITH_MSGSPEC = (
+    "mqfast.remoting.bodies",
+    "mqfast.namesrv.kv_config",
+    "mqfast.namesrv.processor",
+    "mqfast.namesrv.tables",
+)
+
 
 class Edge(NamedTuple):
     """One import: who, what, and whether it runs when the importer is imported."""
@@ -145,6 +152,27 @@ def test_gets_and_puts_know_the_core_and_not_each_other() -> None:
     )
 
 
+@pytest.mark.parametrize("room", ["mqfast.remoting", "mqfast.namesrv"])
+def test_the_network_knows_nothing_of_the_store(room: str) -> None:
+    offending = [e for e in EDGES if is_in(e.importer, room) and is_in(e.imported, "mqfast.store")]
+    assert_none(offending, f"{room} imports no store")
+    others = ("mqfast.errors", "mqfast.broker_conf", "mqfast.remoting", room)
+    offending = [
+        e
+        for e in EDGES
+        if is_in(e.importer, room)
+        and is_in(e.imported, "mqfast")
+        and not any(is_in(e.imported, other) for other in others)
+    ]
+    assert_none(offending, f"{room} imports {', '.join(others)} only")
+
+
+def test_a_connection_without_io_knows_no_loop() -> None:
+    plain = tuple(f"mqfast.remoting.{name}" for name in ("_codec", "command", "connection", "proxy_protocol", "tls"))
+    offending = [e for e in EDGES if e.importer in (*plain, "mqfast.namesrv.tables")]
+    assert_none([e for e in offending if e.imported in ("asyncio", "socket", "time")], "these do no I/O")
+
+
 def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:
     assert_none([e for e in EDGES if is_in(e.imported, "numpy") and e.at_import], "numpy is imported inside functions")
 
@@ -163,6 +191,8 @@ def test_the_core_needs_only_the_standard_library() -> None:
     known = {*sys.stdlib_module_names, "mqfast", "cpython", "libc", "cython"}
     optional = {"numpy", "rich", "pyarrow"}
     core = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
+    # Bodies of the network are msgspec's, in the extra that the commands of servers ask for.
+    core = [e for e in core if not (e.imported == "msgspec" and e.importer in WITH_MSGSPEC)]
     offending = [e for e in core if e.imported.split(".")[0] not in known | optional]
     offending += [e for e in core if e.imported.split(".")[0] in optional and e.at_import]
     assert_none(offending, "only the standard library is imported, numpy, rich and pyarrow inside functions")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
-from mqfast.remoting.command import Buffer, RemotingCommand
+from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
 from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
@@ -308,12 +308,15 @@ class Channel(asyncio.Protocol):
         *,
         timeout_ms: int = 3000,
         serialize: int | None = None,
+        version: int = VERSION,
     ) -> RemotingCommand:
         """Ask the peer and await its answer, whatever its code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
         if self.is_closed:
             raise ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection is closed")
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        call = self._connection.call(code, ext_fields, body, timeout_ms=timeout_ms, context=future, serialize=serialize)
+        call = self._connection.call(
+            code, ext_fields, body, timeout_ms=timeout_ms, context=future, serialize=serialize, version=version
+        )
         self._flush_soon()
         self._set_timer(call.deadline_s)
         return await future

@@ -14,7 +14,7 @@ from typing import Any
 
 from mqfast.errors import ConnectionLost
 from mqfast.remoting.channel import Channel, End
-from mqfast.remoting.command import Buffer, RemotingCommand
+from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.settings import RemotingSettings
 
@@ -92,10 +92,11 @@ class RemotingClient:
         *,
         timeout_ms: int = 3000,
         serialize: int | None = None,
+        version: int = VERSION,
     ) -> RemotingCommand:
         """Ask a server and await its answer, whatever its code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
         channel = await self.channel(address)
-        return await channel.call(code, ext_fields, body, timeout_ms=timeout_ms, serialize=serialize)
+        return await channel.call(code, ext_fields, body, timeout_ms=timeout_ms, serialize=serialize, version=version)
 
     async def oneway(
         self,

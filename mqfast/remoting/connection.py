@@ -16,6 +16,7 @@ from mqfast.remoting.command import (
     HEADER_BYTES_MAX,
     JSON,
     ONEWAY,
+    VERSION,
     Buffer,
     FrameDecoder,
     RemotingCommand,
@@ -163,6 +164,7 @@ class Connection:
         timeout_ms: int,
         context: Any = None,
         serialize: int | None = None,
+        version: int = VERSION,
     ) -> Call:
         """Ask the peer for something. Raises: TooManyCalls."""
         if len(self._calls) >= self._calls_max:
@@ -170,7 +172,7 @@ class Connection:
         while self._next_opaque in self._calls:
             self._next_opaque = self._next_opaque + 1 & _OPAQUE_MASK
         opaque = self._next_opaque
-        self._send(self._command(code, ext_fields, body, 0, serialize))
+        self._send(self._command(code, ext_fields, body, 0, serialize, version))
         call = Call(opaque, code, self._clock() + timeout_ms / 1000, context)
         self._calls[opaque] = call
         heapq.heappush(self._deadlines, (call.deadline_s, opaque))
@@ -185,7 +187,7 @@ class Connection:
         serialize: int | None = None,
     ) -> None:
         """Tell the peer something that it does not answer."""
-        self._send(self._command(code, ext_fields, body, ONEWAY, serialize))
+        self._send(self._command(code, ext_fields, body, ONEWAY, serialize, VERSION))
 
     def _command(
         self,
@@ -194,13 +196,14 @@ class Connection:
         body: bytes | Sequence[Buffer],
         flag: int,
         serialize: int | None,
+        version: int,
     ) -> RemotingCommand:
         codec = self.serialize if serialize is None else serialize
         if code > 32767:
             codec = JSON  # the other codec has 16 bits for it
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 & _OPAQUE_MASK
-        return RemotingCommand(code, ext_fields, body, opaque=opaque, flag=flag, serialize=codec)
+        return RemotingCommand(code, ext_fields, body, opaque=opaque, flag=flag, serialize=codec, version=version)
 
     def _send(self, command: RemotingCommand) -> None:
         if self.closed:

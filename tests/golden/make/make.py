@@ -45,7 +45,7 @@ STEP_S = 120  # no step of a case takes longer
 EVER = 2**63 - 1
 
 
-def jars(release: str) -> Path:
+def jars(release: str, client: Path = HERE / "Client.java") -> Path:
     """Fetch what a broker needs and compile the client, once; return the directory."""
     home = cache_dir() / f"golden-{release}"
     home.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def jars(release: str) -> Path:
         subprocess.run(command, cwd=home, check=True, timeout=MAVEN_TIMEOUT_S)
         (home / "jars.stamp").touch()
     command = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(home / "classes"), "-cp", f"{home}/jars/*"]
-    subprocess.run([*command, str(HERE / "Client.java")], check=True, timeout=STEP_S)
+    subprocess.run([*command, str(client)], check=True, timeout=STEP_S)
     return home
 
 
@@ -74,8 +74,8 @@ def free_port() -> int:
 class Machine:
     """The processes of one case; all end with it."""
 
-    def __init__(self, release: str, work: Path) -> None:
-        self.home = jars(release)
+    def __init__(self, release: str, work: Path, client: Path = HERE / "Client.java") -> None:
+        self.home = jars(release, client)
         self.work = work
         self.running: list[subprocess.Popen[str]] = []
         self.namesrv = f"127.0.0.1:{free_port()}"

@@ -1,0 +1,103 @@
+"""Names and values that admins keep in the name server, in one JSON file: ``{"configTable":{namespace:{key:value}}}``.
+
+Room: namesrv. It must never leave a file half written: the new one is whole and on disk before it takes the old one's
+place, and the old one stays beside it as ``.bak``. Source: KVConfigManager, MixAll.string2File.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from mqfast.errors import CorruptFile, FieldError
+from mqfast.remoting.bodies import decode_body, encode_body
+
+__all__ = ["ORDER_TOPICS", "KvConfig"]
+
+ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
+"""Namespace of the ordered topics: topic -> ``broker:queues;...``."""
+
+
+class _File(Struct, rename="camel"):
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class KvConfig:
+    """The table and its file.
+
+    Args: path: None keeps the table in memory only.
+    Durability: a change is on disk when the call returns.
+    Raises: CorruptFile where the file holds no such table; StorageError's builtin, OSError, where it cannot be written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._table: dict[str, dict[str, str]] = {}
+        if path is not None:
+            self._table = _read(path) or _read(_with(path, ".bak")) or {}
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """One value."""
+        return self._table.get(namespace, {}).get(key)
+
+    def all_of(self, namespace: str) -> dict[str, str] | None:
+        """All of a namespace; None where it never had one."""
+        return self._table.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set one value, and write the file."""
+        changed = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+        self._write(changed)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove one value, and write the file."""
+        if key in self._table.get(namespace, {}):
+            left = {name: value for name, value in self._table[namespace].items() if name != key}
+            self._write({**self._table, namespace: left})
+
+    def _write(self, table: dict[str, dict[str, str]]) -> None:
+        if self._path is not None:
+            write_whole(self._path, encode_body(_File(table)))
+        self._table = table
+
+
+def _with(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _read(path: Path) -> dict[str, dict[str, str]] | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_body(data, _File, "configTable").config_table
+    except FieldError as error:
+        backup = _with(path, ".bak")
+        raise CorruptFile(
+            f"the name server's values cannot be read ({error}); repair the file, or put {backup.name} in its place",
+            path=str(path),
+        ) from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file by another one that is on disk; what was there stays as ``.bak``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new, backup = _with(path, ".tmp"), _with(path, ".bak")
+    with open(new, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        # A link, so that there is no moment without a file.
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    os.replace(new, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,374 @@
+"""The requests of brokers, clients and admins to the name server, each with RocketMQ's codes and texts.
+
+Room: namesrv. It must never block: everything is in memory, but for the small file of the values that admins set.
+Source: DefaultRequestProcessor, ClientRequestProcessor, ZoneRouteRPCHook.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from mqfast.broker_conf import parse_properties
+from mqfast.errors import CallRefused, ConfigError, FieldError
+from mqfast.namesrv.kv_config import ORDER_TOPICS, KvConfig, write_whole
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.tables import Broker, RouteTables, broker_data
+from mqfast.remoting.bodies import (
+    BrokerData,
+    DataVersion,
+    QueueData,
+    TopicTable,
+    decode_body,
+    decode_registration,
+    encode_body,
+    header_of,
+)
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.fastjson import bare_keys
+from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["NamesrvProcessor"]
+
+log = logging.getLogger("mqfast.namesrv")
+
+STANDARD_JSON_SINCE: Final = 401  # V4_9_4
+_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class _RegisterHeader(Struct, rename="camel"):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int
+    heartbeat_timeout_millis: int | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: int = 0
+
+
+class _BrokerHeader(Struct, rename="camel"):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int = 0
+
+    def broker(self) -> Broker:
+        return Broker(self.cluster_name, self.broker_name, self.broker_id, self.broker_addr)
+
+
+class _TopicHeader(Struct, rename="camel"):
+    topic: str
+    cluster_name: str | None = None
+
+
+class _RouteBody(Struct, rename="camel"):
+    queue_datas: list[QueueData] | None = None
+
+
+class _TopicList(Struct, rename="camel"):
+    broker_addr: str | UnsetType
+    topic_list: list[str]
+
+
+class _Table(Struct):
+    table: dict[str, str]
+
+
+class _ClusterInfo(Struct, rename="camel"):
+    broker_addr_table: dict[str, BrokerData]
+    cluster_addr_table: dict[str, list[str]]
+
+
+class _MemberGroup(Struct, rename="camel"):
+    broker_addrs: Raw
+    broker_name: str
+    cluster: str
+
+
+class _MemberGroupBody(Struct, rename="camel"):
+    broker_member_group: _MemberGroup
+
+
+class NamesrvProcessor:
+    """Serves the codes of the name server.
+
+    Args: now_ms: the time in ms; started_ms: since when it runs, for ``needWaitForService``.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, tables: RouteTables, values: KvConfig, config: NamesrvConfig, now_ms: Callable[[], int]) -> None:
+        self._tables = tables
+        self._values = values
+        self._config = config
+        self._now_ms = now_ms
+        self._started_ms = now_ms()
+        self.apply_config()
+
+    def apply_config(self) -> None:
+        """Let the tables follow the settings."""
+        self._tables.delete_topics = self._config["deleteTopicWithBrokerRegistration"]
+        self._tables.acting_master = self._config["supportActingMaster"]
+
+    def register(self, processors: Processors) -> None:
+        """Put all codes into a server's table; routes have a lane of their own."""
+        clients, others = Lane("client", queue_max=50_000), Lane("default", queue_max=10_000)
+        processors.register([RequestCode.GET_ROUTEINFO_BY_TOPIC], self.route, clients)
+        for code, handler in {
+            RequestCode.PUT_KV_CONFIG: self.put_value,
+            RequestCode.GET_KV_CONFIG: self.get_value,
+            RequestCode.DELETE_KV_CONFIG: self.delete_value,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.values,
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.data_version,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }.items():
+            processors.register([code], handler, others)
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def route(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """105: where a topic is."""
+        config, fields = self._config, request.ext_fields
+        waited_ms = self._now_ms() - self._started_ms
+        if config["needWaitForService"] and waited_ms < config["waitSecondsForService"] * 1000:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="name server not ready")
+        topic = _field(request, "topic")
+        standard = request.version >= STANDARD_JSON_SINCE or _is_true(fields.get("acceptStandardJsonOnly"))
+        zone = fields.get("__ZONE_NAME") if _is_true(fields.get("__ZONE_MODE")) else None
+        order = self._values.get(ORDER_TOPICS, topic) if config["orderMessageEnable"] else None
+        found = self._tables.route(topic, bare=not standard, order=order, zone=zone or None)
+        if found is None:
+            remark = f"No topic route info in name server for the topic: {topic}{_FAQ}"
+            return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+        return request.response(body=encode_body(found))
+
+    # -- brokers -------------------------------------------------------------------------------------------------------
+
+    def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """103: a broker tells where it is and which topics it has."""
+        header = header_of(request, _RegisterHeader)
+        body: bytes = request.body
+        if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+        given = decode_registration(body, compressed=header.compressed, version=request.version)
+        told = self._tables.register(
+            Broker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
+            given.topic_config_serialize_wrapper or TopicTable(),
+            ha_address=header.ha_server_addr,
+            channel=channel,
+            timeout_ms=header.heartbeat_timeout_millis,
+            acting_master=header.enable_acting_master,
+            zone_name=request.ext_fields.get("__ZONE_NAME"),
+            filter_servers=given.filter_server_list,
+        )
+        self._tell_changes()
+        if told is None:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="register broker failed")
+        ordered = self._values.all_of(ORDER_TOPICS) if self._config["returnOrderTopicConfigToBroker"] else None
+        return request.response(
+            0,
+            {"haServerAddr": told.ha_address, "masterAddr": told.master_address},
+            encode_body(_Table(ordered)) if ordered is not None else b"",
+        )
+
+    def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """104: a broker leaves."""
+        self._tables.unregister([header_of(request, _BrokerHeader).broker()])
+        self._tell_changes()
+        return request.response()
+
+    def data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """322: a broker asks whether its topics are known in this version."""
+        header = header_of(request, _BrokerHeader)
+        key = (header.cluster_name, header.broker_addr)
+        changed = self._tables.is_changed(*key, decode_body(request.body, DataVersion, "body"))
+        if not changed:
+            self._tables.touch(*key)
+        known = self._tables.data_version(*key)
+        return request.response(0, {"changed": changed}, b"" if known is None else encode_body(known))
+
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """904: a broker is still there."""
+        header = header_of(request, _BrokerHeader)
+        self._tables.touch(header.cluster_name, header.broker_addr)
+        return request.response()
+
+    def member_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """901: the brokers of one name."""
+        cluster, name = _field(request, "clusterName"), _field(request, "brokerName")
+        addresses = self._tables.member_group(cluster, name)
+        return request.response(
+            body=encode_body(_MemberGroupBody(_MemberGroup(Raw(bare_keys(addresses)), name, cluster)))
+        )
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone."""
+        self._tables.channel_closed(channel)
+        self._tell_changes()
+
+    def scan(self) -> None:
+        """Forget the brokers that were silent for too long, and close their connections."""
+        for channel in self._tables.expire():
+            if isinstance(channel, Channel):
+                channel.close()
+        self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        changes, self._tables.changes = self._tables.changes, []
+        if not self._config["notifyMinBrokerIdChanged"]:
+            return
+        for change in changes:
+            for channel in change.channels:
+                if isinstance(channel, Channel):
+                    channel.oneway(
+                        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+                        {
+                            "minBrokerId": change.min_broker_id,
+                            "brokerName": change.name,
+                            "minBrokerAddr": change.min_broker_address,
+                            "offlineBrokerAddr": change.offline_address,
+                            "haBrokerAddr": change.ha_address,
+                        },
+                    )
+
+    # -- admins: topics ------------------------------------------------------------------------------------------------
+
+    def cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """106: all clusters and brokers."""
+        groups = self._tables.groups()
+        shown = {name: broker_data(group, group.addresses, bare=True) for name, group in groups.items()}
+        return request.response(body=encode_body(_ClusterInfo(shown, self._tables.clusters())))
+
+    def wipe_write_permission(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """205: no more writes to a broker."""
+        count = self._tables.set_write_permission(_field(request, "brokerName"), False)
+        return request.response(0, {"wipeTopicCount": count})
+
+    def add_write_permission(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """327: writes to a broker again."""
+        count = self._tables.set_write_permission(_field(request, "brokerName"), True)
+        return request.response(0, {"addTopicCount": count})
+
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """206."""
+        return self._listed(request, self._tables.topics(), switch="enableAllTopicList")
+
+    def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """224."""
+        return self._listed(request, self._tables.topics_of_cluster(_field(request, "cluster")))
+
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """304."""
+        names, address = self._tables.system_topics()
+        return request.response(body=encode_body(_TopicList(UNSET if address is None else address, names)))
+
+    def unit_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """311, 312, 313."""
+        if request.code == RequestCode.GET_UNIT_TOPIC_LIST:
+            return self._listed(request, self._tables.unit_topics())
+        without = request.code == RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
+        return self._listed(request, self._tables.unit_sub_topics(without_unit=without))
+
+    def _listed(self, request: RemotingCommand, names: list[str], switch: str = "enableTopicList") -> RemotingCommand:
+        if not self._config[switch]:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="disable")
+        return request.response(body=encode_body(_TopicList(UNSET, names)))
+
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """216."""
+        header = header_of(request, _TopicHeader)
+        self._tables.delete_topic(header.topic, header.cluster_name or None)
+        return request.response()
+
+    def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """217: a topic on brokers that do not tell it themselves."""
+        given = decode_body(request.body, _RouteBody, "body").queue_datas
+        if given:
+            self._tables.add_topic(_field(request, "topic"), given)
+        return request.response()
+
+    # -- admins: values and settings -----------------------------------------------------------------------------------
+
+    def put_value(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """100."""
+        fields = request.ext_fields
+        namespace, key = fields.get("namespace"), fields.get("key")
+        if namespace is None or key is None:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
+        self._values.put(namespace, key, fields.get("value", ""))
+        return request.response()
+
+    def get_value(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """101."""
+        namespace, key = _field(request, "namespace"), _field(request, "key")
+        value = self._values.get(namespace, key)
+        if value is None:
+            raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+        return request.response(0, {"value": value})
+
+    def delete_value(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """102."""
+        self._values.delete(_field(request, "namespace"), _field(request, "key"))
+        return request.response()
+
+    def values(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """219."""
+        namespace = _field(request, "namespace")
+        found = self._values.all_of(namespace)
+        if found is None:
+            raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return request.response(body=encode_body(_Table(found)))
+
+    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """318: settings at run time; they are also written to ``configStorePath``."""
+        try:
+            pairs = parse_properties(bytes(request.body).decode("utf-8", "replace"))
+            self._config.update(pairs)
+        except PermissionError as error:
+            return request.response(ResponseCode.NO_PERMISSION, remark=str(error))
+        except ConfigError as error:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self.apply_config()
+        log.warning("settings changed by %s:%d: %s", *channel.peer, pairs)
+        lines = "".join(f"{name}={value}\n" for name, value in sorted(self._config.changes().items()))
+        write_whole(Path(self._config["configStorePath"]), lines.encode("utf-8"))
+        return request.response()
+
+    def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """319."""
+        return request.response(body=self._config.text().encode("utf-8"))
+
+
+def _field(request: RemotingCommand, name: str) -> str:
+    value = request.ext_fields.get(name)
+    if value is None:
+        raise FieldError(name, "a value", "none")
+    return str(value)
+
+
+def _is_true(text: object) -> bool:
+    return isinstance(text, str) and text.lower() == "true"

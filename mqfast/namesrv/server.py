@@ -1,0 +1,95 @@
+"""The name server as a whole: tables, values, port, and the scan for brokers that are gone.
+
+Room: namesrv. It must never know the command line. Source: NamesrvController.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mqfast.errors import ConfigError
+from mqfast.namesrv.kv_config import KvConfig
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.processor import NamesrvProcessor
+from mqfast.namesrv.tables import RouteTables
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.server import RemotingServer
+from mqfast.remoting.settings import RemotingSettings
+from mqfast.remoting.tls import TlsMode, server_context
+
+__all__ = ["NameServer"]
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000  # a clock that is set does not expire anybody
+
+
+class NameServer:
+    """A name server in the running event loop.
+
+    Args: config: its settings; now_ms: ms that only grow.
+    Raises: ConfigError, CorruptFile where settings or ``kvConfig.json`` cannot be used.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, config: NamesrvConfig, *, now_ms: Callable[[], int] = _now_ms) -> None:
+        self.config = config
+        self.tables = RouteTables(now_ms)
+        self.processors = Processors()
+        self._processor = NamesrvProcessor(self.tables, KvConfig(Path(config["kvConfigPath"])), config, now_ms)
+        self._processor.register(self.processors)
+        self._server = RemotingServer(
+            self.processors,
+            RemotingSettings(
+                connections_max=config["connectionsMax"],
+                idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
+                proxy_protocol=config["proxyProtocolEnable"],
+                tls_mode=_tls_mode(config["tls.server.mode"]),
+            ),
+            context=server_context({name: config[name] for name in _TLS_NAMES if config[name]}),
+            on_closed=self._processor.channel_closed,
+        )
+        self._scanner: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises: OSError where the address cannot be had."""
+        await self._server.start(self.config["bindAddress"], self.config["listenPort"])
+        self._wait_for_scan()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) where it listens."""
+        return self._server.address
+
+    def _wait_for_scan(self) -> None:
+        interval_s = max(self.config["scanNotActiveBrokerInterval"], 10) / 1000
+        self._scanner = asyncio.get_running_loop().call_later(interval_s, self._scan)
+
+    def _scan(self) -> None:
+        self._processor.scan()
+        self._wait_for_scan()
+
+    async def stop(self) -> None:
+        """Answer what was asked, and close everything, within two seconds."""
+        if self._scanner is not None:
+            self._scanner.cancel()
+        await self._server.stop(0.5)
+
+
+_TLS_NAMES = (
+    "tls.server.certPath",
+    "tls.server.keyPath",
+    "tls.server.keyPassword",
+    "tls.server.trustCertPath",
+    "tls.server.need.client.auth",
+)
+
+
+def _tls_mode(text: str) -> TlsMode:
+    try:
+        return TlsMode(text.lower())
+    except ValueError:
+        raise ConfigError(f"tls.server.mode: expected disabled, permissive or enforcing, found {text!r}") from None

@@ -1,0 +1,479 @@
+"""What brokers have told: topics, addresses, clusters, and until when each broker counts as alive.
+
+Room: namesrv. It must never do I/O or read a clock that it was not given; a channel is a name here, and nothing more.
+Source: RouteInfoManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, NamedTuple
+
+from msgspec import UNSET, Raw
+
+from mqfast.remoting.bodies import (
+    READ,
+    WRITE,
+    BrokerData,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicRoute,
+    TopicTable,
+    encode_body,
+)
+from mqfast.remoting.fastjson import bare_keys
+
+__all__ = ["MASTER_ID", "Broker", "BrokerGroup", "MinBrokerChanged", "Registered", "RouteTables"]
+
+log = logging.getLogger("mqfast.namesrv")
+
+MASTER_ID: Final = 0
+EXPIRY_MS: Final = 120_000
+_UNIT, _UNIT_SUB = 1, 2
+_SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+class Broker(NamedTuple):
+    """One broker as it registers and leaves."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+
+class BrokerGroup:
+    """The brokers of one name: a master and its slaves."""
+
+    __slots__ = ("addresses", "cluster", "enable_acting_master", "name", "zone_name")
+
+    def __init__(self, cluster: str, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.addresses: dict[int, str] = {}
+        self.enable_acting_master = False
+        self.zone_name: str | None = None
+
+
+class _Alive:
+    __slots__ = ("channel", "data_version", "ha_address", "timeout_ms", "updated_ms")
+
+    def __init__(
+        self, updated_ms: int, timeout_ms: int, data_version: DataVersion, channel: Hashable, ha_address: str
+    ) -> None:
+        self.updated_ms = updated_ms
+        self.timeout_ms = timeout_ms
+        self.data_version = data_version
+        self.channel = channel
+        self.ha_address = ha_address
+
+
+class Registered(NamedTuple):
+    """What a broker is told: its master's addresses, where it is a slave that has one."""
+
+    ha_address: str | None = None
+    master_address: str | None = None
+
+
+class MinBrokerChanged(NamedTuple):
+    """Another broker of a group has the smallest id now; ``channels`` are to be told."""
+
+    name: str
+    min_broker_id: int
+    min_broker_address: str
+    offline_address: str | None
+    ha_address: str | None
+    channels: tuple[Hashable, ...]
+
+
+class RouteTables:
+    """The tables of one name server.
+
+    Args:
+        now_ms: the time in ms; brokers expire by it.
+        delete_topics: a registration also removes what it does not name (RocketMQ: deleteTopicWithBrokerRegistration).
+        acting_master: a group without a master shows its smallest id as one (RocketMQ: supportActingMaster).
+    Attributes: the two switches may be changed at any time.
+    Thread: one at a time.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], *, delete_topics: bool = False, acting_master: bool = False) -> None:
+        self._now_ms = now_ms
+        self.delete_topics = delete_topics
+        self.acting_master = acting_master
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._groups: dict[str, BrokerGroup] = {}
+        self._clusters: dict[str, dict[str, None]] = {}
+        self._alive: dict[tuple[str, str], _Alive] = {}
+        self._filters: dict[tuple[str, str], list[str]] = {}
+        self._mappings: dict[str, dict[str, Raw]] = {}
+        self.changes: list[MinBrokerChanged] = []
+
+    # -- brokers come and go -------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        broker: Broker,
+        table: TopicTable,
+        *,
+        ha_address: str,
+        channel: Hashable,
+        timeout_ms: int | None = None,
+        acting_master: bool | None = None,
+        zone_name: str | None = None,
+        filter_servers: list[str] | None = None,
+    ) -> Registered | None:
+        """A broker says that it is there. Returns: None: it is refused, since a first registration has all topics.
+
+        Args: acting_master: None for a broker that does not know of it (before 5.0).
+        """
+        key = (broker.cluster, broker.address)
+        self._clusters.setdefault(broker.cluster, {})[broker.name] = None
+        group = self._groups.get(broker.name)
+        first = group is None
+        if group is None:
+            group = self._groups[broker.name] = BrokerGroup(broker.cluster, broker.name)
+            self._warn_of_shared_address(broker)
+        group.enable_acting_master = bool(acting_master)
+        group.zone_name = zone_name
+        addresses = group.addresses
+        min_changed = bool(addresses) and broker.broker_id < min(addresses)
+        for other in [i for i, address in addresses.items() if address == broker.address and i != broker.broker_id]:
+            del addresses[other]  # it has changed its role
+        version = table.data_version or DataVersion()
+        before = addresses.get(broker.broker_id)
+        if before is not None and before != broker.address:
+            alive = self._alive.get((broker.cluster, before))
+            if alive is not None and alive.data_version.state_version > version.state_version:
+                log.warning("broker %s: ignored, %s has its id and a newer state", broker, before)
+                self._alive.pop(key, None)
+                return Registered()
+        if before is None and len(table.topic_config_table) == 1:
+            log.warning("broker %s: refused, its first registration has one topic only", broker)
+            return None
+        addresses[broker.broker_id] = broker.address
+        first = first or not before
+        is_master = broker.broker_id == MASTER_ID
+        is_prime = acting_master is not None and not is_master and broker.broker_id == min(addresses)
+        if is_master or is_prime:
+            self._take_topics(key, group, table, version, first, read_only=is_prime and group.enable_acting_master)
+        if key not in self._alive:
+            log.info("broker %s: registered, HA %s", broker, ha_address)
+        self._alive[key] = _Alive(self._now_ms(), timeout_ms or EXPIRY_MS, version, channel, ha_address)
+        if filter_servers is not None:
+            if filter_servers:
+                self._filters[key] = filter_servers
+            else:
+                self._filters.pop(key, None)
+        told = Registered()
+        if not is_master and (master := addresses.get(MASTER_ID)) is not None:
+            alive = self._alive.get((broker.cluster, master))
+            if alive is not None:
+                told = Registered(alive.ha_address, master)
+        if min_changed:
+            alive = self._alive.get((broker.cluster, addresses[min(addresses)]))
+            self._min_changed(group, None, alive.ha_address if alive else None)
+        return told
+
+    def _warn_of_shared_address(self, broker: Broker) -> None:
+        for other in self._groups.values():
+            if other.name != broker.name and broker.address in other.addresses.values():
+                log.warning(
+                    "brokers %s and %s announce one address, %s: clients reach only one of them (see brokerIP1)",
+                    other.name, broker.name, broker.address,
+                )  # fmt: skip
+
+    def _take_topics(
+        self,
+        key: tuple[str, str],
+        group: BrokerGroup,
+        table: TopicTable,
+        version: DataVersion,
+        first: bool,
+        *,
+        read_only: bool,
+    ) -> None:
+        topics = table.topic_config_table
+        if self.delete_topics and not table.topic_queue_mapping_info_map:
+            for topic in [name for name, queues in self._topics.items() if group.name in queues]:
+                if topic not in topics:
+                    self._remove_queues(topic, group.name)
+        changed = first or self.is_changed(*key, version)
+        for name, config in topics.items():
+            topic = config.topic_name or name
+            if changed or group.name not in self._topics.get(topic, {}):
+                self._topics.setdefault(topic, {})[group.name] = _queues(group.name, config, read_only)
+        if changed:
+            for topic, mapping in table.topic_queue_mapping_info_map.items():
+                self._mappings.setdefault(topic, {})[group.name] = mapping
+
+    def unregister(self, brokers: Iterable[Broker]) -> None:
+        """Brokers leave, all of them in one pass over the topics."""
+        removed: set[str] = set()
+        reduced: set[str] = set()
+        for broker in brokers:
+            key = (broker.cluster, broker.address)
+            if self._alive.pop(key, None) is not None:
+                log.info("broker %s: unregistered", broker)
+            self._filters.pop(key, None)
+            group = self._groups.get(broker.name)
+            if group is None:
+                continue
+            min_changed = bool(group.addresses) and broker.broker_id == min(group.addresses)
+            for broker_id in [i for i, address in group.addresses.items() if address == broker.address]:
+                del group.addresses[broker_id]
+            if group.addresses:
+                reduced.add(broker.name)
+                if min_changed:
+                    self._min_changed(group, broker.address, None)
+                continue
+            del self._groups[broker.name]
+            removed.add(broker.name)
+            names = self._clusters.get(broker.cluster, {})
+            names.pop(broker.name, None)
+            if not names:
+                self._clusters.pop(broker.cluster, None)
+        self._clean_topics(removed, reduced - removed)
+
+    def _clean_topics(self, removed: set[str], reduced: set[str]) -> None:
+        without_master = [
+            name
+            for name in reduced
+            if (group := self._groups[name]).enable_acting_master and MASTER_ID not in group.addresses
+        ]
+        if not removed and not without_master:
+            return
+        for topic, queues in list(self._topics.items()):
+            for name in removed:
+                if name in queues:
+                    self._remove_queues(topic, name)
+            for name in without_master:
+                if name in queues:
+                    queues[name].perm &= ~WRITE
+
+    def _remove_queues(self, topic: str, name: str) -> None:
+        queues = self._topics[topic]
+        queues.pop(name, None)
+        if not queues:
+            del self._topics[topic]
+
+    def channel_closed(self, channel: Hashable) -> None:
+        """A connection is gone, and with it the brokers that came by it last."""
+        self._drop([key for key, alive in self._alive.items() if alive.channel is channel])
+
+    def expire(self) -> list[Hashable]:
+        """Remove brokers that were silent for too long. Returns: their channels, to be closed."""
+        now = self._now_ms()
+        late = [key for key, alive in self._alive.items() if alive.updated_ms + alive.timeout_ms < now]
+        channels = [self._alive[key].channel for key in late]
+        for key in late:
+            log.warning("broker %s of cluster %s: expired, silent for too long", key[1], key[0])
+        self._drop(late)
+        return channels
+
+    def _drop(self, keys: list[tuple[str, str]]) -> None:
+        if not keys:
+            return
+        gone = []
+        for cluster, address in keys:
+            found = [
+                Broker(cluster, group.name, broker_id, address)
+                for group in self._groups.values()
+                if group.cluster == cluster
+                for broker_id, other in group.addresses.items()
+                if other == address
+            ]
+            if not found:
+                self._alive.pop((cluster, address), None)
+            gone += found
+        self.unregister(gone)
+
+    def touch(self, cluster: str, address: str) -> None:
+        """A broker is still there (904, and 322 without a change)."""
+        alive = self._alive.get((cluster, address))
+        if alive is not None:
+            alive.updated_ms = self._now_ms()
+
+    def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
+        """Are the topics of this broker not known in this version?"""
+        return self.data_version(cluster, address) != version
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """The version of the topics that are known of a broker."""
+        alive = self._alive.get((cluster, address))
+        return None if alive is None else alive.data_version
+
+    def _min_changed(self, group: BrokerGroup, offline: str | None, ha_address: str | None) -> None:
+        smallest = min(group.addresses)
+        told = [
+            self._alive[key].channel
+            for broker_id, address in group.addresses.items()
+            if (offline is not None or len(group.addresses) == 1 or broker_id != smallest)
+            and (key := (group.cluster, address)) in self._alive
+        ]
+        self.changes.append(
+            MinBrokerChanged(group.name, smallest, group.addresses[smallest], offline, ha_address, tuple(told))
+        )
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def add_topic(self, topic: str, queues: list[QueueData]) -> bool:
+        """Give a topic its queues (217). False: a broker is not known, and nothing after it was taken."""
+        taken: dict[str, QueueData] = {}
+        known = True
+        for one in queues:
+            if one.broker_name not in self._groups:
+                log.warning("topic %s: broker %s is not known", topic, one.broker_name)
+                known = False
+                break
+            taken[one.broker_name] = one
+        if topic in self._topics:
+            self._topics[topic].update(taken)
+        elif known and taken:
+            self._topics[topic] = taken
+        return known
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forget a topic, everywhere or in one cluster (216)."""
+        if cluster is None:
+            self._topics.pop(topic, None)
+        elif topic in self._topics:
+            for name in list(self._topics[topic]):
+                if name in self._clusters.get(cluster, ()):
+                    self._topics[topic].pop(name)
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+    def set_write_permission(self, broker_name: str, allowed: bool) -> int:
+        """205 and 327. Returns: the number of topics on that broker."""
+        count = 0
+        for queues in self._topics.values():
+            one = queues.get(broker_name)
+            if one is not None:
+                one.perm = READ | WRITE if allowed else one.perm & ~WRITE
+                count += 1
+        return count
+
+    def topics(self) -> list[str]:
+        """All topics (206)."""
+        return list(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """The topics with queues on a broker of this cluster (224)."""
+        names = self._clusters.get(cluster, {})
+        return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """The names of clusters and brokers, and the address of one broker to ask for more (304)."""
+        names: dict[str, None] = {}
+        for cluster, brokers in self._clusters.items():
+            names[cluster] = None
+            names.update(brokers)
+        address = next((g.addresses[min(g.addresses)] for g in self._groups.values() if g.addresses), None)
+        return list(names), address
+
+    def unit_topics(self) -> list[str]:
+        """311: topics of a unit."""
+        return [topic for topic in self._topics if self._flag(topic) & _UNIT]
+
+    def unit_sub_topics(self, *, without_unit: bool = False) -> list[str]:
+        """312, and 313: topics with subscriptions of a unit, that are none of a unit themselves."""
+        return [
+            topic
+            for topic in self._topics
+            if self._flag(topic) & _UNIT_SUB and not (without_unit and self._flag(topic) & _UNIT)
+        ]
+
+    def _flag(self, topic: str) -> int:
+        return next(iter(self._topics[topic].values())).topic_sys_flag
+
+    # -- what clients ask ----------------------------------------------------------------------------------------------
+
+    def route(
+        self, topic: str, *, bare: bool = False, order: str | None = None, zone: str | None = None
+    ) -> TopicRoute | None:
+        """Where a topic is; None: nowhere.
+
+        Args:
+            bare: the ids of brokers as keys without quotes.
+            order: its entry of the ordered topics.
+            zone: only brokers of this zone, and groups without a master.
+        """
+        known = self._topics.get(topic)
+        if known is None:
+            return None
+        queues = list(known.values())
+        groups = [self._groups[name] for name in known if name in self._groups]
+        if not groups:
+            return None
+        addresses = {group.name: self._shown_addresses(topic, group, known[group.name]) for group in groups}
+        if zone is not None:
+            kept = [g for g in groups if (g.zone_name or "").lower() == zone.lower() or MASTER_ID not in g.addresses]
+            gone = {group.name for group in groups} - {group.name for group in kept}
+            groups = kept
+            queues = [one for one in queues if one.broker_name not in gone]
+        filters = {
+            address: self._filters[group.cluster, address]
+            for group in groups
+            for address in addresses[group.name].values()
+            if (group.cluster, address) in self._filters
+        }
+        mapping = self._mappings.get(topic)
+        return TopicRoute(
+            broker_datas=[broker_data(group, addresses[group.name], bare) for group in groups],
+            filter_server_table=filters,
+            order_topic_conf=UNSET if order is None else order,
+            queue_datas=queues,
+            topic_queue_mapping_by_broker=mapping or UNSET,
+        )
+
+    def _shown_addresses(self, topic: str, group: BrokerGroup, queues: QueueData) -> dict[int, str]:
+        addresses = group.addresses
+        if (
+            self.acting_master
+            and group.enable_acting_master
+            and addresses
+            and MASTER_ID not in addresses
+            and not queues.perm & WRITE
+            and not topic.startswith(_SYNC_MEMBER_PREFIX)
+        ):
+            smallest = min(addresses)
+            return {MASTER_ID if i == smallest else i: address for i, address in addresses.items()}
+        return addresses
+
+    def clusters(self) -> dict[str, list[str]]:
+        """Cluster -> names of its brokers."""
+        return {cluster: list(names) for cluster, names in self._clusters.items()}
+
+    def groups(self) -> dict[str, BrokerGroup]:
+        """Name -> brokers."""
+        return self._groups
+
+    def member_group(self, cluster: str, name: str) -> dict[int, str]:
+        """Id -> address of the brokers of one name (901); with acting masters as routes show them."""
+        group = self._groups.get(name)
+        return {} if group is None or group.cluster != cluster else group.addresses
+
+
+def broker_data(group: BrokerGroup, addresses: dict[int, str], bare: bool) -> BrokerData:
+    """How an answer shows the brokers of one name."""
+    shown = bare_keys(addresses) if bare else encode_body({str(i): addresses[i] for i in sorted(addresses)})
+    return BrokerData(
+        broker_addrs=Raw(shown),
+        broker_name=group.name,
+        cluster=group.cluster,
+        enable_acting_master=group.enable_acting_master,
+        zone_name=UNSET if group.zone_name is None else group.zone_name,
+    )
+
+
+def _queues(name: str, config: TopicConfig, read_only: bool) -> QueueData:
+    return QueueData(
+        broker_name=name,
+        perm=config.perm & ~WRITE if read_only else config.perm,
+        read_queue_nums=config.read_queue_nums,
+        topic_sys_flag=config.topic_sys_flag,
+        write_queue_nums=config.write_queue_nums,
+    )

@@ -1,0 +1,121 @@
+"""Real programs of Apache RocketMQ beside ours: Java name servers, brokers, clients and the admin tool.
+
+Room: tests/interop. Jars come from Maven Central by name, as for the golden stores. Every process that is started is
+ended. Without Java all of it is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "golden" / "make"), str(HERE.parent / "compat")]
+
+from java_oracle import NEWEST, JavaOracle  # noqa: E402
+from make import STEP_S, Machine, free_port, wait_for  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    there, why = JavaOracle.available()
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+            if not there:
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+class OurNamesrv:
+    """``mqfast namesrv`` as a process."""
+
+    def __init__(self, work: Path, *settings: str, port: int = 0) -> None:
+        self.log = work / "mqfast-namesrv.log"
+        command = [sys.executable, "-m", "mqfast.cli", "namesrv", "-p", str(port)]
+        paths = [f"kvConfigPath={work}/kvConfig.json", f"configStorePath={work}/namesrv.properties"]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, *paths, *settings], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout is not None
+        self.banner = self.process.stdout.readline()
+        found = re.search(r"NAMESRV_ADDR=(\S+)", self.banner)
+        assert found, f"{self.banner!r}\n{self.log.read_text()}"
+        self.address = found[1]
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        code = self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+class Cluster:
+    """A Java name server, ours, and a Java broker that registers with both."""
+
+    def __init__(self, work: Path) -> None:
+        self.machine = Machine(NEWEST, work, HERE / "Flow.java")
+        self.ours = OurNamesrv(work)
+        try:
+            self.machine.start_namesrv()
+            self.java = self.machine.namesrv
+            self.machine.namesrv = f"{self.java};{self.ours.address}"
+            self.port = free_port()
+            self.broker = self.machine.start_broker(work / "store", {}, self.port)
+            for address in (self.java, self.ours.address):
+                wait_for(lambda address=address: "brk" in self.admin("clusterList", "-n", address), "registration")
+        except BaseException:
+            self.end()
+            raise
+
+    def admin(self, *arguments: str, machine: Machine | None = None) -> str:
+        """What stock mqadmin prints."""
+        process = (machine or self.machine).java(*arguments, main="org.apache.rocketmq.tools.command.MQAdminStartup")
+        out, _ = process.communicate(timeout=STEP_S)
+        return out
+
+    def end(self) -> None:
+        self.machine.end_all()
+        if self.ours.process.poll() is None:
+            self.ours.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def our_namesrv(tmp_path: Path) -> Iterator[Callable[..., OurNamesrv]]:
+    started: list[OurNamesrv] = []
+
+    def start(*settings: str, port: int = 0) -> OurNamesrv:
+        started.append(OurNamesrv(tmp_path, *settings, port=port))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.stop()
+
+
+@pytest.fixture(scope="session")
+def older_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Machine]]:
+    machines: dict[str, Machine] = {}
+
+    def machine(release: str) -> Machine:
+        if release not in machines:
+            machines[release] = Machine(release, tmp_path_factory.mktemp(f"client-{release}"), HERE / "Flow.java")
+        return machines[release]
+
+    yield machine
+    for one in machines.values():
+        one.end_all()
