@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,11 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
+def compile_java(home: Path, source: Path) -> None:
+    """Compile one file beside the client's classes."""
+    command = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(home / "classes"), "-cp", f"{home}/jars/*"]
+    subprocess.run([*command, str(source)], check=True, timeout=STEP_S)
+
+
 class OurNamesrv:
     """``mqfast namesrv`` as a process."""
 
     def __init__(self, work: Path, *settings: str, port: int = 0) -> None:
-        self.log = work / "mqfast-namesrv.log"
+        self.log = work / f"mqfast-namesrv-{time.monotonic_ns()}.log"
         command = [sys.executable, "-m", "mqfast.cli", "namesrv", "-p", str(port)]
         paths = [f"kvConfigPath={work}/kvConfig.json", f"configStorePath={work}/namesrv.properties"]
         with self.log.open("a") as log:
@@ -67,18 +74,22 @@ class Cluster:
             self.java = self.machine.namesrv
             self.machine.namesrv = f"{self.java};{self.ours.address}"
             self.port = free_port()
-            self.broker = self.machine.start_broker(work / "store", {}, self.port)
+            self.broker = self.machine.start_broker(work / "store", {"registerNameServerPeriod": 10_000}, self.port)
+            compile_java(self.machine.home, HERE / "Admin.java")
             for address in (self.java, self.ours.address):
-                wait_for(lambda address=address: "brk" in self.admin("clusterList", "-n", address), "registration")
+                wait_for(lambda a=address: "brk" in self.admin_lines(a, [["clusterList"]])[0], "registration")
         except BaseException:
             self.end()
             raise
 
-    def admin(self, *arguments: str, machine: Machine | None = None) -> str:
-        """What stock mqadmin prints."""
-        process = (machine or self.machine).java(*arguments, main="org.apache.rocketmq.tools.command.MQAdminStartup")
+    def admin_lines(self, namesrv: str, lines: list[list[str]]) -> list[str]:
+        """What stock mqadmin prints for each of several command lines, all in one JVM."""
+        words = [word for line in lines for word in (*line, "-n", namesrv, "--")]
+        process = self.machine.java(*words, main="Admin")
         out, _ = process.communicate(timeout=STEP_S)
-        return out
+        found = out.split("==\n")[:-1]
+        assert len(found) == len(lines), out
+        return found
 
     def end(self) -> None:
         self.machine.end_all()
