@@ -58,9 +58,6 @@ class RuntimeDocstrings(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """A method that a class takes from elsewhere (``query = query``) is shown as the function that it is."""
         for cls in _classes(pkg):
-            for method in cls.functions.values():
-                if not method.name.startswith("_") and not len(method.parameters):
-                    method.parameters = _stubbed(cls, method)
             for name, member in list(cls.members.items()):
                 if not member.is_attribute or not str(member.value).isidentifier():
                     continue
@@ -69,21 +66,8 @@ class RuntimeDocstrings(griffe.Extension):
                     target = found.final_target if found is not None and found.is_alias else found
                     if target is not None and target.is_function:
                         cls.members[name] = griffe.Alias(name, target, parent=cls)
-                    elif any(name in base.functions for base in cls.mro()):
-                        del cls.members[name]
                 except griffe.AliasResolutionError:
                     continue  # of another package
-
-
-def _stubbed(cls: griffe.Class, method: griffe.Function) -> griffe.Parameters:
-    """The parameters in the stub: a method with ``binding(False)`` does not tell its own."""
-    stub = cls.module.filepath.parent / f"{cls.module.name}.pyi"
-    if not stub.exists():
-        return method.parameters
-    seen = griffe.visit(cls.module.name, filepath=stub, code=stub.read_text(encoding="utf-8"))
-    found = seen.members.get(cls.name)
-    same = found.members.get(method.name) if found is not None else None
-    return same.parameters if isinstance(same, griffe.Function) else method.parameters
 
 
 def _classes(module: griffe.Module) -> list[griffe.Class]:
