@@ -379,6 +379,15 @@ def test_links_of_the_checkout_become_links_of_the_site() -> None:
     assert hooks.relinked("[a](../docs/dev/ledger.md) [b](#x)", "dev/bench.md") == "[a](ledger.md) [b](#x)"
 
 
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    hooks = load(ROOT / "docs" / "site" / "hooks.py")
+    menu = re.findall(
+        r"^ +- [^:]+: (\S+\.md)$|^  - Home: (\S+)$", text_of(ROOT / "docs" / "site" / "mkdocs.yml"), re.MULTILINE
+    )
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} | set(hooks.PAGES.values())
+    assert {page for found in menu for page in found if page} == pages
+
+
 def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
     """As ``make docs`` builds it; needs the packages of the extra ``docs``."""
     for package in ("mkdocs", "material", "mkdocstrings"):

@@ -30,7 +30,10 @@ def unsigned(obj: griffe.Object, text: str) -> str:
 
 def running(obj: griffe.Object) -> str:
     """The docstring of the running object; with its signature where an attribute of a class is a function."""
-    found: Any = import_module(obj.module.path)
+    try:
+        found: Any = import_module(obj.module.path)
+    except ImportError:
+        return ""  # a room whose extra is not installed
     for name in obj.path.removeprefix(obj.module.path).strip(".").split("."):
         found = getattr(found, name, None)
     if not callable(found) and not inspect.isdatadescriptor(found):
