@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mqfast.remoting.command import FrameDecoder
 from tests.damage.stores import make_bases
+from tests.remoting.captures import captures
 
 from .fuzz import CORPUS
 
@@ -33,6 +35,17 @@ def main() -> None:
                 mark + len(log).to_bytes(2, "big") + log + b"".join(parts) + base.files["checkpoint"][:40]
                 for mark in (b"\0", b"\xff")
             ]
+    bodies = []
+    for name in ("5.3.3-json", "5.3.3-rocketmq", "ali-ons"):
+        sends = [row.frame for row in captures(name) if row.direction == "client->server" and len(row.frame) < 1500]
+        inputs.setdefault("frames", []).append(sends[0] + sends[len(sends) // 2])
+    for name in ("broker-4.9.7-registration", "broker-5.3.3-registration"):
+        for row in captures(name):
+            (command,) = FrameDecoder().feed(row.frame)
+            if command.code == 103 and not command.is_response:
+                packed = command.ext_fields["compressed"] == "true" or command.body[:1] != b"{"
+                bodies.append((b"\0" if packed else b"\xff") + command.body)
+    inputs["registration"] = sorted(set(bodies), key=len)
     for target, found in inputs.items():
         folder = CORPUS / target
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,9 @@ from typing import Final
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import InternalError, MqfastError
+from mqfast.errors import FieldError, InternalError, MqfastError
+from mqfast.remoting.bodies import decode_registration
+from mqfast.remoting.command import FrameDecoder, encode, offset_header, pull_header, send_header
 from mqfast.store.base import fastjson
 from mqfast.store.base._os import OsDoor
 from mqfast.store.check.verify import verify
@@ -141,6 +143,27 @@ def _tables(data: bytes, root: str) -> None:
     ConsumerOffsets.load(_DOOR, os.path.join(root, "config/consumerOffset.json"))
 
 
+def _frames(data: bytes, root: str) -> None:
+    """A stream in two pieces, and everything that a command can be asked."""
+    decoder = FrameDecoder(frame_bytes_max=1 << 20)
+    half = len(data) // 2
+    for command in decoder.feed(data[:half]) + decoder.feed(data[half:]):
+        repr(command)
+        FrameDecoder(1 << 24).feed(encode(command))
+        for ask in (send_header, pull_header, offset_header):
+            try:
+                ask(command)
+            except FieldError:
+                pass
+    if decoder.error is not None:
+        raise decoder.error
+
+
+def _registration(data: bytes, root: str) -> None:
+    # The first byte says whether it is packed, and how old its sender is.
+    decode_registration(data[1:], compressed=data[:1] < b"\x80", version=data[0] if data else 0)
+
+
 def _conf(data: bytes, root: str) -> None:
     _put(root, {"broker.conf": data})
     StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), door=_DOOR)
@@ -157,6 +180,8 @@ TARGETS: Final[dict[str, Callable[[bytes, str], None]]] = {
     "json": _json,
     "tables": _tables,
     "conf": _conf,
+    "frames": _frames,
+    "registration": _registration,
     "recovery": _recovery,
 }
 
