@@ -148,7 +148,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 # What the machine or the run has once belongs to one process, whose tests run one after the other: a JVM per release,
 # a Spark session, the processors of the machine. Every other test goes to the process that is free.
-_SHARED_FOLDERS = {"compat": "java", "spark": "spark"}
+_SHARED_FOLDERS = {"compat": "java", "interop": "java", "spark": "spark"}
 _SHARED_FILES = {"test_latency.py": "processors", "test_processors.py": "processors", "test_rivals.py": "processors"}
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from laboratory import lab, read_queue
 
 # Written at every open and close, whatever the store holds: locks, times, and a summary of the topics.
 TIMES_AND_MARKS = ("checkpoint", "abort", "lock", "config/topics.json", "config/topics.json.bak")
@@ -66,25 +67,12 @@ def row_of(message: Any, topic: str, queue_id: int, tags_code: int) -> dict[str,
     }
 
 
-def read_queue(store: Any, topic: str, queue_id: int, at: int, **options: Any) -> Iterator[Any]:
-    """Get the messages of a queue from offset ``at`` on, get by get, to its end."""
-    while True:
-        got = store.get(topic, queue_id, at, **options)
-        yield from got
-        if got.status.name not in ("FOUND", "NO_MATCHED_MESSAGE"):
-            # 4.x leaves empty directories of queues; a queue without a file is no queue here.
-            assert got.status.name in ("OFFSET_OVERFLOW_ONE", "NO_MATCHED_LOGIC_QUEUE"), got
-            return
-        assert got.next_offset > at, got
-        at = got.next_offset
-
-
 def queue_rows(store: Any, expected: dict[str, Any]) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Return the rows of every queue of ``expected`` as the open store gives them."""
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for queue in expected["queues"]:
         topic, queue_id = queue["topic"], queue["queueId"]
-        units = store._queues.get(topic, queue_id)
+        units = lab(store).queues.get(topic, queue_id)
         rows[topic, queue_id] = []
         for message in read_queue(store, topic, queue_id, queue["minOffset"]):
             unit = units.unit(message.queue_offset)

@@ -24,6 +24,10 @@ import mqfast
 from mqfast.store.base._os import lost_page_count
 from mqfast.store.meta.offsets import ConsumerOffsets
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab
+
 LOG_BYTES = 4 << 20
 BODY = bytes(range(250)) * 40
 SETTINGS: dict[str, Any] = {
@@ -150,7 +154,7 @@ def queue(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     producer = store.producer("Grow", 0)
     producer.put(b"x")
     bodies_of = {"Grow": 1}
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     fill(mount)
     report: dict[str, Any] = {"put new": until_refused(lambda: store.put("T", BODY), 20)}
     report["grow"] = until_refused(lambda: producer.put(b"x"), 3000)
@@ -256,7 +260,7 @@ def watermark(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     settings = SETTINGS | options | {"cleanResourceInterval": 100, "cleanFileForciblyEnable": False}
     store = mqfast.open(mount / "store", **settings)
     store.put("T", BODY)
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     fill(mount)
     began = time.monotonic()
     while str(store.state) != "full" and time.monotonic() < began + 10:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 
 import mqfast
 from mqfast.cli.exit_codes import ExitCode
@@ -177,7 +178,7 @@ def test_a_queue_id_far_behind_the_others_is_a_warning(store: Path, capsys: pyte
         assert writer.get("Orders", 99999, 0).status.name == "NO_MATCHED_LOGIC_QUEUE"
         writer.put("Orders", b"far", 99999)
         writer.topics()
-        writer._persist_topics()  # what its thread does every five seconds
+        lab(writer).persist_topics()  # what its thread does every five seconds
         (warning,) = [text for text in writer.stats()["warnings"] if "99999" in text]
     assert "now counts 100000 queues" in warning
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from conftest import copy_of_open
 from java_oracle import NEWEST, JavaOracle, checkpoint_numbers
+from laboratory import lab
 from ours import LONG_TOPIC, TAGS, carry_out, make_steps, messages_of, write, write_and_be_killed
 from reference import ModelStore, Record, encode_properties, jhash, scan
 
@@ -325,7 +326,7 @@ def test_an_accelerated_recovery_of_5_5_begins_where_our_checkpoint_says(
         carry_out(store, steps[:60], lambda _: None)
         store.get("TopicA", 0, 0)  # after it everything is dispatched
         store.flush()
-        store._flush.flush_queues()  # as its thread does every second
+        lab(store).flush_queues()  # as its thread does every second
         stated = checkpoint_numbers(tmp_path / "store")
         assert stated["logicsPhysicalOffset"] == store.max_physical_offset
         carry_out(store, steps[60:], lambda _: None)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness import Run, Workload, check_image, leave, log_messages, want
+from laboratory import lab
 from simulation import KILLED, SHORT_COUNT, STRICT, Image
 
 from mqfast.errors import CorruptFile, DiskFull, FlushError, MapFailed, MqfastError, StorageError, StoreFailed
@@ -125,7 +126,7 @@ def _flush(run: Run) -> None:
 
 
 def _flush_many_queues(run: Run) -> None:
-    run.store._queues.many = 2
+    lab(run.store).queues.many = 2
     _flush_queues(run)
 
 
@@ -148,7 +149,7 @@ def _offsets(run: Run) -> None:
 def _topics(run: Run) -> None:
     run.put("fresh")
     run.reput()
-    run.store._persist_topics()
+    lab(run.store).persist_topics()
 
 
 def _retained(run: Run) -> None:
@@ -249,7 +250,7 @@ def _judge(run: Run, case: Case, kind: str, error: int, failure: MqfastError | N
         elif (kind == "mmap" and error == _E.ENOMEM) or (kind == "open" and error == _E.EMFILE):
             want(isinstance(failure, MapFailed | FlushError), f"expected MapFailed, found {failure!r}")
     store = run.store
-    if store is None or store._is_closed:
+    if store is None or lab(store).is_closed:
         _after_close(run, failure)
         return
     if store.state is StoreState.FAILED:
@@ -314,7 +315,7 @@ def _after_close(run: Run, failure: MqfastError | None) -> None:
     if run.sim.open_maps or run.sim.open_fds:
         del failure
         gc.collect()
-        if run.store is not None and not run.store._is_closed:
+        if run.store is not None and not lab(run.store).is_closed:
             leave(run.store)
     want(
         run.sim.open_maps == 0 and run.sim.open_fds == 0, f"left {run.sim.open_maps} mappings, {run.sim.open_fds} files"

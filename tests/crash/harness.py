@@ -14,8 +14,10 @@ import os
 import random
 import shutil
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from simulation import KILLED, START_MS, Image, Sim
@@ -28,8 +30,12 @@ from mqfast.store.base.paths import list_offset_files
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.check.verify import verify
 from mqfast.store.log._commit_log import Bell
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 from mqfast.store.reader._scan import LogWalk, PreadFile
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab, open_still
 
 __all__ = ["Bad", "Run", "Workload", "check_image"]
 
@@ -96,7 +102,7 @@ class Run:
     def open(self, **settings: Any) -> MessageStore:
         """Open it without threads, with the workload's settings and these."""
         config = StoreConfig.tiny(**{**self.workload.settings, **settings})
-        self.store = open_store(self.path, config=config, door=self.door, _start_services=False)
+        self.store = open_still(self.path, config=config, door=self.door)
         return self.store
 
     def close(self) -> None:
@@ -124,7 +130,7 @@ class Run:
 
     def commit_if_pooled(self) -> None:
         """The commit thread's step, where there is one."""
-        if self.store._pool is not None:
+        if lab(self.store).pool is not None:
             self.commit()
 
     def power_cut(self, mode: int, seed: int) -> None:
@@ -135,9 +141,7 @@ class Run:
         os.rename(target, self.root)
         copy = self.root + ".copy"
         shutil.copytree(self.root, copy)
-        store = open_store(
-            os.path.join(copy, STORE), config=StoreConfig.tiny(**self.workload.settings), _start_services=False
-        )
+        store = open_still(os.path.join(copy, STORE), config=StoreConfig.tiny(**self.workload.settings))
         store.close()
         count = len(log_messages(os.path.join(copy, STORE)))
         shutil.rmtree(copy)
@@ -201,21 +205,20 @@ class Run:
 
     def flush_queues(self) -> None:
         """The flush thread's other step: queues and checkpoint."""
-        self.store._flush.flush_queues()
+        lab(self.store).flush_queues()
 
     def flush_turn(self) -> None:
         """A turn of the flush thread, whose sleep is over at once: its errands are done, and the next ones prepared."""
-        self.store._flush._queues_due = 0
-        self.store._flush._turn(Bell())
+        lab(self.store).flush_turn(Bell())
 
     def flush_log(self) -> None:
         """The flush thread's step."""
-        self.store._flush.flush_log(thorough=True)
+        lab(self.store).flush_log(thorough=True)
         self.note("durable")
 
     def reput(self) -> None:
         """The dispatch thread's step."""
-        self.store._dispatcher.step_if_needed()
+        lab(self.store).step_dispatch_if_needed()
 
     def offsets(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset of a message that was put, and write the file."""
@@ -233,13 +236,13 @@ class Run:
     def retain(self) -> None:
         """One pass of retention."""
         self.note("retention")
-        self.store._retention.run_once(self.door.now_ms())
+        lab(self.store).retention.run_once(self.door.now_ms())
 
     def services(self, rng: random.Random) -> None:
         """A step of one service, drawn at random."""
         steps: list[Callable[[], object]] = [self.flush_queues, self.flush_turn, self.flush_log, self.reput]
-        steps += [self.store._allocate.step, self.store._persist_topics]
-        if self.store._pool is not None:
+        steps += [lab(self.store).make_next_file, lab(self.store).persist_topics]
+        if lab(self.store).pool is not None:
             steps.append(self.commit)
         rng.choice(steps)()
 
@@ -257,15 +260,7 @@ class Run:
 
 def leave(store: MessageStore) -> None:
     """Drop a store's memory and its lock without letting it write anything; the simulation is frozen meanwhile."""
-    if store._is_closed:
-        return
-    store._is_closed = True
-    for file in store._allocate._ready.values():
-        file.drop()
-    if store._flush._syncs is not None:
-        store._flush._syncs.abandon()
-    for step in (store._close_index, store._queues.close, store.log.close, store._close_pool, store._lock.release):
-        step()
+    lab(store).abandon()
 
 
 # --- the check --------------------------------------------------------------------------------------------------------
@@ -356,7 +351,7 @@ def check_image(
     path = os.path.join(root, STORE)
     config = StoreConfig.tiny(**workload.settings)
     try:
-        store = open_store(path, config=config, _start_services=False)
+        store = open_still(path, config=config)
     except MqfastError as error:
         raise Bad(f"cannot be opened: {error!r}") from error
     try:
@@ -375,16 +370,16 @@ def check_image(
         log_end = store.max_physical_offset
         if messages and log_end % store.log.file_bytes:
             want(log_end == messages[-1].physical_offset + messages[-1].size, f"the log ends at {log_end}")
-        store._dispatcher.step_if_needed()
+        lab(store).step_dispatch_if_needed()
         there = [m for n, m in zip(numbers, messages, strict=True) if n >= e.gone.get(m.topic, 0)]
         _check_queues(store, there, e.deleted)
         _check_keys(store, messages, sent, numbers, e.deleted | e.gone.keys())
         _check_offsets(store, e)
         topic, queue_id = (messages[-1].topic, messages[-1].queue_id) if messages else ("t", 0)
-        if topic in e.deleted or topic in e.gone or store._queues.is_batch(topic):
+        if topic in e.deleted or topic in e.gone or lab(store).queues.is_batch(topic):
             topic = "after"
         r = store.put(topic, b"after the crash", queue_id, keys="after")
-        store._dispatcher.step_if_needed()
+        lab(store).step_dispatch_if_needed()
         got = store.get(topic, queue_id, r.queue_offset)
         want(len(got) == 1 and got[0].body == b"after the crash", "an append after recovery is not read back")
         if config.message_index_enable:
@@ -396,7 +391,7 @@ def check_image(
     serious = [d for d in report.damages if str(d.severity) != "note" and not _of_deleted(str(d), e.deleted)]
     want(not serious, f"verify after recovery and close: {[str(d) for d in serious[:5]]}")
     before = tree(path)
-    again = open_store(path, config=config, _start_services=False)
+    again = open_still(path, config=config)
     want(again.recovery.clean, "the store was closed and is not clean")
     queues = again.queues()
     again.close()
@@ -415,7 +410,7 @@ def _check_queues(store: MessageStore, messages: list[Any], deleted: set[str]) -
     for m in messages:
         by_queue.setdefault((m.topic, m.queue_id), []).append(m)
     for (topic, queue_id), records in by_queue.items():
-        if topic in deleted or store._queues.is_batch(topic):
+        if topic in deleted or lab(store).queues.is_batch(topic):
             continue
         at, found = store.min_offset(topic, queue_id), []
         want(

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull, FlushError, StoreFailed
@@ -102,7 +103,7 @@ def test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again(s
             store.put("t", b"too late")
         with pytest.raises(StoreFailed):
             store.flush()
-    store._flush.flush_queues()  # as its thread does every second: the unit of the first message is not synced yet
+    lab(store).flush_queues()  # as its thread does every second: the unit of the first message is not synced yet
     store.close()
     assert sim.count("msync") == syncs
     assert sim.resyncs == 0

@@ -10,6 +10,7 @@ import random
 from typing import Final
 
 from harness import Run, Workload, log_messages
+from laboratory import lab
 from simulation import CONTENTS_ONLY, KILLED, MIXED, NAMES_ONLY, SHORT_COUNT, STRICT
 
 from mqfast.config import StoreConfig
@@ -38,7 +39,7 @@ def _large(run: Run) -> None:
     run.open()
     for size in (20_000, 30_000, 5, 50_000, 10_000):
         run.put(size=size)
-        run.store._allocate.step()
+        lab(run.store).make_next_file()
     run.flush()
     run.put(size=40_000)
     run.close()
@@ -103,7 +104,7 @@ def _preallocate(run: Run) -> None:
     run.open()
     for _ in range(30):
         run.put(size=900)
-        run.store._allocate.step()
+        lab(run.store).make_next_file()
     run.close()
 
 
@@ -159,7 +160,7 @@ def _config(run: Run) -> None:
     run.open()
     for i in range(6):
         run.put(f"topic{i}", queue_id=i)
-        run.store._persist_topics()
+        lab(run.store).persist_topics()
     run.store.topic_table.ensure("topic1", 16)
     run.store.topic_table.persist()
     run.close()
@@ -290,7 +291,7 @@ def _many_queues(run: Run) -> None:
 
 def _one_sync_for_many_queues(run: Run) -> None:
     run.open()
-    run.store._queues.many = 3
+    lab(run.store).queues.many = 3
     for i in range(30):
         run.put(f"topic{i % 4}", queue_id=i % 3, size=40)
         if i in (4, 20):

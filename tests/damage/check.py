@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mqfast
@@ -26,6 +28,10 @@ from mqfast.store.check.verify import verify
 
 from .mutations import Damage, mutate
 from .stores import Bases, Place
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab, open_still
 
 _MOST = 500  # calls of one loop: far above what any of the stores holds
 
@@ -301,9 +307,7 @@ class _Check:
     # --- the store ---
 
     def opened(self) -> mqfast.MessageStore | None:
-        store: mqfast.MessageStore | None = self.attempt(
-            lambda: mqfast.open(self.root, config=self.base.config, _start_services=False)
-        )
+        store: mqfast.MessageStore | None = self.attempt(lambda: open_still(self.root, config=self.base.config))
         return store
 
     def read_store(self, store: mqfast.MessageStore) -> dict[tuple[str, int], set[int]]:
@@ -340,7 +344,7 @@ class _Check:
     def put(self, store: mqfast.MessageStore) -> None:
         """The store takes a message in every queue and hands it out."""
         for topic, queue_id in [*list(self.base.queues)[:2], ("new topic".replace(" ", "-"), 0)]:
-            if topic.startswith("%LMQ%") or store._queues.is_batch(topic):
+            if topic.startswith("%LMQ%") or lab(store).queues.is_batch(topic):
                 continue
             body = f"new {topic} {queue_id}".encode()
             result = self.attempt(lambda t=topic, q=queue_id, b=body: store.put(t, b, q, keys="new"))

@@ -10,6 +10,7 @@ import functools
 import os
 import random
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,10 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
 from mqfast.store.base._os import OsDoor
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import open_still
 
 GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden"
 # Small enough that hundreds of images can be tried in a second; between them they hold every kind of file.
@@ -138,14 +143,14 @@ def _made(name: str, scratch: str, *, killed: bool = False, count: int = 36, **m
     door = OsDoor()
     door.fix_clock(NOW_MS)
     settings = _settings(**more)
-    store = mqfast.open(root, door=door, _start_services=False, **settings)
+    store = open_still(root, door=door, **settings)
     _fill(store, door, count // 2)
     consumer = store.consumer("readers", "orders")
     for _ in consumer.poll():
         pass
     consumer.commit()
     store.close()
-    store = mqfast.open(root, door=door, _start_services=False, **settings)
+    store = open_still(root, door=door, **settings)
     _fill(store, door, count - count // 2)
     store.flush()
     files: Image = {}
@@ -187,7 +192,7 @@ def _small(name: str, scratch: str, rng: random.Random, *, killed: bool = False,
     log_queues = "%LMQ%x,%LMQ%y" if more.get("enable_lmq") else None
     files: Image = {}
     for first, stop in ((0, count // 2), (count // 2, count)):
-        store = mqfast.open(root, door=door, _start_services=False, **settings)
+        store = open_still(root, door=door, **settings)
         if name == "small-batch":
             store.topic_table.ensure(one, 4, attributes={"queue.type": "BatchCQ"})
         for i in range(first, stop):

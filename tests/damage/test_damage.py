@@ -11,8 +11,7 @@ import pytest
 from damage.check import Workplace
 from damage.runner import run
 from damage.stores import Bases, files_below, make_bases, write_files
-
-import mqfast
+from laboratory import open_still
 
 COUNT = int(os.environ.get("MQFAST_DAMAGE", "20000"))
 
@@ -39,7 +38,7 @@ def test_every_store_opens_undamaged(tmp_path: Path) -> None:
     for base in make_bases() + Bases().of(0):
         root = str(tmp_path / base.name)
         write_files(root, base.files)
-        with mqfast.open(root, config=base.config, _start_services=False) as store:
+        with open_still(root, config=base.config) as store:
             assert {(topic, queue): (low, high) for topic, queue, low, high in store.queues()} == base.queues
 
 
@@ -48,7 +47,7 @@ def test_queues_and_index_made_anew_from_the_log_equal_the_originals(tmp_path: P
         root = tmp_path / base.name
         kept = {name: data for name, data in base.files.items() if not name.startswith(("consumequeue/", "index/"))}
         write_files(str(root), {**kept, "abort": b"1"})
-        mqfast.open(root, _start_services=False, **base.settings).close()
+        open_still(root, **base.settings).close()
         made = files_below(str(root))
         queues = {name: data for name, data in base.files.items() if name.startswith("consumequeue/")}
         assert {name: made.get(name) for name in queues} == queues, base.name

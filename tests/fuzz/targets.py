@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import mqfast
@@ -24,6 +26,10 @@ from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.queues.batch_queue import BatchConsumeQueue
 from mqfast.store.queues.queue_ext import QueueExt
 from mqfast.store.record._record import decode_record
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import open_still
 
 _DOOR: Final = OsDoor()
 _NAME: Final = f"{0:020d}"
@@ -79,7 +85,7 @@ def _recovery(data: bytes, root: str) -> None:
     _put(root, files)
     verify(root, threads=1)
     settings = {"max_hash_slot_num": 8, "max_index_num": 20, "prefault_window_bytes": 0, "preallocate_files": 0}
-    with mqfast.open(root, _start_services=False, mapped_file_bytes_consume_queue=200, **settings) as store:
+    with open_still(root, mapped_file_bytes_consume_queue=200, **settings) as store:
         for topic, queue_id, low, _ in store.queues():
             try:
                 store.get(topic, queue_id, low).bodies()

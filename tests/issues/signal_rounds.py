@@ -17,6 +17,10 @@ from typing import Any
 import mqfast
 from mqfast.errors import NestedCall, StoreClosed
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab
+
 SETTINGS: dict[str, Any] = {
     "mapped_file_bytes_commit_log": 256 << 10,
     "mapped_file_bytes_consume_queue": 2000,
@@ -76,7 +80,7 @@ def until_closed(work: Work) -> None:
 
 def wait_until_closed(store: mqfast.MessageStore) -> None:
     """The rest of a close that a handler asked for."""
-    closer = store._closer
+    closer = lab(store).closer
     if closer is not None:
         closer.join()
 
@@ -93,7 +97,7 @@ def close_in_a_handler(seed: int, rounds: int, base: Path) -> str:
         def handler(signum: int, frame: object, store: mqfast.MessageStore = store, number: int = number) -> None:
             nonlocal later
             store.close()
-            later += store._closer is not None
+            later += lab(store).closer is not None
             if number % 2:
                 raise Stop
 

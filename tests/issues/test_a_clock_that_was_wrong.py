@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from laboratory import lab, open_still
+
 import mqfast
 from mqfast.store.base._os import OsDoor
 
@@ -68,12 +70,12 @@ def test_a_power_cut_behind_the_fall_loses_nothing(tmp_path: Path) -> None:
     door = OsDoor()
     door.fix_clock(WRONG)
     old, new, cut = tmp_path / "old", tmp_path / "new", tmp_path / "cut"
-    store = mqfast.open(tmp_path / "store", door=door, _start_services=False, **SMALL)
+    store = open_still(tmp_path / "store", door=door, **SMALL)
     for number in range(40):
         store.put(f"T{number % 2}", b"%d" % number + b"x" * 300, keys=f"k{number}")
     store.get("T0", 0, 0)
-    store._flush.flush_log(thorough=True)
-    store._flush.flush_queues()
+    lab(store).flush_log(thorough=True)
+    lab(store).flush_queues()
     shutil.copytree(tmp_path / "store", old)
     door.fix_clock(NOW)
     for number in range(40, 400):

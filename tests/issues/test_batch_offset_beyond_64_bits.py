@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 
 import mqfast
 from mqfast.store.base._os import OsDoor
@@ -27,7 +28,7 @@ def test_the_queue_ends_before_such_a_unit(tmp_path: Path, base: int) -> None:
     data[46 + 28 : 46 + 36] = (base % 2**64).to_bytes(8, "big")
     path.write_bytes(data)
     with mqfast.StoreReader(tmp_path) as reader:
-        assert reader._queues["T", 0].end() == 46  # what recovery finds
+        assert lab(reader).queues["T", 0].end() == 46  # what recovery finds
     queue = BatchConsumeQueue(OsDoor(), folder, "T", 0, 138)
     queue.load()
     queue.recover()

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from laboratory import lab, open_still
 
 from mqfast.config import StoreConfig
 from mqfast.errors import StorageError, StoreFailed
 from mqfast.store.base.results import StoreState
 from mqfast.store.check.verify import verify
-from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -38,7 +38,7 @@ def survivors(run: Run, mode: int) -> tuple[str, list[int]]:
     target = os.path.join(os.path.dirname(run.root), f"image{run.sim.calls}")
     run.sim.image(target, mode)
     path = os.path.join(target, "s")
-    open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False).close()
+    open_still(path, config=StoreConfig.tiny(**run.workload.settings)).close()
     return path, [struct.unpack(">I", bytes(m.body[:4]))[0] for m in log_messages(path)]
 
 
@@ -54,8 +54,8 @@ def test_flush_covers_what_the_killed_writer_left_in_the_page_cache(run: Run) ->
 def test_no_gap_among_log_files_while_spare_ones_are_removed(run: Run) -> None:
     for _ in range(20):
         run.put(size=500)
-        run.store._allocate.step()
-    assert run.store._allocate.ready_count == 2
+        lab(run.store).make_next_file()
+    assert lab(run.store).allocate.ready_count == 2
     target = os.path.join(os.path.dirname(run.root), "images")
     os.mkdir(target)
     run.sim.images(target, first=0, last=10**9, per_call=20, seed=1, kinds=1 << 18 | 1 << 21)
@@ -63,7 +63,7 @@ def test_no_gap_among_log_files_while_spare_ones_are_removed(run: Run) -> None:
     run.sim.take()
     for number in range(len(run.sim.taken())):
         path = os.path.join(target, str(number), "s")
-        open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False).close()
+        open_still(path, config=StoreConfig.tiny(**run.workload.settings)).close()
 
 
 def test_an_index_file_that_the_checkpoint_does_not_vouch_for_is_made_anew(run: Run) -> None:
@@ -78,7 +78,7 @@ def test_an_index_file_that_the_checkpoint_does_not_vouch_for_is_made_anew(run: 
     with open(os.path.join(path, "index", name), "r+b") as file:
         file.write(bytes(40))  # the header never reached the disk, the slots and entries did
     config = StoreConfig.tiny(**run.workload.settings)
-    with open_store(path, config=config, _start_services=False) as store:
+    with open_still(path, config=config) as store:
         assert [len(store.query("t", f"k{i}")) for i in range(10)] == [1] * 10
     assert not [d for d in verify(path, config=config).damages if d.severity != "note"]
 
@@ -89,7 +89,7 @@ def test_queue_units_that_never_reached_the_disk_come_back_from_the_log(run: Run
     run.flush()
     path, numbers = survivors(run, STRICT)
     assert numbers == list(range(60))
-    with open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False) as store:
+    with open_still(path, config=StoreConfig.tiny(**run.workload.settings)) as store:
         found = [m.queue_offset for at in range(0, 60, 20) for m in store.get("t", 0, at, 20)]
     assert found == list(range(60))
 
@@ -105,7 +105,7 @@ def test_a_last_record_without_the_end_of_its_properties_is_cut_off(run: Run) ->
         file.seek(last.physical_offset + last.size - 3)
         file.write(bytes(3))
     config = StoreConfig.tiny(**run.workload.settings)
-    with open_store(path, config=config, _start_services=False) as store:
+    with open_still(path, config=config) as store:
         assert store.max_physical_offset == last.physical_offset
         assert store.max_offset("t", 0) == 4
         assert store.query("t", "ke") == []
@@ -123,7 +123,7 @@ def test_a_last_record_without_the_end_of_its_topic_is_cut_off(run: Run) -> None
         file.seek(last.physical_offset + last.size - 2 - 3)  # in front of the length of its properties, which is 0
         file.write(bytes(5))
     config = StoreConfig.tiny(**run.workload.settings)
-    with open_store(path, config=config, _start_services=False) as store:
+    with open_still(path, config=config) as store:
         assert store.max_physical_offset == last.physical_offset
         assert store.queues() == [("topic", 0, 0, 4)]
     assert not [d for d in verify(path, config=config).damages if d.severity != "note"]

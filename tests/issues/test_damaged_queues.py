@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from laboratory import open_still
 
 import mqfast
 from mqfast.errors import CorruptFile
@@ -176,7 +177,7 @@ def test_a_damaged_unit_that_a_crash_leaves_at_the_end_is_put_again(tmp_path: Pa
     bodies = [b"%03d" % i * 30 for i in range(9)]
     door, places = OsDoor(), []
     door.fix_clock(1_700_000_000_000)
-    with mqfast.open(tmp_path, door=door, _start_services=False, **settings) as store:
+    with open_still(tmp_path, door=door, **settings) as store:
         for i, body in enumerate(bodies):
             door.fix_clock(1_700_000_000_000 + 5000 * i)  # so that the checkpoint vouches for all but the last file
             places.append(store.put("T", body).physical_offset)

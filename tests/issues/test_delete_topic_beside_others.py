@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 
 import mqfast
 from mqfast.errors import StoreClosed
@@ -52,7 +53,7 @@ def test_what_is_put_after_the_deletion_is_found(tmp_path: Path, dispatch: str) 
         for thread in threads:
             thread.join(WAIT_S)
         last = store.put("T", b"last")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.max_offset("T", 0) == last.queue_offset + 1
         assert store.get("T", 0, last.queue_offset).bodies() == [b"last"]
         assert [m.queue_offset for m in store.get("T", 0, 0, 1 << 20)] == list(range(last.queue_offset + 1))

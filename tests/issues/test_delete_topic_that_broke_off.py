@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 
 import mqfast
 
@@ -20,7 +21,7 @@ def test_who_puts_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         store.put_many("gone", [b"old"] * 3)
         store.put("gone", b"old", 1)
         with monkeypatch.context() as patch:
-            patch.setattr(store._queues, failing, no_memory)
+            patch.setattr(lab(store).queues, failing, no_memory)
             with pytest.raises(MemoryError):
                 store.delete_topic("gone")
         begun = failing == "remove_topic"
@@ -40,7 +41,7 @@ def test_so_does_who_puts_into_batch_queues(tmp_path: Path, monkeypatch: pytest.
         store.topic_table.ensure("Units", 1, attributes={"queue.type": "BatchCQ"})
         store.put_batch([mqfast.Message("Units", b"old")] * 3)
         with monkeypatch.context() as patch:
-            patch.setattr(store._queues, "remove_topic", no_memory)
+            patch.setattr(lab(store).queues, "remove_topic", no_memory)
             with pytest.raises(MemoryError):
                 store.delete_topic("Units")
         assert store.put_batch([mqfast.Message("Units", b"new")])[0].queue_offset == 3

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import bodies, still
+from laboratory import bodies, open_still
+from store.small_store import (
+    still,
+)
 
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
-from mqfast.store.message_store import open_store
 
 SIZES: dict[str, Any] = {"mapped_file_bytes_commit_log": 8192, "mapped_file_bytes_consume_queue": 2000}
 
 
 def reopened(path: Path, **settings: Any) -> mqfast.MessageStore:
-    return open_store(path, config=StoreConfig.tiny(**{**SIZES, **settings}), _start_services=False)
+    return open_still(path, config=StoreConfig.tiny(**{**SIZES, **settings}))
 
 
 def kill(path: Path, target: Path) -> Path:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from laboratory import lab, open_still
+
 import mqfast
 from mqfast.store.base._os import OsDoor
-from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -19,7 +20,7 @@ from hooks import msync_behind
 
 def store_with_full_index(path: Path, door: OsDoor) -> mqfast.MessageStore:
     config = mqfast.StoreConfig(max_hash_slot_num=5, max_index_num=6)
-    store = open_store(path, config=config, door=door, _start_services=False)
+    store = open_still(path, config=config, door=door)
     for number in range(5):
         store.put("T", b"x", keys=f"k{number}")
     return store
@@ -29,7 +30,7 @@ def test_it_is_no_failure(tmp_path: Path) -> None:
     door = OsDoor()
     gone: list[str] = []
     with store_with_full_index(tmp_path / "s", door) as store:
-        index = store._index
+        index = lab(store).index
         assert index is not None
         with msync_behind(door, lambda: gone.extend(index.delete_expired(1 << 40))):
             store.put("T", b"x", keys="next")

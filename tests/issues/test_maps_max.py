@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from laboratory import lab
+
 import mqfast
 
 
@@ -16,7 +18,7 @@ def test_files_that_nobody_uses_are_unmapped(tmp_path: Path) -> None:
         message = store.get("T", 0, 7)[0]
         store.flush()
         store.log.reap()  # files with unflushed bytes stay mapped
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         # the flush thread may have unmapped some before: then what is left may be as many as are allowed
         assert store.stats()["mapped_files"] <= 40 < len(list(tmp_path.glob("store/consumequeue/T/0/*")))
         assert (bytes(message.body), message.queue_offset) == (b"x", 7)
@@ -37,7 +39,7 @@ def test_queues_that_are_written_to_are_unmapped_as_well(tmp_path: Path) -> None
             most = max(most, store.stats()["mapped_files"])
             if turn % 2:
                 store.flush()
-                store._flush.flush_queues()
+                lab(store).flush_queues()
                 most = max(most, store.stats()["mapped_files"])
         assert most <= 60
         check(store)

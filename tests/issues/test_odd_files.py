@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store.small_store import bodies
+from laboratory import bodies
 
 import mqfast
 from mqfast.config import StoreConfig

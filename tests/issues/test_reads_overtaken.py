@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab, open_still
 from other_thread import in_another_thread
 
 import mqfast
@@ -18,11 +19,10 @@ QUEUE_BYTES = 20 * 20
 
 
 def filled(tmp_path: Path, count: int = 200) -> mqfast.MessageStore:
-    store = mqfast.open(
+    store = open_still(
         tmp_path / "store",
         mapped_file_bytes_commit_log=64 << 10,
         mapped_file_bytes_consume_queue=QUEUE_BYTES,
-        _start_services=False,
     )
     for _ in range(count):
         store.put("T", b"x" * 1000)
@@ -32,7 +32,7 @@ def filled(tmp_path: Path, count: int = 200) -> mqfast.MessageStore:
 
 def test_a_search_by_time_while_files_of_the_queue_go(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    queue: Any = store._queues.get("T", 0)
+    queue: Any = lab(store).queues.get("T", 0)
 
     class Log:
         """The log; the first look at it is when retention takes the older half of the queue."""
@@ -42,7 +42,7 @@ def test_a_search_by_time_while_files_of_the_queue_go(tmp_path: Path) -> None:
             return store.log.store_timestamp(physical, size)
 
     log: Any = Log()
-    found = store._queues.offset_by_time(log, "T", 0, 0)
+    found = lab(store).queues.offset_by_time(log, "T", 0, 0)
     assert queue.min_offset > 100, "nothing was removed"
     assert found >= 100, "an offset whose file is gone"
     store.close()
@@ -51,17 +51,17 @@ def test_a_search_by_time_while_files_of_the_queue_go(tmp_path: Path) -> None:
 def test_a_get_on_what_was_closed_meanwhile_does_not_say_removed(tmp_path: Path) -> None:
     # A consumer would take the next offset of that answer and pass over messages that are all there.
     store = filled(tmp_path)
-    store._queues.close()
+    lab(store).queues.close()
     store.log.close()
     with pytest.raises(StoreClosed):
         store.get("T", 0, 0)
-    assert store._queues.get("T", 0).readable_offset(store.log.readable) >= 0  # type: ignore[union-attr]
+    assert lab(store).queues.get("T", 0).readable_offset(store.log.readable) >= 0  # type: ignore[union-attr]
 
 
 def test_a_closed_queue_makes_no_room(tmp_path: Path) -> None:
     # It took its directory for a new queue's and removed what was there.
     store = filled(tmp_path)
-    queue: Any = store._queues.get("T", 0)
+    queue: Any = lab(store).queues.get("T", 0)
     store.close()
     before = sorted((tmp_path / "store/consumequeue/T/0").iterdir())
     assert len(before) > 1
@@ -107,7 +107,7 @@ def test_a_reader_whose_listing_is_older_than_a_deletion(tmp_path: Path) -> None
 
 def test_a_reader_whose_listing_is_older_than_retention(tmp_path: Path) -> None:
     with filled(tmp_path) as store, mqfast.StoreReader(tmp_path / "store") as reader:
-        queue: Any = store._queues.get("T", 0)
+        queue: Any = lab(store).queues.get("T", 0)
         store.flush()
         store.log.reap()
         while store.log.first_is_flushed():
@@ -142,7 +142,7 @@ def test_a_reader_that_is_slower_than_retention(tmp_path: Path) -> None:
 
     door = Door()
     with filled(tmp_path) as store:
-        queue: Any = store._queues.get("T", 0)
+        queue: Any = lab(store).queues.get("T", 0)
         with mqfast.StoreReader(tmp_path / "store", door=door) as reader:
             door.armed = True
             reader.refresh()

@@ -7,6 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from laboratory import lab
+
 import mqfast
 
 SMALL: dict[str, Any] = {"mappedFileSizeCommitLog": 4096, "maxHashSlotNum": 16, "maxIndexNum": 100}
@@ -36,5 +38,5 @@ def test_the_first_record_of_the_log_too(tmp_path: Path) -> None:
     before = [file.read_bytes() for file in (path / "index").iterdir()]
     with mqfast.open(path, **SMALL) as store:
         assert [message.physical_offset for message in store.query("T", "a")] == [0]
-        assert store._index.query("T", "a", 9, 0, 1 << 60).physical_offsets == [0]
+        assert lab(store).index.query("T", "a", 9, 0, 1 << 60).physical_offsets == [0]
     assert [file.read_bytes() for file in (path / "index").iterdir()] == before

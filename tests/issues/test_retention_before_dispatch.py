@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from laboratory import lab
 from other_thread import in_another_thread
 
 import mqfast
@@ -16,7 +17,7 @@ SMALL = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200, "ma
 
 def test_a_log_file_goes_only_when_it_is_dispatched(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", fileReservedTime=1, deleteWhen="00;01;02;03;04", **SMALL) as store:
-        with store._dispatcher.locked():  # as if dispatch were slow
+        with lab(store).dispatcher.locked():  # as if dispatch were slow
 
             def put() -> None:
                 for i in range(40):
@@ -27,10 +28,10 @@ def test_a_log_file_goes_only_when_it_is_dispatched(tmp_path: Path) -> None:
             store.log.reap()
             for path in (tmp_path / "store/commitlog").iterdir():
                 os.utime(path, (0, 0))
-            store._retention._manual_runs = 1
+            lab(store).retention_at_any_hour()
             assert store.retention.run_once(store.door.now_ms()) == 0
         assert store.max_offset("T", 0) == 40
-        store._retention._manual_runs = 1
+        lab(store).retention_at_any_hour()
         assert store.retention.run_once(store.door.now_ms()) >= 3
         first = store.min_offset("T", 0)
         assert [m.record_queue_offset for m in store.get("T", 0, first, max_count=40)] == list(range(first, 40))

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 
 import mqfast
 from mqfast.errors import NestedCall
@@ -57,7 +58,7 @@ def test_what_is_called_inside_a_call_is_refused_or_left_to_a_thread(tmp_path: P
     store = mqfast.open(tmp_path / "store", mapped_file_bytes_commit_log=64 << 10, message_index_enable=False)
     store.put("T", b"x")
     store.get("T", 0, 0)
-    with store._dispatcher.locked():
+    with lab(store).dispatcher.locked():
         assert store.put("T", b"needs no lock").queue_offset == 1
         assert store.get("T", 0, 1).bodies() == [b"needs no lock"]
         store.put("T", b"waits for the dispatcher", keys="k")
@@ -76,7 +77,7 @@ def test_what_is_called_inside_a_call_is_refused_or_left_to_a_thread(tmp_path: P
         store.close()
         store.close()
         assert store.state == "closed"
-        closer = store._closer
+        closer = lab(store).closer
         assert closer is not None
     closer.join()
     store.close()

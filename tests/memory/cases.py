@@ -9,18 +9,23 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
 from mqfast.store.check.repair import repair
 from mqfast.store.check.verify import verify
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 from mqfast.store.reader.column_scan import COLUMNS
 from mqfast.store.reader.store_reader import StoreReader
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab, open_still
 
 __all__ = ["CASES", "Case", "Stage"]
 
@@ -44,11 +49,11 @@ class Stage:
 
     def open(self) -> MessageStore:
         """Open the store without threads."""
-        return open_store(self.path, config=self.config, _start_services=False)
+        return open_still(self.path, config=self.config)
 
     def take(self) -> MessageStore:
         """The store, opened when it is not."""
-        if self.store is None or self.store._is_closed:
+        if self.store is None or lab(self.store).is_closed:
             self.store = self.open()
         return self.store
 
@@ -153,13 +158,11 @@ def _renewed(stage: Stage) -> None:
 
 
 def _opened(stage: Stage) -> None:
-    stage.store = mqfast.open(stage.path, config=stage.config, _start_services=False)
+    stage.store = open_still(stage.path, config=stage.config)
 
 
 def _with_settings(stage: Stage) -> None:
-    stage.store = mqfast.open(
-        stage.path, mappedFileSizeCommitLog=8192, mappedFileSizeConsumeQueue=200, maxIndexNum=16, _start_services=False
-    )
+    stage.store = open_still(stage.path, mappedFileSizeCommitLog=8192, mappedFileSizeConsumeQueue=200, maxIndexNum=16)
 
 
 def _reopened(stage: Stage) -> None:

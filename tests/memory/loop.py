@@ -32,6 +32,10 @@ from mqfast.store.check.verify import verify
 from mqfast.store.message_store import open_store
 from mqfast.store.reader.store_reader import StoreReader
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab
+
 _ENOMEM: Final = 12
 # Not for ever: CPython 3.11 goes round in a circle until it can make the number of the instruction that raised.
 _ROW: Final = 200
@@ -187,7 +191,7 @@ class Loop:
                 proper = self.dropped <= _MOST_DROPPED
             want(proper, f"raised {type(error).__name__}: {error}")
         store = self.stage.store
-        if store is not None and not store._is_closed:
+        if store is not None and not lab(store).is_closed:
             want(store.state is StoreState.OPEN, f"the store is {store.state}")
         want(not self.unraisable, f"an exception went unraised: {self.unraisable}")
         self.stored(error)
@@ -268,7 +272,7 @@ class Loop:
                 while at < end:
                     found = store.get(topic, queue_id, at)
                     offsets = [message.queue_offset for message in found]
-                    if not store._queues.is_batch(topic):  # there one message stands for several offsets
+                    if not lab(store).queues.is_batch(topic):  # there one message stands for several offsets
                         want(offsets == list(range(at, found.next_offset)), f"{topic}/{queue_id} from {at}: {offsets}")
                     want(found.next_offset > at, f"{topic}/{queue_id} ends at {at}, expected {end}")
                     at = found.next_offset
@@ -302,7 +306,7 @@ def services(folder: str) -> dict[str, int]:
             while (behind := store.stats())["dispatch_behind_bytes"] or behind["service_errors"]:
                 want(time.monotonic() - began < 20, f"after every allocation number {every} failed: {behind}")
                 time.sleep(0.01)
-            ended = [s.name for s in store._services() if s._thread is None or not s._thread.is_alive()]
+            ended = [s.name for s in lab(store).services if s._thread is None or not s._thread.is_alive()]
             want(not ended, f"service threads ended: {ended}")
         want(store.state is StoreState.OPEN, f"the store is {store.state}")
         want(store.max_offset("t", 0) == sent, f"{store.max_offset('t', 0)} messages, {sent} were put")

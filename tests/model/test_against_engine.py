@@ -14,6 +14,7 @@ import pytest
 from conftest import copy_of_open
 from hypothesis import given
 from hypothesis import strategies as st
+from laboratory import lab
 from reference import ModelStore, Record, java_map_order, jhash
 
 import mqfast
@@ -208,7 +209,7 @@ class Pair:
                     for offset, (record, _) in sorted(model.records.items())
                     if record.topic == topic and record.sys_flag & 0xC != 0xC and key in keys_of(record)
                 ]
-                hits = store._index.query(topic, key, 64, 0, EVER).physical_offsets
+                hits = lab(store).index.query(topic, key, 64, 0, EVER).physical_offsets
                 if self.generation == 0:
                     assert hits == model.query_offsets(topic, key, 64, 0, EVER)
                 found = [message.physical_offset for message in store.query(topic, key, 32)]
@@ -228,9 +229,9 @@ def test_the_same_steps_give_the_same_store(settings: dict[str, Any], steps: lis
         try:
             for name, *arguments in steps:
                 if name == "get" and settings.get("dispatch") == "background":
-                    pair.store._dispatcher.step()
+                    lab(pair.store).step_dispatch()
                 getattr(pair, name)(*arguments)
-            pair.store._dispatcher.step()
+            lab(pair.store).step_dispatch()
             pair.same_answers()
         finally:
             pair.store.close()

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from golden_checks import read_queue
+from laboratory import open_still
 
 from mqfast.config import StoreConfig
 from mqfast.store.base._os import OsDoor
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 4096,
@@ -29,11 +29,7 @@ POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_po
 def still(path: Path, door: OsDoor | None = None, **settings: Any) -> MessageStore:
     """A store without threads."""
     config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
-    return open_store(path, config=config, door=door, _start_services=False)
-
-
-def bodies(store: Any, topic: str = "T", queue_id: int = 0, at: int = 0) -> list[bytes]:
-    return [bytes(message.body) for message in read_queue(store, topic, queue_id, at)]
+    return open_still(path, config=config, door=door)
 
 
 def eventually(condition: Callable[[], bool]) -> bool:

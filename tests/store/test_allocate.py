@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import SMALL, bodies
+from laboratory import bodies, lab, open_still
+from store.small_store import (
+    SMALL,
+)
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -36,7 +39,7 @@ def test_a_pool_without_a_buffer_fails_at_once_where_that_is_asked_for(tmp_path:
         "transientStorePoolSize": 1,
         "fastFailIfNoBufferInStorePool": True,
     }
-    with mqfast.open(tmp_path / "store", _start_services=False, **pool, **SMALL) as store:
+    with open_still(tmp_path / "store", **pool, **SMALL) as store:
         store.put("T", b"x" * 3900)
         with pytest.raises(PoolExhausted, match="all 1 buffers"):
             store.put("T", b"x" * 3900)
@@ -58,8 +61,8 @@ def test_nothing_is_made_for_a_store_that_closes(tmp_path: Path) -> None:
     store.put("T", b"x")
     store.close()
     with pytest.raises(StoreClosed, match="closing"):
-        store._allocate.take(4096)
-    assert store._allocate.step() is False
+        lab(store).allocate.take(4096)
+    assert lab(store).make_next_file() is False
 
 
 def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import open_still
 
 import mqfast
 from mqfast.errors import MessageIllegal, MessageTooLarge
@@ -18,7 +19,7 @@ SMALL: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 16, "prefault_window_by
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[mqfast.MessageStore]:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as opened:
+    with open_still(tmp_path / "store", **SMALL) as opened:
         yield opened
 
 

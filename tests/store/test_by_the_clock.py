@@ -13,14 +13,19 @@ import time
 from pathlib import Path
 
 import pytest
-from store.small_store import POOL, bodies, eventually, still
+from laboratory import bodies, lab, open_still
+from store.small_store import (
+    POOL,
+    eventually,
+    still,
+)
 
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
 from mqfast.store.base._os import OsDoor
 from mqfast.store.log._commit_log import Bell
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -123,9 +128,9 @@ def test_a_power_cut_behind_flushes_by_the_clock_takes_what_they_left_and_no_mor
             for _ in range(5000):
                 ends.append(store.put("T", b"%d" % len(ends) + b"x" * 300).physical_offset)
             ends.append(store.log.written)
-            store._dispatcher.step()
+            lab(store).step_dispatch()
             an_interval(store)
-            store._flush.flush_queues(by_clock=True)
+            lab(store).flush_queues(by_clock=True)
             flushed = store.log.flushed
             assert flushed < store.log.written, "nothing was left: the test does not show what it should"
             sim.image(str(tmp_path / str(turn)), STRICT)
@@ -166,7 +171,7 @@ def test_flushes_that_are_always_due_still_end_with_their_time(tmp_path: Path) -
         time.sleep(0.003)
 
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20)  # no file ends, which would end the flushes
-    with open_store(tmp_path / "store", config=config, door=door, _start_services=False) as store:
+    with open_still(tmp_path / "store", config=config, door=door) as store:
         store.put("T", b"x")
         thread = threading.Thread(target=store.log.keep_flushed, args=(bell, 0.05, 0.001, 0.001, 0))
         with msync_behind(door, slower_than_the_interval):
@@ -180,7 +185,7 @@ def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Pa
     with still(tmp_path / "store", **{**POOL, "mapped_file_bytes_commit_log": 4096}) as store:
         while store.log.written < 2 * 4096:
             store.put("T", b"x" * 900)
-        pool = store._pool
+        pool = lab(store).pool
         assert pool is not None
         free = pool.free_count
         thread = threading.Thread(target=store.log.keep_flushed, args=(bell := Bell(), NEVER, 0.001, 0.001, 0))
@@ -193,7 +198,7 @@ def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Pa
 
 
 def test_a_flush_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
-    store = open_store(os.path.join(sim.root, "s"), config=StoreConfig.tiny(), door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=StoreConfig.tiny(), door=sim.door)
     store.put("T", b"x")
     sim.fault("msync", 1, errno.EIO)
     with pytest.raises(FlushError, match="latched"):
@@ -229,7 +234,7 @@ def test_the_clock_commits_enough_pages_and_later_whatever_there_is(tmp_path: Pa
 
 def test_a_commit_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
     config = StoreConfig.tiny(**POOL)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     store.put("T", b"x")
     sim.fault("pwrite", 1, errno.EIO)
     with pytest.raises(StoreFailed, match="latched"):
@@ -246,14 +251,14 @@ def test_flushes_of_the_clock_do_not_meet_python(tmp_path: Path) -> None:
     config = StoreConfig.tiny(**settings, flush_interval_ms_consume_queue=60_000, mapped_file_bytes_commit_log=1 << 20)
     with mqfast.open(tmp_path / "store", config=config) as store:
         turns = 0
-        finish = store._flush.waiters.tell
+        finish = lab(store).flush.waiters.tell
 
         def count() -> None:
             nonlocal turns
             turns += 1
             finish()
 
-        store._flush.waiters.tell = count  # type: ignore[method-assign]
+        lab(store).flush.waiters.tell = count  # type: ignore[method-assign]
         began = time.monotonic()
         for _ in range(50):
             store.put("T", b"x")
@@ -265,7 +270,7 @@ def test_flushes_of_the_clock_do_not_meet_python(tmp_path: Path) -> None:
 def test_a_queue_file_that_is_not_what_it_was_is_not_called_durable(tmp_path: Path, harm: str) -> None:
     store = still(tmp_path / "store")
     store.put("T", b"x")
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     [file] = (tmp_path / "store" / "consumequeue" / "T" / "0").iterdir()
     left = file.stat().st_size - 20
     if harm == "removed":
@@ -274,7 +279,7 @@ def test_a_queue_file_that_is_not_what_it_was_is_not_called_durable(tmp_path: Pa
         os.truncate(file, left)
     found = "no file" if harm == "removed" else f"{left} bytes"
     with pytest.raises(CorruptFile, match=f"queue file was cut short or removed.*{found}"):
-        store._flush.flush_queues()
-    assert store._checkpoint.logics_msg_timestamp == 0
+        lab(store).flush_queues()
+    assert lab(store).checkpoint.logics_msg_timestamp == 0
     with pytest.raises(CorruptFile):
         store.close()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import GOLDEN, Case, copy_of
+from laboratory import lab
 from reference import BORN_V6, STORE_V6, ModelStore, Record, scan
 
 import mqfast
@@ -80,7 +81,7 @@ def put_again(records: list[Record], path: Path, first: dict[tuple[str, int], in
     sizes = []
     with mqfast.open(path, door=door, **settings) as store:
         for (topic, queue_id), offset in first.items():
-            store._queues.head(topic, queue_id).next_offset = offset
+            lab(store).queues.head(topic, queue_id).next_offset = offset
         for group in in_batches(records):
             door.fix_clock(group[0].store_timestamp)
             messages = [message_of(record) for record in group]

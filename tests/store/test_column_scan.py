@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import golden_cases
+from laboratory import lab
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -110,7 +111,7 @@ def test_units_that_go_while_they_are_read(store: Path, relisted: bool) -> None:
             (store / "consumequeue" / "T" / "0" / f"{start * PER_FILE * UNIT:020}").unlink()
         reader.release_files()
         if relisted:
-            reader._queues["T", 0].refresh()
+            lab(reader).queues["T", 0].refresh()
         with pytest.raises(DataLoss, match="lost its units from offset 100 to 170"):
             column(strict)
         assert column(lossy) == list(range(100))

@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 from golden_checks import read_queue
-from store.small_store import SMALL, bodies
+from laboratory import bodies, lab, open_still
+from store.small_store import (
+    SMALL,
+)
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -34,7 +37,7 @@ from simulation import Sim
 
 
 def test_offsets_outside_of_the_log(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         log = store.log
         assert (log.store_timestamp(0, 100), log.read(0, 10), log.first_store_timestamp(0)) == (-1, b"", 0)
         assert (log.find_file(0), log.file_start_of(5)) == (None, log.min_offset)
@@ -57,7 +60,7 @@ def test_offsets_outside_of_the_log(tmp_path: Path) -> None:
 
 
 def test_the_checksum_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         placed = store.put("T", b"body")
         with (tmp_path / "store" / "commitlog" / f"{0:020}").open("r+b") as file:
             file.seek(88)
@@ -68,7 +71,7 @@ def test_the_checksum_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None
 
 
 def test_files_that_are_never_removed(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         store.put("T", b"x" * 3000)
         with pytest.raises(InternalError, match="the last log file"):
             store.log.remove_first()
@@ -78,13 +81,13 @@ def test_files_that_are_never_removed(tmp_path: Path) -> None:
         assert not store.log.first_is_flushed()
         store.log.flush()
         store.log.reap()
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.first_is_flushed()
         assert store.log.remove_first().endswith(f"{0:020}")
 
 
 def test_the_first_failure_is_the_one_that_is_told(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         store.put("T", b"x")
         store.log.fail(errno.EIO)
         store.log.fail(errno.ENOSPC)
@@ -102,7 +105,7 @@ def sim(tmp_path: Path) -> Sim:
 
 def test_a_flush_without_patience_that_fails_says_so(sim: Sim) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     store.put("T", b"x")
     sim.fault("msync", 1, errno.EIO)
     with pytest.raises(FlushError):
@@ -115,7 +118,7 @@ def test_a_flush_without_patience_that_fails_says_so(sim: Sim) -> None:
 def test_more_files_than_may_wait_for_a_flush(tmp_path: Path) -> None:
     """A roll then waits for one itself; nobody else flushes here."""
     settings = {**SMALL, "mappedFileSizeConsumeQueue": 40_000, "preallocate_files": 0}
-    with mqfast.open(tmp_path / "store", _start_services=False, **settings) as store:
+    with open_still(tmp_path / "store", **settings) as store:
         body = b"x" * 3900
         for _ in range(1040):
             store.put("T", body)
@@ -127,7 +130,7 @@ def test_a_roll_that_would_have_to_flush_first_and_cannot(sim: Sim) -> None:
     config = StoreConfig.tiny(
         mapped_file_bytes_commit_log=4096, mapped_file_bytes_consume_queue=40_000, preallocate_files=0
     )
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     body = b"x" * 3900
     sim.fault("msync", 1, errno.EIO, True)
     with pytest.raises(StoreFailed):
@@ -156,7 +159,7 @@ def test_log_files_that_are_out_of_place(tmp_path: Path) -> None:
 
 
 def test_a_nap_ends_with_its_time_or_with_the_bell(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         bell = Bell()
         assert store.log.nap(bell, 0.001) is False
         bell.ring()
@@ -167,7 +170,7 @@ def test_a_nap_ends_with_its_time_or_with_the_bell(tmp_path: Path) -> None:
 
 
 def test_a_nap_ends_where_the_log_was_written_up_to(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         bell = Bell()
         end = store.put("T", b"x").size
         began = time.monotonic()
@@ -185,8 +188,8 @@ def test_a_nap_ends_where_the_log_was_written_up_to(tmp_path: Path) -> None:
 
 def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for everything it ends behind what was put while it walked; asked for a part it ends there."""
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
-        current = store._index.current
+    with open_still(tmp_path / "store", **SMALL) as store:
+        current = lab(store).index.current
 
         def and_another() -> Any:
             if store.put_count < 3:
@@ -194,8 +197,8 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
             return current()
 
         end = store.put("T", b"first", keys="k").size
-        monkeypatch.setattr(store._index, "current", and_another)
-        assert store._dispatcher.step(end) == 1
+        monkeypatch.setattr(lab(store).index, "current", and_another)
+        assert lab(store).step_dispatch(end) == 1
         assert (store.put_count, store.log.dispatched) == (3, end)
         store.put("T", b"last", keys="k")
 
@@ -205,24 +208,24 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
             return current()
 
         wanted = 5
-        monkeypatch.setattr(store._index, "current", one_more)
-        store._dispatcher.follow_bytes = 1  # the walk asks once more, and goes to the end of a record all the same
-        assert store._dispatcher.step() == 4
+        monkeypatch.setattr(lab(store).index, "current", one_more)
+        lab(store).dispatcher.follow_bytes = 1  # the walk asks once more, and goes to the end of a record all the same
+        assert lab(store).step_dispatch() == 4
         assert (store.put_count, store.log.dispatched) == (5, store.log.written)
         assert bodies(store) == [b"first", b"later", b"later", b"last", b"meanwhile"]
         store.put("T", b"the end", keys="k")
         wanted = 7
-        store._dispatcher.follow_bytes = 0  # so far and no further, however much is put
-        assert store._dispatcher.step() == 1
+        lab(store).dispatcher.follow_bytes = 0  # so far and no further, however much is put
+        assert lab(store).step_dispatch() == 1
         assert (store.put_count, store.log.dispatched < store.log.written) == (7, True)
 
 
 def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk behind a log that grew faster than queues were made kept the lock: a deletion and a close waited."""
-    with mqfast.open(tmp_path / "store", _start_services=False) as store:
-        keep_few_tails = store._queues.keep_few_tails
+    with open_still(tmp_path / "store") as store:
+        keep_few_tails = lab(store).queues.keep_few_tails
         seen: list[int] = []
-        mutex = store._dispatcher.locked()
+        mutex = lab(store).dispatcher.locked()
 
         def wait() -> None:
             with mutex:
@@ -240,10 +243,10 @@ def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pyt
                 in_another_thread(lambda: store.put("T", b"x" * 16000, queue_id=store.put_count))
             keep_few_tails()
 
-        monkeypatch.setattr(store._queues, "keep_few_tails", faster)
+        monkeypatch.setattr(lab(store).queues, "keep_few_tails", faster)
         store.put("T", b"first")
         for _ in range(1000):
-            store._dispatcher.step()  # once more at once, as the thread does whose work it is
+            lab(store).step_dispatch()  # once more at once, as the thread does whose work it is
             if seen:
                 break
         waiter.join()
@@ -260,8 +263,8 @@ def is_asleep(thread: threading.Thread) -> bool:
 
 def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits(tmp_path: Path) -> None:
     """It is awake, the other one is not yet: it had the lock up to 2,000 times in between."""
-    with mqfast.open(tmp_path / "store", _start_services=False) as store:
-        dispatcher, mutex, steps = store._dispatcher, store._dispatcher.locked(), 0
+    with open_still(tmp_path / "store") as store:
+        dispatcher, mutex, steps = lab(store).dispatcher, lab(store).dispatcher.locked(), 0
 
         def wait() -> None:
             with mutex:
@@ -302,7 +305,7 @@ def test_keys_and_queues_of_records_whose_topics_take_turns(tmp_path: Path, inde
     path = tmp_path / "store"
     wanted: dict[str, list[int]] = {}
     queues: dict[tuple[str, int], list[int]] = {}
-    with mqfast.open(path, _start_services=False, **settings) as store:
+    with open_still(path, **settings) as store:
         for number in range(60):
             kind = kinds[number % len(kinds)]
             message = mqfast.Message(body=b"x", keys=[f"k{number}", "all", f"l{number}"], **kind)
@@ -321,25 +324,25 @@ def test_keys_and_queues_of_records_whose_topics_take_turns(tmp_path: Path, inde
                     if key != "all":
                         assert [one.physical_offset for one in store.query(topic, key, 1000)] == [at]
 
-    with mqfast.open(path, _start_services=False, **settings) as store:
+    with open_still(path, **settings) as store:
         check()
     for name in ("consumequeue", "index"):
         shutil.rmtree(path / name)
     (path / "checkpoint").unlink()
-    with mqfast.open(path, _start_services=False, **settings) as store:
+    with open_still(path, **settings) as store:
         assert store.recovery.records == 60
         check()
 
 
 def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
     """Files that went before their records were dispatched: they are not waited for."""
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         for number in range(9):
             store.put("T", b"%d" % number + b"x" * 900)
         store.log.flush()
         store.log.reap()
         assert store.log.remove_first().endswith(f"{0:020}")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.dispatched == store.log.written
         assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (4, 9)
 
@@ -375,7 +378,7 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
 
     kept = signature(slow)
     table[11] = ctypes.cast(kept, ctypes.c_void_p).value
-    store = open_store(str(tmp_path / "store"), config=StoreConfig.tiny(), door=door, _start_services=False)
+    store = open_still(str(tmp_path / "store"), config=StoreConfig.tiny(), door=door)
     store.put("T", b"x")
     thread = threading.Thread(target=store.flush)
     thread.start()
@@ -392,7 +395,7 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
 def test_where_no_page_can_be_made_ready_ahead_that_ends_by_itself(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Before the first file, without a window: the caller looks again; else it stays."""
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, **settings)
-    with open_store(str(tmp_path / "store"), config=config, _start_services=False) as store:
+    with open_still(str(tmp_path / "store"), config=config) as store:
         if settings:
             store.put("T", b"x")
         ended = threading.Event()
@@ -410,7 +413,7 @@ def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_pat
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, prefault_window_bytes=64 << 10)
     with (
         pytest.raises(StoreFailed),
-        open_store(str(tmp_path / "store"), config=config, _start_services=False) as store,
+        open_still(str(tmp_path / "store"), config=config) as store,
     ):
         store.put("T", b"x" * (40 << 10))
         os.truncate(tmp_path / "store" / "commitlog" / f"{0:020}", 64 << 10)
@@ -423,20 +426,20 @@ def test_a_further_queue_file_has_all_its_blocks_at_once(sim: Sim) -> None:
     """Else the dispatcher would come back for more of them while puts go on; on a full disk it takes what it needs."""
     settings = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 40_000}
     config = StoreConfig.tiny(preallocate_files=0, **settings)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     put = store.producer("T", 0).put
     for _ in range(2001):
         put(b"x")
-    store._dispatcher.step()
-    first, second = (store._queues.get("T", 0).file_list[number] for number in (0, 1))
+    lab(store).step_dispatch()
+    first, second = (lab(store).queues.get("T", 0).file_list[number] for number in (0, 1))
     assert (first.allocated, second.allocated) == (40_000, 40_000)
     for _ in range(1999):
         put(b"x")
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     sim.fault("fallocate", 1, errno.ENOSPC)
     put(b"x")
-    store._dispatcher.step()
-    assert store._queues.get("T", 0).file_list[2].allocated == 4096
+    lab(store).step_dispatch()
+    assert lab(store).queues.get("T", 0).file_list[2].allocated == 4096
     assert store.max_offset("T", 0) == 4001
     store.close()
     sim.free()
@@ -447,10 +450,10 @@ def test_the_end_of_a_busy_log_is_reached_with_the_put_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     """For plain records: from then on puts write their units themselves. The lock is let go of, also before a key."""
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         store.put("T", b"first", keys="k")
         store.put("T", b"second")
-        current = store._index.current
+        current = lab(store).index.current
 
         def meanwhile() -> Any:
             if store.put_count == 2:
@@ -458,12 +461,12 @@ def test_the_end_of_a_busy_log_is_reached_with_the_put_lock(
                 store.put("T", b"fourth", keys=key)
             return current()
 
-        monkeypatch.setattr(store._index, "current", meanwhile)
-        assert store._dispatcher.step() == 4
+        monkeypatch.setattr(lab(store).index, "current", meanwhile)
+        assert lab(store).step_dispatch() == 4
         assert store.log.dispatched == store.log.written
         store.put("T", b"fifth")
         assert store.log.dispatched == store.log.written  # by the put
-        assert store._dispatcher.records == 4
+        assert lab(store).dispatcher.records == 4
         assert bodies(store) == [b"first", b"second", b"third", b"fourth", b"fifth"]
         assert len(store.query("T", "k")) == 1 + (key is not None)
 
@@ -494,9 +497,9 @@ def test_a_walk_over_many_gives_what_a_walk_over_each_gives(tmp_path: Path) -> N
     for way in ("each", "all"):
         door, place = OsDoor(), tmp_path / way
         given = {**SMALL, "mappedFileSizeCommitLog": 64 << 10, "dispatch": "background"}
-        with mqfast.open(place, door=door, _start_services=False, **given) as store:
-            _of_every_kind(store, door, store._dispatcher.step if way == "each" else lambda: None)
-            store._dispatcher.step()
+        with open_still(place, door=door, **given) as store:
+            _of_every_kind(store, door, lab(store).step_dispatch if way == "each" else lambda: None)
+            lab(store).step_dispatch()
             assert len(store.query("T", "k")) == 11
         found.append(
             {str(path.relative_to(place)): path.read_bytes() for path in (place / "consumequeue").rglob("0" * 16 + "*")}
@@ -507,10 +510,10 @@ def test_a_walk_over_many_gives_what_a_walk_over_each_gives(tmp_path: Path) -> N
 
 def test_a_walk_shows_how_far_it_is(tmp_path: Path) -> None:
     """Now and then while it goes on, so that who waits for it is not kept waiting to its end."""
-    with mqfast.open(tmp_path / "store", dispatch="background", _start_services=False) as store:
+    with open_still(tmp_path / "store", dispatch="background") as store:
         store.put("T", b"x")
-        store._dispatcher.step()  # the queue has its room
-        seen, current = [], store._index.current
+        lab(store).step_dispatch()  # the queue has its room
+        seen, current = [], lab(store).index.current
 
         def at_each_stop() -> Any:
             seen.append(store.log.dispatched)
@@ -519,8 +522,8 @@ def test_a_walk_shows_how_far_it_is(tmp_path: Path) -> None:
         first = store.log.written
         for number in range(100):
             store.put("T" if number < 99 else "U", b"x" * 10)
-        store._index.current = at_each_stop
-        store._dispatcher.step()
+        lab(store).index.current = at_each_stop
+        lab(store).step_dispatch()
         # the first unit of U needs room, for which the walk comes back
         assert seen == [first, store.get("U", 0, 0)[0].physical_offset]
         assert store.log.dispatched == store.log.written

@@ -14,7 +14,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from store.small_store import POOL, bodies, still
+from laboratory import bodies, lab
+from store.small_store import (
+    POOL,
+    still,
+)
 
 from mqfast.errors import StoreFailed
 from mqfast.store.base._os import OsDoor
@@ -70,7 +74,7 @@ def test_pieces_end_at_even_places_and_leave_nothing_out(tmp_path: Path) -> None
             assert offset == at
             at += size
         assert at == store.log.committed == store.log.written
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert len(bodies(store)) == store.put_count == 251
 
 

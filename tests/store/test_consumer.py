@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from laboratory import open_still
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -301,7 +302,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.store = mqfast.open(self.path, config=StoreConfig.tiny(), _start_services=False)
+        self.store = open_still(self.path, config=StoreConfig.tiny())
         self.new_consumer()
 
     def new_consumer(self) -> None:

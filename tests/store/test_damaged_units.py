@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab
 
 import mqfast
 from mqfast.errors import CorruptFile
@@ -53,7 +54,7 @@ def test_after_a_kill_a_unit_with_a_torn_end_is_put_again(tmp_path: Path) -> Non
     with mqfast.open(tmp_path / "store", **SETTINGS) as store:
         for i in range(5):
             store.put("T", b"%d" % i, tags="tag")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         path = shutil.copytree(tmp_path / "store", tmp_path / "killed")
     write_units(path, "T", 4 * UNIT + 12, bytes(8))  # the tags code: a sector may end before it
     with mqfast.open(path, **SETTINGS) as store:
@@ -72,9 +73,9 @@ def test_after_a_kill_units_lost_below_the_start_of_the_walk_are_put_again(tmp_p
         door.fix_clock(T0 + 60_000)
         for i in range(100, 160):
             store.put("TU"[i % 2], b"%d" % (i // 2))
-        store._dispatcher.step()
-        store._flush.flush_log(thorough=True)
-        store._flush.flush_queues()
+        lab(store).step_dispatch()
+        lab(store).flush_log(thorough=True)
+        lab(store).flush_queues()
         path = shutil.copytree(tmp_path / "store", tmp_path / "killed")
     write_units(path, "T", lost * UNIT, bytes((80 - lost) * UNIT))
     with mqfast.open(path, door=door, **settings) as store:

@@ -15,7 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store.small_store import bodies, still
+from laboratory import bodies, lab
+from store.small_store import (
+    still,
+)
 
 from mqfast.errors import CorruptFile, FlushError, StorageError
 from mqfast.store.base._mapped_file import mapping_count
@@ -34,27 +37,27 @@ NEVER = 1000.0
 
 def turn(store: MessageStore) -> None:
     """A turn of the flush thread, at whose end the queues are due."""
-    store._flush._queues_due = 0
-    store._flush._turn(Bell())
+    lab(store).flush._queues_due = 0
+    lab(store).flush._turn(Bell())
 
 
 def put_unit(store: MessageStore, queue_id: int = 0) -> None:
     store.put("T", b"x", queue_id=queue_id)
-    store._dispatcher.step()
+    lab(store).step_dispatch()
 
 
 def prepare_second_unit(store: MessageStore, door: OsDoor) -> None:
     """A unit of 1,000 s on the disk, one of 2,000 s as an errand that was not carried out yet."""
     door.fix_clock(1_000_000)
     put_unit(store)
-    store._flush.flush_queues()
+    lab(store).flush_queues()
     door.fix_clock(2_000_000)
     put_unit(store)
     turn(store)
 
 
 def flushed(store: MessageStore, queue_id: int = 0) -> int:
-    queue = store._queues.get("T", queue_id)
+    queue = lab(store).queues.get("T", queue_id)
     assert isinstance(queue, ConsumeQueue)
     return queue.flushed_bytes
 
@@ -82,7 +85,7 @@ def test_queues_are_synced_in_the_next_sleep_and_the_checkpoint_tells_of_it_in_t
     with still(tmp_path / "store", door) as store:
         door.fix_clock(1_000_000)
         put_unit(store)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         door.fix_clock(2_000_000)
         put_unit(store)
         with msync_behind(door, lambda: syncs.append(1)):
@@ -98,7 +101,7 @@ def test_units_that_come_while_their_queue_is_synced_are_the_next_ones(tmp_path:
     door = OsDoor()
     with still(tmp_path / "store", door) as store:
         put_unit(store)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         put_unit(store)
         turn(store)
         with msync_behind(door, lambda: put_unit(store)):
@@ -115,12 +118,12 @@ def test_a_sync_that_fails_ends_the_sleep_and_latches_the_log(tmp_path: Path) ->
     with still(tmp_path / "store", door) as store:
         for queue_id in (0, 1):
             put_unit(store, queue_id)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         for queue_id in (0, 1):
             put_unit(store, queue_id)
-        errand = store._queues.prepare_flush()
+        errand = lab(store).queues.prepare_flush()
         assert errand is not None
-        store._flush._syncs = errand
+        lab(store).flush._syncs = errand
         bell = Bell()
         sleeper = threading.Thread(
             target=store.log.keep_flushed, args=(bell, NEVER, NEVER, NEVER, 4, None, errand), daemon=True
@@ -133,7 +136,7 @@ def test_a_sync_that_fails_ends_the_sleep_and_latches_the_log(tmp_path: Path) ->
             sleeper.join()
             assert not slept_on
             with pytest.raises(StorageError, match="msync"):
-                store._flush._finish_errands()
+                lab(store).flush._finish_errands()
             assert store.log.error_number == errno.EIO
             for _ in range(2):
                 turn(store)
@@ -147,12 +150,12 @@ def test_behind_a_log_that_is_latched_nothing_is_carried_out(tmp_path: Path, tic
     door, syncs = OsDoor(), list[int]()
     with still(tmp_path / "store", door) as store:
         put_unit(store)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         put_unit(store)
         turn(store)
-        assert store._flush._syncs is not None
+        assert lab(store).flush._syncs is not None
         if ticket:
-            store._flush.waiters.add(store.put_nowait("T", b"x"))
+            lab(store).flush.waiters.add(store.put_nowait("T", b"x"))
         store.log.fail(errno.EIO)
         with msync_behind(door, lambda: syncs.append(1)), contextlib.suppress(FlushError):
             turn(store)
@@ -166,7 +169,7 @@ def test_a_checkpoint_that_cannot_be_written_keeps_no_queue_from_the_disk(tmp_pa
     with still(tmp_path / "store", door) as store:
         door.fix_clock(1_000_000)
         put_unit(store)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         os.rename(store.paths.checkpoint, tmp_path / "away")
         os.mkdir(store.paths.checkpoint)
         door.fix_clock(2_000_000)
@@ -194,7 +197,7 @@ def test_a_file_that_was_cut_short_is_told_in_the_turn_behind(tmp_path: Path) ->
     with still(tmp_path / "store") as store:
         for queue_id in (0, 1, 2):
             put_unit(store, queue_id)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         for queue_id in (0, 1, 2):
             put_unit(store, queue_id)
         path = tmp_path / "store" / "consumequeue" / "T" / "1" / ("0" * 20)
@@ -218,7 +221,7 @@ def test_a_store_that_is_closed_in_between_keeps_everything_and_lets_go_of_its_f
     before = mapping_count()
     with still(tmp_path / "store", door) as store:
         prepare_second_unit(store, door)
-        errand = store._flush._syncs
+        errand = lab(store).flush._syncs
         assert errand is not None
         if carried_out:
             errand.run()
@@ -234,8 +237,8 @@ def test_a_queue_file_that_is_bad_at_close_keeps_the_log_from_nothing(tmp_path: 
     prepare_second_unit(store, door)
     path = tmp_path / "store" / "consumequeue" / "T" / "0" / ("0" * 20)
     os.truncate(path, path.stat().st_size - 20)
-    assert store._flush._syncs is not None
-    store._flush._syncs.run()
+    assert lab(store).flush._syncs is not None
+    lab(store).flush._syncs.run()
     assert store.log.flushed < store.log.written
     with pytest.raises(CorruptFile, match="cut short or removed"):
         store.close()
@@ -247,26 +250,26 @@ def test_what_was_not_carried_out_is_not_believed(tmp_path: Path) -> None:
     door = OsDoor()
     with still(tmp_path / "store", door) as store:
         prepare_second_unit(store, door)
-        store._checkpoint.physic_msg_timestamp += 1
-        store._flush._writes = store._checkpoint.prepare_flush()
-        assert None not in (store._flush._syncs, store._flush._writes)
-        store._flush._finish_errands()
+        lab(store).checkpoint.physic_msg_timestamp += 1
+        lab(store).flush._writes = lab(store).checkpoint.prepare_flush()
+        assert None not in (lab(store).flush._syncs, lab(store).flush._writes)
+        lab(store).flush._finish_errands()
         assert flushed(store) == 20
-        assert store._checkpoint.logics_msg_timestamp == 1_000_000
-        assert store._checkpoint.flush(), "it is still to be written"
+        assert lab(store).checkpoint.logics_msg_timestamp == 1_000_000
+        assert lab(store).checkpoint.flush(), "it is still to be written"
 
 
 def test_a_topic_that_is_deleted_in_between_is_nobodys_error(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         put_unit(store)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         put_unit(store)
         turn(store)
         store.delete_topic("T")
         turn(store)
         turn(store)
         assert store.log.error_number == 0
-        assert store._queues.get("T", 0) is None
+        assert lab(store).queues.get("T", 0) is None
 
 
 def test_whoever_waits_for_the_disk_by_callback_keeps_no_queue_from_it(tmp_path: Path) -> None:
@@ -274,13 +277,13 @@ def test_whoever_waits_for_the_disk_by_callback_keeps_no_queue_from_it(tmp_path:
     with still(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
         store.put_nowait("T", b"x")
         store.flush()
-        store._dispatcher.step()
-        store._flush.flush_queues()
+        lab(store).step_dispatch()
+        lab(store).flush_queues()
         ticket = store.put_nowait("T", b"x")
         store.flush()
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         turn(store)
-        store._flush.waiters.add(store.put_nowait("T", b"x"))
+        lab(store).flush.waiters.add(store.put_nowait("T", b"x"))
         turn(store)
         assert flushed(store) == 40
         assert ticket.done()
@@ -290,9 +293,9 @@ def test_many_queues_and_new_ones_are_no_errand(tmp_path: Path) -> None:
     """Names are synced first, and many files take more than one step."""
     with still(tmp_path / "store") as store:
         put_unit(store)
-        assert store._queues.prepare_flush() is None
+        assert lab(store).queues.prepare_flush() is None
         turn(store)
         assert flushed(store) == 20, "it was flushed as ever"
         put_unit(store)
-        store._queues.many = 1
-        assert store._queues.prepare_flush() is None
+        lab(store).queues.many = 1
+        assert lab(store).queues.prepare_flush() is None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -46,7 +47,7 @@ def opened(sim: Sim, *, threads: bool = False, **settings: Any) -> MessageStore:
 
 def dispatch(store: MessageStore) -> None:
     """A turn of the dispatch thread that asks the disk again."""
-    store._dispatcher.step(-1, True)
+    lab(store).step_dispatch(-1, True)
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
@@ -149,8 +150,8 @@ def test_each_key_of_a_record_is_put_once_when_the_index_fills_up_inside_the_rec
     dispatch(store)
     assert [hits(store, f"m{number}") for number in range(9)] == [[b"many"]] * 9
     assert hits(store, "last") == [b"last"]
-    assert store._index is not None
-    assert sum(file.count - 1 for file in store._index.files) == 28 + 9 + 1
+    assert lab(store).index is not None
+    assert sum(file.count - 1 for file in lab(store).index.files) == 28 + 9 + 1
     check_whole(store)
 
 
@@ -505,7 +506,7 @@ def _work(sim: Sim, store_of: Callable[[], MessageStore], sent: list[bytes]) -> 
         sent.append(body)
         if number % 5 == 0:
             dispatch(store)
-            store._flush.flush_queues()
+            lab(store).flush_queues()
         store.consumer_offsets.commit("group", topic, 0, 1)
         for name in ("T0", "T1", "T2"):
             found = bodies(store, name)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from laboratory import open_still
 
 import mqfast
 from mqfast.store.base._os import let_puts
@@ -54,7 +55,7 @@ one_processor = not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity
 @pytest.mark.parametrize("general", [False, True])
 def test_a_service_gets_the_gil_from_a_thread_that_never_rests(tmp_path: Path, general: bool) -> None:
     # without threads of its own: a put that meets one of them at the put lock gives the GIL away as well
-    with mqfast.open(tmp_path, _start_services=False) as store:
+    with open_still(tmp_path) as store:
         turns: list[int] = []
 
         def turn(bell: Bell) -> None:
@@ -84,9 +85,7 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
     sleep_with_gil = ctypes.PyDLL(None).usleep
     with (
         tempfile.TemporaryDirectory(dir=ram) as place,
-        mqfast.open(
-            place, mapped_file_bytes_commit_log=file_bytes, prefault_window_bytes=0, _start_services=False
-        ) as store,
+        open_still(place, mapped_file_bytes_commit_log=file_bytes, prefault_window_bytes=0) as store,
     ):
         turns: list[None] = []
         shares: list[float] = []
@@ -130,7 +129,7 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
 @pytest.mark.usefixtures("seldom_by_force")
 def test_with_sync_flush_nobody_asks_for_the_gil(tmp_path: Path) -> None:
     """Those who put give it away to wait for the disk, and who waits awake has the processor of one of them."""
-    with mqfast.open(tmp_path, flush_disk_type="SYNC_FLUSH", _start_services=False) as store:
+    with open_still(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
         sys.setswitchinterval(0.1)  # the first turn comes by force, before anybody knows that puts come fast
         turns: list[None] = []
 

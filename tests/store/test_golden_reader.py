@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab
 
 from mqfast.properties import index_entries, index_keys
 from mqfast.store.base.results import BoundaryType, GetMessageStatus
@@ -281,7 +282,7 @@ def test_tags_codes_of_the_extension() -> None:
     (case,) = golden_cases("5.3.3", ("cq-ext",))
     with StoreReader(case.store) as reader:
         for (topic, queue_id), rows in _by_queue(case).items():
-            queue = reader._queues[topic, queue_id]
+            queue = lab(reader).queues[topic, queue_id]
             codes = [u.tags_code for at in range(0, queue.end(), 1000) for u in queue.units(at, queue.end())]
             assert codes == [row["tagsCode"] for row in rows]
 

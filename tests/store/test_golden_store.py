@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import GOLDEN, Case, copy_of, golden_cases
 from golden_checks import TIMES_AND_MARKS, expected_rows, files_of, names_of, queue_rows, read_queue
+from laboratory import lab
 from reference import jhash
 
 import mqfast
@@ -53,14 +54,14 @@ def test_bounds_and_messages_equal_javas(golden_case: Case, tmp_path: Path, expl
         end = expected["maxPhyOffset"]
         assert (stats["written_offset"], stats["flushed_offset"], stats["dispatched_offset"]) == (end, end, end)
         if "checkpointConfirmPhyOffsetAfterLoad" in expected:  # 4.9.7 does not report it
-            assert store._checkpoint.confirm_phy_offset == expected["checkpointConfirmPhyOffsetAfterLoad"]
+            assert lab(store).checkpoint.confirm_phy_offset == expected["checkpointConfirmPhyOffsetAfterLoad"]
         assert store.queues() == sorted(
             (queue["topic"], queue["queueId"], queue["minOffset"], queue["maxOffset"])
             for queue in expected["queues"]
             if queue["maxOffset"]  # 4.x leaves directories of queues that never had a unit
         )
         for queue in expected["queues"]:
-            units = store._queues.get(queue["topic"], queue["queueId"])
+            units = lab(store).queues.get(queue["topic"], queue["queueId"])
             assert (units.unit_count if units else 0) == queue["units"]
         found, wanted = queue_rows(store, expected), expected_rows(expected)
         for name, rows in wanted.items():
@@ -110,7 +111,7 @@ def test_index_hits_equal_javas(golden_case: Case, tmp_path: Path, explicit: boo
     with mqfast.open(copy_of(golden_case, tmp_path), **settings_of(golden_case, explicit)) as store:
         hits = 0
         for topic, key, limit, begin, end, offsets in golden_case.expected["index"]:
-            found = store._index.query(topic, key, limit, begin, end).physical_offsets
+            found = lab(store).index.query(topic, key, limit, begin, end).physical_offsets
             unlimited = (begin, end) == (0, 2**63 - 1)
             if not explicit and golden_case.name == "killed-no-queues" and not unlimited:
                 # Without an index file nothing tells its sizes. Times are kept in seconds since the file's first entry,
@@ -221,7 +222,7 @@ def test_an_interrupted_recovery_starts_again(golden_case: Case, tmp_path: Path)
             assert [row["physicalOffset"] for row in rows] == [row["physicalOffset"] for row in wanted[name]]
         for topic, key, limit, begin, end, offsets in golden_case.expected["index"]:
             # As with RocketMQ, the record at the end of a full index file may be listed twice; a query shows it once.
-            found = store._index.query(topic, key, limit, begin, end).physical_offsets
+            found = lab(store).index.query(topic, key, limit, begin, end).physical_offsets
             if len(found) == limit:  # then one that is listed twice leaves less room
                 assert set(found) <= set(offsets) or set(found) >= set(offsets), (topic, key)
             else:
@@ -297,7 +298,7 @@ def test_extension_addresses_are_passed(tmp_path: Path) -> None:
 
 
 def unit_of(store: Any, where: tuple[str, int], offset: int) -> Any:
-    return store._queues.get(*where).unit(offset)
+    return lab(store).queues.get(*where).unit(offset)
 
 
 # --- stores of the bare engine ----------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def test_engine_store_opens_and_units_agree_with_records(name: str, tmp_path: Pa
     with mqfast.open(directory, **settings) as store:
         for folder in units:
             topic, queue_id = folder.parent.name, int(folder.name)
-            queue = store._queues.get(topic, queue_id)
+            queue = lab(store).queues.get(topic, queue_id)
             raw = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
             first = int(sorted(folder.iterdir())[0].name)
             for offset in range(queue.min_offset, queue.max_offset):

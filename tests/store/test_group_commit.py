@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import open_still
 from store.small_store import POOL, eventually
 
 from mqfast.config import StoreConfig
@@ -351,7 +352,7 @@ def open_hooked(path: Path) -> Iterator[tuple[MessageStore, list[str]]]:
         return int(rc)
 
     hook = call(fstat)
-    with suppress(StoreFailed), open_store(path, config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+    with suppress(StoreFailed), open_still(path, config=StoreConfig.tiny(), door=door) as store:
         place.value = ctypes.cast(hook, ctypes.c_void_p).value
         try:
             yield store, cut

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from laboratory import lab, open_still
 
 import mqfast
 from mqfast import Message
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull, PropertiesTooLong
-from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -42,7 +42,7 @@ def test_the_oldest_go_above_the_forcible_level_and_not_at_it(tmp_path: Path) ->
 
 def test_a_log_that_fills_its_budget_exactly_keeps_all_its_files(tmp_path: Path) -> None:
     config = StoreConfig.tiny(retention_bytes=128 << 10, delete_files_interval_ms_commit_log=0)
-    with open_store(tmp_path / "store", config=config, _start_services=False) as store:
+    with open_still(tmp_path / "store", config=config) as store:
         size = store.put("T", b"x" * 8000).size
         while store.log.written + size < 128 << 10:
             store.put("T", b"x" * 8000)
@@ -53,7 +53,7 @@ def test_a_log_that_fills_its_budget_exactly_keeps_all_its_files(tmp_path: Path)
         for _ in range(30):
             store.put("T", b"x" * 900)
         store.flush()
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         store.log.reap()
         exact = store.log.written - store.min_physical_offset
         store.retention._config = StoreConfig.tiny(retention_bytes=exact, delete_files_interval_ms_commit_log=0)
@@ -70,14 +70,14 @@ def test_a_pass_removes_no_more_files_than_it_may(tmp_path: Path) -> None:
 
 
 def test_four_dirty_pages_are_flushed_and_three_are_not(tmp_path: Path) -> None:
-    with open_store(tmp_path / "store", config=StoreConfig.tiny(), _start_services=False) as store:
+    with open_still(tmp_path / "store", config=StoreConfig.tiny()) as store:
         size = store.put("T", b"x" * 900).size
         while store.log.written + size < 4 * 4096:
             store.put("T", b"x" * 900)
-        store._flush.flush_log(thorough=False)
+        lab(store).flush_log(thorough=False)
         assert store.log.flushed == 0
         store.put("T", b"x" * 900)
-        store._flush.flush_log(thorough=False)
+        lab(store).flush_log(thorough=False)
         assert store.log.flushed == store.log.written
 
 

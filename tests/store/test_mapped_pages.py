@@ -18,7 +18,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from store.small_store import POOL, bodies, eventually, still
+from laboratory import bodies, lab
+from store.small_store import (
+    POOL,
+    eventually,
+    still,
+)
 
 from mqfast.store.base._os import OsDoor
 from mqfast.store.log._commit_log import Bell
@@ -68,7 +73,7 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
             store.log.flush()
             assert not mapped_pages(log) & set(range(flushed, last)), f"turn {turn}"
             assert last in mapped_pages(log), "a put would have to wait for its page"
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert bodies(store) == [b"x", *[b"x" * PAGE] * 48]
 
 
@@ -114,7 +119,7 @@ def test_the_first_pages_of_the_next_file_are_ready_before_a_put_comes_there(tmp
             first = store.log.current_file
             assert first is not None
             assert first.ready == 0, "somebody waited for it"
-            assert store._allocate.step(), "the next file is made ahead"
+            assert lab(store).make_next_file(), "the next file is made ahead"
             while store.log.written <= 64 << 10:
                 store.put("T", b"x" * 2_000)
             second = store.log.current_file
@@ -187,20 +192,20 @@ def test_written_pages_of_a_queue(tmp_path: Path) -> None:
         for number in range(10_000):
             store.put("T", b"")
             if number % 2_500 == 0:
-                store._dispatcher.step()
-        store._dispatcher.step()
+                lab(store).step_dispatch()
+        lab(store).step_dispatch()
         path = only(tmp_path / "store" / "consumequeue" / "T" / "0")
         last = 200_000 // PAGE
         assert set(range(last + 1)) <= mapped_pages(path)
         meanwhile: list[set[int]] = []
         with msync_behind(door, lambda: meanwhile.append(mapped_pages(path))):
-            store._flush.flush_queues()
+            lab(store).flush_queues()
         for pages in (*meanwhile, mapped_pages(path)):
             assert not pages & set(range(last))
             assert last in pages, "the next unit goes there"
         assert len(meanwhile) == 1
         store.put("T", b"another")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert bodies(store) == [*[b""] * 10_000, b"another"]
 
 
@@ -218,10 +223,10 @@ def test_units_behind_a_flush_do_not_fault(tmp_path: Path) -> None:
                 producer.put(b"")
             faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
             store.log.commit()
-            store._dispatcher.step()
+            lab(store).step_dispatch()
             with only(tmp_path / "store" / "consumequeue" / "T" / "0").open("r+b") as file:
                 os.fsync(file.fileno())
-            store._flush.flush_queues()
+            lab(store).flush_queues()
         assert max(faults[1:]) < 10, f"{faults} of 49 pages each"
         assert len(bodies(store)) == 40_000
 
@@ -231,7 +236,7 @@ def test_a_first_queue_file_that_is_full(tmp_path: Path) -> None:
     with still(tmp_path / "store", mapped_file_bytes_consume_queue=100_000) as store:
         for _ in range(5_001):
             store.put("T", b"")
-            store._dispatcher.step()
+            lab(store).step_dispatch()
         first, second = sorted((tmp_path / "store" / "consumequeue" / "T" / "0").iterdir())
         assert not mapped_pages(first) & set(range(100_000 // PAGE))
         assert 0 in mapped_pages(second)

@@ -20,7 +20,11 @@ from typing import Any
 
 import pytest
 from golden_checks import files_of
-from store.small_store import SMALL, bodies, in_threads
+from laboratory import bodies, lab
+from store.small_store import (
+    SMALL,
+    in_threads,
+)
 
 import mqfast
 from mqfast import Message
@@ -125,7 +129,7 @@ def test_views_outlive_the_store_and_the_file(tmp_path: Path) -> None:
     store.log.reap()
     for file in (path / "commitlog").iterdir():
         os.utime(file, (0, 0))
-    store._retention._manual_runs = 1
+    lab(store).retention_at_any_hour()
     assert store.retention.run_once(store.door.now_ms()) >= 3
     assert not (path / "commitlog" / f"{0:020}").exists()
     assert [bytes(view) for view in views] == given
@@ -342,9 +346,9 @@ def test_services_that_cannot_all_start_are_stopped_again(tmp_path: Path, monkey
 def test_a_warning_is_said_once_and_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with mqfast.open(tmp_path / "store", **SMALL) as store:
         for _ in range(3):
-            store._warn("the disk is nearly full")
+            lab(store).warn("the disk is nearly full")
         for number in range(200):
-            store._warn(f"warning {number}")
+            lab(store).warn(f"warning {number}")
         shown = store.stats()["warnings"]
     assert [record.message for record in caplog.records].count(f"{store.path}: the disk is nearly full") == 1
     assert len(shown) == 100

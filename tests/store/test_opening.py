@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab, open_still
 
 import mqfast
 from mqfast.errors import CorruptFile, StorageError
@@ -21,7 +22,7 @@ SMALL: dict[str, Any] = {
 
 
 def _open(path: Path) -> mqfast.MessageStore:
-    return mqfast.open(path, _start_services=False, **SMALL)
+    return open_still(path, **SMALL)
 
 
 def _made(path: Path, queues: int, messages: int) -> None:
@@ -37,7 +38,7 @@ def test_every_queue_goes_on_where_it_ended(messages: int, tmp_path: Path) -> No
         with _open(tmp_path / "store") as store:
             rows = store.queues()
             assert [row[3] for row in rows] == [messages + turn] * 5
-            mapped = [file for queue in store._queues.table.all() for file in queue.file_list if file.is_mapped]
+            mapped = [file for queue in lab(store).queues.table.all() for file in queue.file_list if file.is_mapped]
             assert len(mapped) == (5 if messages > 900 else 0)  # the last three files are read, not mapped
             for topic, queue_id, _, end in rows:
                 assert store.put(topic, b"more", queue_id=queue_id).queue_offset == end
@@ -72,26 +73,24 @@ def test_strangers_and_unfinished_files_beside_a_queue(tmp_path: Path) -> None:
         (folder / name).touch()
     with _open(tmp_path / "store") as store:
         assert store.max_offset("T0", 0) == 310
-        assert [file.start_offset for file in store._queues.of_topic("T0")[0].file_list] == [0, 6000]
+        assert [file.start_offset for file in lab(store).queues.of_topic("T0")[0].file_list] == [0, 6000]
     assert first.exists()
     assert second.exists()
     assert not (folder / f"{12000:020d}").exists()
 
 
 def test_a_queue_of_more_files_than_fit_one_listing(tmp_path: Path) -> None:
-    with mqfast.open(
-        tmp_path / "store", _start_services=False, **(SMALL | {"mappedFileSizeConsumeQueue": 40})
-    ) as store:
+    with open_still(tmp_path / "store", **(SMALL | {"mappedFileSizeConsumeQueue": 40})) as store:
         store.put_many("T", [b"x"] * 201)
     with _open_with(tmp_path / "store") as store:
-        assert len(store._queues.of_topic("T")[0].file_list) == 101
+        assert len(lab(store).queues.of_topic("T")[0].file_list) == 101
         assert store.queues() == [("T", 0, 0, 201)]
         assert len(store.get("T", 0, 0, 300).messages) == 201
 
 
 def _open_with(path: Path) -> mqfast.MessageStore:
     settings = {name: value for name, value in SMALL.items() if name != "mappedFileSizeConsumeQueue"}
-    return mqfast.open(path, _start_services=False, **settings)
+    return open_still(path, **settings)
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "gap", "odd"])
@@ -151,7 +150,7 @@ def test_directories_of_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 130])
 @pytest.mark.parametrize("limit", [1, 2, 64, 1000])
 def test_hits_of_a_key_are_the_newest_ones_newest_first(count: int, limit: int, tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, maxHashSlotNum=4, maxIndexNum=1000, **SMALL) as store:
+    with open_still(tmp_path / "store", maxHashSlotNum=4, maxIndexNum=1000, **SMALL) as store:
         for n in range(count):
             store.put("T", b"%d" % n, keys="key other")
             store.put("T", b"-", keys=f"twin{n}")

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import POOL, bodies, still
+from laboratory import bodies, lab, open_still
+from store.small_store import (
+    POOL,
+    still,
+)
 
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreFailed
 from mqfast.store.log._commit_log import Bell
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 
 # What a record may need beside a unit where its queue has room for one.
 NEEDS: dict[str, dict[str, Any]] = {
@@ -36,7 +40,7 @@ def pooled(path: Path, **settings: Any) -> MessageStore:
     store = still(path, **{**POOL, **light, "mapped_file_bytes_consume_queue": 4000, **settings})
     store.put("T", b"first")
     store.log.commit()
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     return store
 
 
@@ -51,7 +55,7 @@ def units(store: MessageStore, names: list[tuple[str, int]]) -> dict[Any, Any]:
     """(physical offset, size) of every unit of these queues."""
     found = {}
     for name in names:
-        queue = store._queues.table.get(*name)
+        queue = lab(store).queues.table.get(*name)
         count = 0 if queue is None else queue.max_offset
         found[name] = [queue.unit(at)[:2] for at in range(count)] if queue is not None else []
     return found
@@ -64,11 +68,11 @@ def test_where_keys_come_the_dispatcher_waits_for_the_commits_of_the_clock(tmp_p
         store.put("T", b"plain")
         committed = store.log.commit()
         store.put("T", b"in the buffer only")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.dispatched == store.log.committed == committed < store.log.written
         store.log.commit()
         store.put("T", b"in the buffer only")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.dispatched == store.log.written > store.log.committed
 
 
@@ -77,10 +81,10 @@ def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> Non
         for number in range(198):  # 200 units fill the file: the next one is left to the dispatcher
             store.put("T", str(number).encode())
         store.log.commit()
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         committed = fall_back(store)
         store.put("T", b"in the buffer only")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.dispatched == store.log.written > store.log.committed == committed
         store.put("T", b"by its put")
         assert store.log.dispatched == store.log.written > store.log.committed == committed
@@ -93,7 +97,7 @@ def test_much_that_is_not_committed_is_read_from_the_buffer(tmp_path: Path) -> N
         committed = fall_back(store)
         for _ in range(30):  # of 20 units a file: room has to be made on the way
             store.put("T", b"z" * 1000)
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.dispatched == store.log.written > store.log.committed == committed
         store.put("T", b"by its put")
         assert store.log.dispatched == store.log.written > store.log.committed == committed
@@ -109,7 +113,7 @@ def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(
         while store.log.dispatched == store.log.written:
             store.put("T", b"y")
         assert store.log.nap(bell, 0.0, True)
-        assert store._dispatcher.step() == 1
+        assert lab(store).step_dispatch() == 1
         assert store.log.dispatched == store.log.written > store.log.committed == committed
         assert not store.log.nap(bell, 0.0, True)
         store.put("T", b"for the dispatcher", keys="k")  # its index entry is for readers: not before the commit
@@ -118,17 +122,17 @@ def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(
 
 def test_a_log_that_failed_does_not_keep_the_dispatcher_awake(sim: Any) -> None:
     config = StoreConfig.tiny(**POOL, mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     store.put("T", b"first")
     store.log.commit()
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     while store.log.dispatched == store.log.written:
         store.put("T", b"y")
     sim.fault("pwrite", 1, errno.EIO)
     with pytest.raises(StoreFailed):
         store.log.commit()
     dispatched = store.log.dispatched
-    assert store._dispatcher.step() == 0
+    assert lab(store).step_dispatch() == 0
     assert not store.log.nap(Bell(), 0.0, True)
     assert store.log.dispatched == dispatched < store.log.written
     sim.heal()
@@ -143,10 +147,10 @@ def test_a_record_of_the_buffer_that_needs_more_than_its_unit(tmp_path: Path, ne
         given = {"topic": "T", **NEEDS[need]}
         result = store.put(given.pop("topic"), b"needs more", **given)
         store.put("T", b"behind")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         while store.log.dispatched < store.log.written:
             store.log.commit()
-            assert store._dispatcher.step() > 0
+            assert lab(store).step_dispatch() > 0
         ours = bodies(store)
         assert ours[-1] == b"behind"
         assert b"before" in ours
@@ -154,7 +158,7 @@ def test_a_record_of_the_buffer_that_needs_more_than_its_unit(tmp_path: Path, ne
         if need == "a key":
             assert [m.body for m in store.query("T", "k")] == [b"needs more"]
         if need == "several units":
-            assert store._queues.table.get("%LMQ%x", 0).max_offset == 1  # type: ignore[union-attr]
+            assert lab(store).queues.table.get("%LMQ%x", 0).max_offset == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -173,12 +177,12 @@ def test_any_order_gives_the_units_of_a_store_without_a_pool(tmp_path: Path, see
             if chance.random() < 0.1:
                 ours.log.commit()
             if chance.random() < 0.1:
-                ours._dispatcher.step()
+                lab(ours).step_dispatch()
             if chance.random() < 0.02:
                 ours.flush()
         ours.log.commit()
-        ours._dispatcher.step()
-        plain._dispatcher.step()
+        lab(ours).step_dispatch()
+        lab(plain).step_dispatch()
         assert ours.log.dispatched == ours.log.written == plain.log.written
         assert units(ours, names) == units(plain, names)
         for key in range(5):
@@ -188,18 +192,18 @@ def test_any_order_gives_the_units_of_a_store_without_a_pool(tmp_path: Path, see
 
 def test_a_commit_that_fails_in_between_latches_and_is_no_damage(sim: Any) -> None:
     config = StoreConfig.tiny(**POOL, mapped_file_bytes_commit_log=1 << 20)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     store.put("T", b"first")
     store.log.commit()
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     committed = fall_back(store)
     store.put("T", b"y")
     store.put("T", b"a key", keys="k")  # has to be read from the file
     sim.fault("pwrite", 1, errno.EIO)
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     assert store.log.error_number == errno.EIO
     assert store.log.committed == committed <= store.log.dispatched < store.log.written
-    assert store._dispatcher.error is None
+    assert lab(store).dispatcher.error is None
     sim.heal()
     store.close()
 
@@ -211,15 +215,15 @@ def test_with_sync_flush_a_put_without_room_does_not_bring_the_dispatcher_beyond
     """Readers may not see what is not durable, so the dispatcher waits for it as well."""
     with still(tmp_path / "store", flush_disk_type="SYNC_FLUSH", mapped_file_bytes_consume_queue=400, **pool) as store:
         store.put("T", b"first")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         while store.log.dispatched == store.log.written:
             store.put("T", b"y")
         assert len(bodies(store)) == store.put_count  # a reader dispatched what that put left, and made room
         store.put("T", b"not durable yet", wait_store_ok=False)
         assert store.log.dispatched == store.log.flushed < store.log.written
         assert not store.log.nap(Bell(), 0.0, True)
-        assert store._dispatcher.step() == 0
+        assert lab(store).step_dispatch() == 0
         assert store.log.dispatched == store.log.flushed < store.log.written
         store.flush()
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert store.log.dispatched == store.log.written

@@ -22,8 +22,12 @@ from typing import Any
 
 import pytest
 from golden_checks import read_queue
+from laboratory import bodies, lab, open_still
 from other_thread import in_another_thread
-from store.small_store import SMALL, bodies, in_threads
+from store.small_store import (
+    SMALL,
+    in_threads,
+)
 
 import mqfast
 from mqfast import Message
@@ -302,7 +306,7 @@ def test_a_failing_callback_harms_nobody(tmp_path: Path) -> None:
         raise RuntimeError("of a user")
 
     with mqfast.open(tmp_path / "store", **SMALL | SYNC) as store:
-        with store._dispatcher.locked():
+        with lab(store).dispatcher.locked():
 
             def put() -> None:
                 store.put_nowait("T", b"x").add_done_callback(fail)
@@ -575,7 +579,7 @@ class Body(bytearray):
 @pytest.mark.parametrize("errand", ["put", "delete"])
 def test_a_light_put_that_another_thread_overtakes_begins_again(tmp_path: Path, errand: str) -> None:
     """Its properties name queue offsets: they are made anew when the queue moved or was deleted meanwhile."""
-    with mqfast.open(tmp_path / "store", _start_services=False, **LMQ, **SMALL) as store:
+    with open_still(tmp_path / "store", **LMQ, **SMALL) as store:
         store.put("T", b"before")
         body = Body(b"slow")
 
@@ -592,7 +596,7 @@ def test_a_light_put_that_another_thread_overtakes_begins_again(tmp_path: Path, 
 
 
 def test_a_plain_put_whose_topic_is_deleted_meanwhile(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         store.put("T", b"before")
         body = Body(b"slow")
         body.action = lambda: store.delete_topic("T")

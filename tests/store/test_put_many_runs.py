@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import POOL, bodies, still
+from laboratory import bodies, lab
+from store.small_store import (
+    POOL,
+    still,
+)
 
 from mqfast.store.message_store import MessageStore
 
@@ -31,7 +35,7 @@ def given(kind: str, texts: list[bytes]) -> Any:
 
 def left(store: MessageStore) -> tuple[Any, ...]:
     """What a put leaves behind: positions, units, messages."""
-    queues = [store._queues.table.get("T", number) for number in (0, 1)]
+    queues = [lab(store).queues.table.get("T", number) for number in (0, 1)]
     units = [[queue.unit(at) for at in range(queue.max_offset)] if queue is not None else [] for queue in queues]
     nexts = [0 if queue is None else queue.next_offset for queue in queues]
     return store.log.written, store.log.dispatched, store.put_count, nexts, units
@@ -67,13 +71,13 @@ def test_batches_leave_what_single_puts_leave(tmp_path: Path, seed: int, kind: s
                     store.put("T", b"keyed", keys="k")
                 if chance.random() < 0.3:
                     store.log.commit()
-                    store._dispatcher.step()
+                    lab(store).step_dispatch()
                 if store is runs:
                     chance.setstate(event)
             assert left(runs) == left(single)
         for store in (runs, single):
             store.log.commit()
-            store._dispatcher.step()
+            lab(store).step_dispatch()
         assert left(runs) == left(single)
         for queue_id in (0, 1):
             assert bodies(runs, "T", queue_id) == bodies(single, "T", queue_id)
@@ -86,15 +90,15 @@ def test_a_batch_into_a_queue_whose_next_offset_is_not_its_end(tmp_path: Path) -
     with still(tmp_path / "runs", **FILES) as runs, still(tmp_path / "single", **FILES) as single:
         for store in (runs, single):
             store.put("T", b"first")
-            store._dispatcher.step()
-            queue = store._queues.table.get("T", 0)
+            lab(store).step_dispatch()
+            queue = lab(store).queues.table.get("T", 0)
             assert queue is not None
             queue.next_offset = 7
         runs.put_many("T", [b"a", b"b"])
         for text in (b"a", b"b"):
             single.put("T", text)
         assert left(runs) == left(single)
-        counts = [store._queues.table.get("T", 0).misplaced for store in (runs, single)]  # type: ignore[union-attr]
+        counts = [lab(store).queues.table.get("T", 0).misplaced for store in (runs, single)]  # type: ignore[union-attr]
         assert counts == [2, 2]
 
 

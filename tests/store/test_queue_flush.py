@@ -16,13 +16,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from store.small_store import bodies, still
+from laboratory import bodies, lab, open_still
+from store.small_store import (
+    still,
+)
 
 from mqfast import Message
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StorageError
 from mqfast.store.base._os import OsDoor
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
 from mqfast.store.queues._queue_flush import flush_queues
 
@@ -38,14 +41,14 @@ def fill(store: MessageStore, queues: int) -> None:
     """A unit more in each queue."""
     for number in range(queues):
         store.put("T", b"x", queue_id=number)
-    store._dispatcher.step()
+    lab(store).step_dispatch()
 
 
 def flushed(store: MessageStore, queues: int) -> list[int]:
     """Bytes of units that count as durable, of each queue."""
     found = []
     for number in range(queues):
-        queue = store._queues.get("T", number)
+        queue = lab(store).queues.get("T", number)
         assert isinstance(queue, ConsumeQueue)
         found.append(queue.flushed_bytes)
     return found
@@ -65,13 +68,13 @@ def test_a_flush_stops_other_threads_a_few_times_not_once_a_queue(tmp_path: Path
         waits.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
 
     with still(tmp_path / "store") as store:
-        store._queues.many = many
+        lab(store).queues.many = many
         fill(store, 200)
-        store._queues.flush()  # the names of new queues are synced one by one
+        lab(store).queues.flush()  # the names of new queues are synced one by one
         fill(store, 200)
         thread = threading.Thread(target=compute)
         thread.start()
-        store._queues.flush()
+        lab(store).queues.flush()
         done.set()
         thread.join()
         assert flushed(store, 200) == [40] * 200
@@ -82,11 +85,11 @@ def test_a_flush_stops_other_threads_a_few_times_not_once_a_queue(tmp_path: Path
 @pytest.mark.parametrize("count", [1, 256, 257, 600])
 def test_more_files_than_are_worked_on_at_once(tmp_path: Path, many: int, count: int) -> None:
     with still(tmp_path / "store") as store:
-        store._queues.many = many
+        lab(store).queues.many = many
         fill(store, count)
-        store._queues.flush()
+        lab(store).queues.flush()
         assert flushed(store, count) == [20] * count
-        assert store._queues.flush() == 0
+        assert lab(store).queues.flush() == 0
         assert bodies(store, queue_id=count - 1) == [b"x"]
 
 
@@ -94,19 +97,19 @@ def test_more_files_than_are_worked_on_at_once(tmp_path: Path, many: int, count:
 def test_a_queue_of_many_files(tmp_path: Path, many: int) -> None:
     """It counts as flushed behind its last file, wherever among them the work was divided."""
     with still(tmp_path / "store", mapped_file_bytes_consume_queue=40) as store:
-        store._queues.many = many
+        lab(store).queues.many = many
         for _ in range(601):
             store.put("T", b"x")
-            store._dispatcher.step()
-        store._queues.flush()
+            lab(store).step_dispatch()
+        lab(store).queues.flush()
         assert flushed(store, 1) == [601 * 20]
-        assert store._queues.flush() == 0
+        assert lab(store).queues.flush() == 0
 
 
 def put_units(store: MessageStore, count: int) -> None:
     for _ in range(count):
         store.put("T", b"")
-    store._dispatcher.step()
+    lab(store).step_dispatch()
 
 
 @pytest.mark.parametrize("many", [EACH_BY_ITSELF, TOGETHER])
@@ -114,15 +117,15 @@ def test_by_the_clock_a_busy_queue_keeps_the_page_that_its_units_come_to(tmp_pat
     """A put that comes there during the sync would wait for the filesystem. Whoever asks for a flush gets all of it."""
     file_bytes = 150_000  # no whole number of pages
     with still(tmp_path / "store", mapped_file_bytes_consume_queue=file_bytes) as store:
-        store._queues.many = many
+        lab(store).queues.many = many
         put_units(store, 10_000)
-        store._flush.flush_queues(by_clock=True)
+        lab(store).flush_queues(by_clock=True)
         assert flushed(store, 1) == [file_bytes + (200_000 - file_bytes) // 4096 * 4096]
         put_units(store, 10)
-        store._flush.flush_queues(by_clock=True)
+        lab(store).flush_queues(by_clock=True)
         assert flushed(store, 1) == [200_200], "few units are all of them"
         put_units(store, 10_000)
-        store._flush.flush_queues()
+        lab(store).flush_queues()
         assert flushed(store, 1) == [400_200]
         assert len(bodies(store)) == 20_010
 
@@ -134,8 +137,8 @@ def test_the_checkpoint_knows_nothing_of_units_that_were_left(tmp_path: Path) ->
         for ms, count in ((1_000_000, 10_000), (2_000_000, 10_000), (3_000_000, 10), (4_000_000, 0)):
             door.fix_clock(ms)
             put_units(store, count)
-            store._flush.flush_queues(by_clock=True)
-            known.append(store._checkpoint.logics_msg_timestamp)
+            lab(store).flush_queues(by_clock=True)
+            known.append(lab(store).checkpoint.logics_msg_timestamp)
         assert known == [0, 1_000_000, 3_000_000, 3_000_000]
 
 
@@ -143,17 +146,17 @@ def test_the_checkpoint_knows_nothing_of_units_that_were_left(tmp_path: Path) ->
 def test_a_file_that_was_cut_short_costs_the_other_queues_nothing(tmp_path: Path, many: int) -> None:
     """The error names it each time, and all others are durable, those behind it as well."""
     with still(tmp_path / "store") as store:
-        store._queues.many = many
+        lab(store).queues.many = many
         fill(store, 5)
         path = tmp_path / "store" / "consumequeue" / "T" / "2" / ("0" * 20)
         whole = path.stat().st_size
         os.truncate(path, whole - 20)
         for _ in range(2):
             with pytest.raises(CorruptFile, match=f"cut short or removed.*T/2/.*{whole - 20} bytes"):
-                store._queues.flush()
+                lab(store).queues.flush()
             assert flushed(store, 5) == [20, 20, 0, 20, 20]
         os.truncate(path, whole)
-        store._queues.flush()
+        lab(store).queues.flush()
         assert flushed(store, 5) == [20] * 5
 
 
@@ -169,10 +172,10 @@ def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
 
         return msync
 
-    with open_store(tmp_path / "store", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+    with open_still(tmp_path / "store", config=StoreConfig.tiny(), door=door) as store:
         fill(store, 5)
         with msync_by(door, third_fails), pytest.raises(StorageError, match="msync"):
-            store._queues.flush()
+            lab(store).queues.flush()
         assert len(tried) == 3
         assert flushed(store, 5)[2:] == [0, 0, 0]
 
@@ -222,8 +225,8 @@ def test_a_light_queue_that_is_bad_costs_the_batch_queues_nothing(tmp_path: Path
         whole = path.stat().st_size
         os.truncate(path, whole - 20)
         with pytest.raises(CorruptFile):
-            store._queues.flush()
-        batch = store._queues.get("B", 0)
+            lab(store).queues.flush()
+        batch = lab(store).queues.get("B", 0)
         assert batch is not None
         assert batch.flush() == 0  # type: ignore[union-attr]
         os.truncate(path, whole)
@@ -239,15 +242,15 @@ def test_a_queue_in_another_filesystem_is_synced_by_itself(tmp_path: Path) -> No
     synced: list[int] = []
     with (
         tempfile.TemporaryDirectory(dir=elsewhere[0]) as other,
-        open_store(tmp_path / "store", config=StoreConfig.tiny(), door=door, _start_services=False) as store,
+        open_still(tmp_path / "store", config=StoreConfig.tiny(), door=door) as store,
     ):
         (tmp_path / "store" / "consumequeue" / "T").mkdir(parents=True)
         (tmp_path / "store" / "consumequeue" / "T" / "1").symlink_to(other)
-        store._queues.many = TOGETHER
+        lab(store).queues.many = TOGETHER
         fill(store, 3)
         with msync_behind(door, lambda: synced.append(1)):
-            store._queues.flush()
+            lab(store).queues.flush()
         assert flushed(store, 3) == [20] * 3
-        together = store._queues._directory
+        together = lab(store).queues._directory
         whole = together is not None and together.sync_filesystem()  # else each is synced
         assert len(synced) == (1 if whole else 3)

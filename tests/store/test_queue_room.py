@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab, open_still
 
 from mqfast.config import StoreConfig
 from mqfast.store.base._os import OsDoor
-from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.message_store import MessageStore
 
 
 def falls_to_the_dispatcher(store: MessageStore, door: OsDoor, count: int, ms_each: int) -> int:
@@ -25,7 +26,7 @@ def falls_to_the_dispatcher(store: MessageStore, door: OsDoor, count: int, ms_ea
         store.put("T", b"")
         if store.log.dispatched < store.log.written:
             falls += 1
-            store._dispatcher.step()
+            lab(store).step_dispatch()
     assert store.log.dispatched == store.log.written
     return falls
 
@@ -37,7 +38,7 @@ def test_a_queue_that_fills_fast_has_much_room_at_once(
     """Each fall leaves the units of all puts to the dispatcher until it has caught up. Blocks are of 512 bytes."""
     door = OsDoor()
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8 << 20, mapped_file_bytes_consume_queue=400_000)
-    with open_store(tmp_path / "store", config=config, door=door, _start_services=False) as store:
+    with open_still(tmp_path / "store", config=config, door=door) as store:
         assert falls_to_the_dispatcher(store, door, 6_500, ms_each) == falls
         (file,) = (tmp_path / "store" / "consumequeue" / "T" / "0").iterdir()
         assert 6_500 * 20 <= file.stat().st_blocks * 512 <= most_blocks * 512
@@ -45,14 +46,14 @@ def test_a_queue_that_fills_fast_has_much_room_at_once(
 
 def test_a_disk_without_much_room_gives_a_queue_a_little(sim: Any) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400_000)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=False)
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
     for _ in range(409):
         store.put("T", b"")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
     sim.fault("fallocate", 1, errno.ENOSPC)
     for _ in range(10):
         store.put("T", b"")
-        store._dispatcher.step()
+        lab(store).step_dispatch()
     sim.heal()
     assert store.max_offset("T", 0) == 419
     store.close()

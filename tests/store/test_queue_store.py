@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import SMALL, bodies
+from laboratory import bodies, lab, open_still
+from store.small_store import (
+    SMALL,
+)
 
 import mqfast
 from mqfast import Message
@@ -33,14 +36,14 @@ def put_inner_batches(store: mqfast.MessageStore, count: int = 12) -> None:
 
 def test_a_batch_topic_is_deleted_whole_and_begins_again(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with mqfast.open(path, _start_services=False, **UNITS) as store:
+    with open_still(path, **UNITS) as store:
         put_inner_batches(store)
         store.put("T", b"stays")
-        assert (store.max_offset("B", 0), store._queues.topics()) == (36, ["B", "T"])
+        assert (store.max_offset("B", 0), lab(store).queues.topics()) == (36, ["B", "T"])
         assert list((path / "batchconsumequeue" / "B" / "0").iterdir())
         store.delete_topic("B")
         assert not (path / "batchconsumequeue" / "B").exists()
-        assert store._queues.get("B", 0) is None
+        assert lab(store).queues.get("B", 0) is None
         assert store.offset_by_time("B", 0, 0) == 0
         put_inner_batches(store, 2)
         assert (store.min_offset("B", 0), store.max_offset("B", 0)) == (0, 6)
@@ -117,7 +120,7 @@ def test_names_of_several_queues_that_are_none(tmp_path: Path) -> None:
     (path / "abort").touch()
     with mqfast.open(path, enableLmq=True, enableMultiDispatch=True, **SMALL) as store:
         assert bodies(store) == bodies(store, "%LMQ%a") == bodies(store, "b") == [b"several"]
-        assert store._queues.topics() == ["%LMQ%a", "T", "b"]
+        assert lab(store).queues.topics() == ["%LMQ%a", "T", "b"]
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x"])
@@ -131,16 +134,16 @@ def test_system_topics_are_not_dispatched_further(tmp_path: Path, topic: str) ->
     (path / "abort").touch()
     with mqfast.open(path, enableLmq=True, enableMultiDispatch=True, **SMALL) as store:
         assert store.max_offset(topic, 0) == 1
-        assert store._queues.topics() == [topic]
+        assert lab(store).queues.topics() == [topic]
 
 
 def test_a_search_by_time_in_a_queue_whose_messages_are_gone(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         for _ in range(30):
             store.put("T", b"x" * 900)
         store.put("Other", b"x")
         assert store.max_offset("T", 0) == 30
-        queue: Any = store._queues.get("T", 0)
+        queue: Any = lab(store).queues.get("T", 0)
         queue.correct_min(store.log.written)
         assert queue.min_offset == 30
         for boundary in BoundaryType:
@@ -148,17 +151,17 @@ def test_a_search_by_time_in_a_queue_whose_messages_are_gone(tmp_path: Path) -> 
 
 
 def test_a_unit_that_cannot_be_flushed_is_an_error_unless_its_topic_went(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+    with open_still(tmp_path / "store", **SMALL) as store:
         store.put("T", b"x")
         assert store.max_offset("T", 0) == 1
-        queue: Any = store._queues.get("T", 0)
+        queue: Any = lab(store).queues.get("T", 0)
         for file in queue.file_list:
             file.drop()
         (tmp_path / "store" / "consumequeue" / "T" / "0" / f"{0:020}").unlink()
         with pytest.raises(StoreClosed):
-            store._queues.flush()
+            lab(store).queues.flush()
         store.engine.mark_deleted([queue])
-        assert store._queues.flush() == 0
+        assert lab(store).queues.flush() == 0
 
 
 def _a_store_of_every_kind_of_queue(path: Path) -> None:
@@ -204,14 +207,14 @@ def test_many_queues_are_opened_as_few_are(
         shutil.copytree(tmp_path / "made", tmp_path / "store")
         monkeypatch.setattr(queue_store, "_MANY_QUEUES", many)
         try:
-            with mqfast.open(tmp_path / "store", _start_services=False, **SMALL) as store:
+            with open_still(tmp_path / "store", **SMALL) as store:
                 return [
                     *(
                         f"{queue.topic}/{queue.queue_id} {queue.min_offset} {queue.max_offset} {queue.max_physical}"
                         f" {queue.next_offset} {[one.path for one in queue.file_list]}"
-                        for queue in store._queues.table.all()
+                        for queue in lab(store).queues.table.all()
                     ),
-                    *store._queues.warnings,
+                    *lab(store).queues.warnings,
                 ]
         except CorruptFile as error:
             return [str(error)]

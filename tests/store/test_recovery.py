@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import bodies, still
+from laboratory import bodies, open_still
+from store.small_store import (
+    still,
+)
 
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DiskFull
 from mqfast.store.check.kept import kept_folders
-from mqfast.store.message_store import open_store
 from mqfast.store.reader._scan import PreadFile
 
 LOG_FILE = 8192
@@ -63,7 +65,7 @@ def tree(path: Path) -> dict[str, str]:
 
 
 def reopened(path: Path, **settings: Any) -> mqfast.MessageStore:
-    return open_store(path, config=StoreConfig.tiny(**{**SIZES, **settings}), _start_services=False)
+    return open_still(path, config=StoreConfig.tiny(**{**SIZES, **settings}))
 
 
 BODY = 100  # behind the head of a record, in its body
@@ -419,7 +421,7 @@ def test_a_full_disk_cuts_nothing(tmp_path: Path, tmpfs: Callable[[str], Path]) 
 def test_a_log_on_another_file_system(tmp_path: Path, tmpfs: Callable[[str], Path], by_repair: bool) -> None:
     settings = {**SIZES, "store_path_commit_log": str(tmpfs("2m") / "log")}
     config = StoreConfig.tiny(**settings)
-    with open_store(tmp_path / "s", config=config, _start_services=False) as store:
+    with open_still(tmp_path / "s", config=config) as store:
         places = [store.put("T", b"%d " % i + b"x" * 300).physical_offset for i in range(100)]
         assert store.max_offset("T", 0) == 100
     os.truncate(tmp_path / "s" / "checkpoint", 0)
@@ -429,9 +431,9 @@ def test_a_log_on_another_file_system(tmp_path: Path, tmpfs: Callable[[str], Pat
         file.write(b"!")
     if by_repair:
         assert mqfast.repair(tmp_path / "s", config=config).messages_lost == 95
-    with open_store(tmp_path / "s", config=config, _start_services=False) as store:
+    with open_still(tmp_path / "s", config=config) as store:
         assert store.recovery.end == places[4]
         assert store.recovery.kept_records == (0 if by_repair else 95)
     assert mqfast.repair(tmp_path / "s", salvage=True, config=config).salvaged == 95
-    with open_store(tmp_path / "s", config=config, _start_services=False) as store:
+    with open_still(tmp_path / "s", config=config) as store:
         assert [int(body.split()[0]) for body in bodies(store)] == [i for i in range(100) if i != 4]

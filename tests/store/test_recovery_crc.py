@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store.small_store import bodies
+from laboratory import bodies
 
 import mqfast
 

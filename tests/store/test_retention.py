@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from laboratory import lab
 from used_disk import Disk
 
 import mqfast
@@ -26,7 +27,7 @@ def filled(path: Path, disk: Disk | None = None, **settings: object) -> mqfast.M
     for _ in range(400):
         store.put("T", BODY)
     store.flush()
-    store._dispatcher.step()
+    lab(store).step_dispatch()
     store.log.reap()  # else the flush service does, within half a second
     return store
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab, open_still
 
 import mqfast
 from mqfast.cli.main import main
@@ -45,9 +46,9 @@ BROKER = (1 << 30, 6_000_000, 5_000_000, 20_000_000)
 
 
 def test_the_first_message_with_a_key_takes_80_mb_at_most(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path, _start_services=False) as store:
+    with open_still(tmp_path) as store:
         store.put("orders", b"body", tags="new", keys="order-7")
-        assert not store._allocate.step()  # and no file is made ahead: the first one is nearly empty
+        assert not lab(store).make_next_file()  # and no file is made ahead: the first one is nearly empty
         assert len(store.query("orders", "order-7")) == 1
         assert max(bytes_of(tmp_path)) <= 80 * MB
         assert len(list((tmp_path / "commitlog").iterdir())) == 1
@@ -55,11 +56,11 @@ def test_the_first_message_with_a_key_takes_80_mb_at_most(tmp_path: Path) -> Non
 
 
 def test_the_next_log_file_is_made_when_half_of_the_last_one_is_full(tmp_path: Path) -> None:
-    with mqfast.open(tmp_path, mappedFileSizeCommitLog=8 << 20, _start_services=False) as store:
+    with open_still(tmp_path, mappedFileSizeCommitLog=8 << 20) as store:
         spare = []
         for _ in range(8):
             store.put("T", bytes(1 << 20))
-            while store._allocate.step():
+            while lab(store).make_next_file():
                 pass
             spare.append(store.stats()["spare_log_files"])
         assert spare[:7] == [0, 0, 0, 1, 1, 2, 2]

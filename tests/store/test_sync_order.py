@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab, open_still
 
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StorageError, StoreFailed
 from mqfast.store.base._os import OsDoor
-from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -59,7 +59,7 @@ def after_power_cut(run: Run) -> str:
 
 def recovered(run: Run, path: str) -> list[int]:
     """The numbers of the messages that are there after recovery."""
-    open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False).close()
+    open_still(path, config=StoreConfig.tiny(**run.workload.settings)).close()
     return [struct.unpack(">I", bytes(m.body[:4]))[0] for m in log_messages(path)]
 
 
@@ -151,14 +151,14 @@ def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: P
             door.fix_clock(1_700_000_060_000)
             store.put("T", b"during the sync")
 
-    with open_store(tmp_path / "s", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+    with open_still(tmp_path / "s", config=StoreConfig.tiny(), door=door) as store:
         store.put("T", b"before the sync")
         with msync_behind(door, put):
-            store._flush.flush_log(thorough=True)
+            lab(store).flush_log(thorough=True)
         assert puts
-        assert store._checkpoint.physic_msg_timestamp == 1_700_000_000_000
-        store._flush.flush_log(thorough=True)
-        assert store._checkpoint.physic_msg_timestamp == 1_700_000_060_000
+        assert lab(store).checkpoint.physic_msg_timestamp == 1_700_000_000_000
+        lab(store).flush_log(thorough=True)
+        assert lab(store).checkpoint.physic_msg_timestamp == 1_700_000_060_000
 
 
 def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
     config = StoreConfig.from_kwargs(**settings)
     with (
         pytest.raises(StoreFailed),
-        open_store(tmp_path / "s", config=config, door=door, _start_services=False) as store,
+        open_still(tmp_path / "s", config=config, door=door) as store,
     ):
         size = store.put("T", b"x" * 100).size
         place.value = ctypes.cast(hook, ctypes.c_void_p).value
@@ -200,7 +200,7 @@ def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
             waiter.start()
             until_asleep(waiter)  # should it be late all the same, it finds itself covered
 
-    with open_store(tmp_path / "s", config=StoreConfig.tiny(), door=door, _start_services=False) as store:
+    with open_still(tmp_path / "s", config=StoreConfig.tiny(), door=door) as store:
         tickets = [store.put_nowait("T", b"%d" % i) for i in range(2)]
         waiter = threading.Thread(target=lambda: heard.append(tickets[1].wait()), daemon=True)
         with msync_behind(door, wait):
@@ -273,9 +273,9 @@ def test_the_keys_of_a_full_index_file_survive_once_the_checkpoint_says_so(start
     run.flush()
     run.reput()
     run.flush_queues()
-    assert len(run.store._index.files) == 2  # type: ignore[union-attr]
+    assert len(lab(run.store).index.files) == 2  # type: ignore[union-attr]
     path = after_power_cut(run)
-    with open_store(path, config=StoreConfig.tiny(**run.workload.settings), _start_services=False) as store:
+    with open_still(path, config=StoreConfig.tiny(**run.workload.settings)) as store:
         assert not store.recovery.clean
         assert len(store.recovery.removed_index_files) == 1
         assert [len(store.query("t", f"k{i}")) for i in range(40)] == [1] * 40
@@ -305,7 +305,7 @@ def test_a_write_that_the_system_cuts_short_is_carried_on(start: Callable[..., R
 @pytest.mark.parametrize("many", [64, 1])
 def test_units_are_on_the_disk_before_the_checkpoint_is(start: Callable[..., Run], many: int) -> None:
     run = start()
-    run.store._queues.many = many  # from so many queues on one sync of the filesystem does for all
+    lab(run.store).queues.many = many  # from so many queues on one sync of the filesystem does for all
     for i in range(25):  # three queue files in each
         run.put(f"t{i % 2}", queue_id=1, size=20)
     run.reput()
@@ -328,7 +328,7 @@ def test_a_new_queue_has_its_name_on_the_disk_before_the_checkpoint_counts_it(
     start: Callable[..., Run], many: int
 ) -> None:
     run = start()
-    run.store._queues.many = many
+    lab(run.store).queues.many = many
     for topic in ("one", "two"):
         run.put(topic)
         run.reput()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab
 from reference import ModelStore, Record, index_hash
 
 import mqfast
@@ -112,7 +113,7 @@ def test_an_index_without_tags_is_whole(tmp_path: Path) -> None:
     assert report.damages == []
     # An entry that no record asks for is still damage.
     with mqfast.open(path, **SIZES) as store:
-        store._index.put("T", ["T#u"], new.physical_offset, new.store_timestamp)
+        lab(store).index.put("T", ["T#u"], new.physical_offset, new.store_timestamp)
     assert [damage.kind for damage in verify(path).damages] == ["index.entry"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from laboratory import open_still
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -17,7 +18,6 @@ from mqfast.errors import InternalError, MapFailed
 from mqfast.store.base._mapped_file import MappedFile, locked_byte_count
 from mqfast.store.base._os import OsDoor
 from mqfast.store.log._transient_pool import TransientStorePool
-from mqfast.store.message_store import open_store
 
 BYTES = 1 << 20
 DOOR = OsDoor()
@@ -176,7 +176,7 @@ def test_no_byte_of_an_older_file_reaches_the_disk(tmp_path: Path) -> None:
 
 def test_files_that_wait_for_a_commit_have_a_buffer_each(tmp_path: Path) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=4096, transient_store_pool_enable=True)
-    with open_store(tmp_path / "store", config=config, _start_services=False) as store:
+    with open_still(tmp_path / "store", config=config) as store:
         for i in range(10):
             store.put("T", b"%d" % i * 900)  # three files and a bit, nothing of which is committed
         assert store.stats()["pool_free_buffers"] == 0

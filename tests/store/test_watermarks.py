@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab
 from store.small_store import eventually, in_threads, still
 
 import mqfast
@@ -85,7 +86,7 @@ def test_a_closed_watch_is_called_no_more(tmp_path: Path) -> None:
     gone.close()
     gone.close()
     store.flush()
-    store._flush.waiters.tell()
+    lab(store).flush.waiters.tell()
     assert calls == ["kept"]
     store.close()
     with pytest.raises(StoreClosed):
@@ -98,8 +99,8 @@ def test_a_failed_sync_is_told_once_with_its_error(tmp_path: Path) -> None:
     watch = store.engine.watch_flushed(lambda flushed, error: calls.append(error))
     watch.want(end_of(store.put("T", b"x")))
     store.log.fail(errno.EIO)
-    store._flush.waiters.tell()
-    store._flush.waiters.tell()
+    lab(store).flush.waiters.tell()
+    lab(store).flush.waiters.tell()
     assert [type(error) for error in calls] == [FlushError]
     store.close()
 
@@ -119,9 +120,9 @@ def test_a_watch_whose_callback_fails_harms_no_other(tmp_path: Path, caplog: pyt
     for watch in watches:
         watch.want(end)
     store.flush()
-    store._flush.waiters.tell()
+    lab(store).flush.waiters.tell()
     assert calls == [end]
-    assert not store._flush.waiters.pending
+    assert not lab(store).flush.waiters.pending
     assert "a flush callback failed" in caplog.text
     store.close()
 
@@ -136,13 +137,13 @@ def test_tickets_are_finished_in_the_order_of_their_offsets_and_only_when_covere
         ticket.add_done_callback(lambda done: told.append(done.end_offset))
     for ticket in early:
         assert ticket.done()
-    store._flush.waiters.tell()
+    lab(store).flush.waiters.tell()
     assert told == []
-    assert store._flush.waiters.pending
+    assert lab(store).flush.waiters.pending
     store.flush()
-    store._flush.waiters.tell()
+    lab(store).flush.waiters.tell()
     assert told == [ticket.end_offset for ticket in late]
-    assert not store._flush.waiters.pending
+    assert not lab(store).flush.waiters.pending
     store.close()
 
 
@@ -192,7 +193,7 @@ def test_futures_fail_with_the_flush(tmp_path: Path) -> None:
         waiting = [asyncio.ensure_future(futures.wait(end + more)) for more in range(1, 100)]
         await asyncio.sleep(0)
         store.log.fail(errno.EIO)
-        store._flush.service.wake()
+        lab(store).flush.service.wake()
         for found in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(found, FlushError)
 

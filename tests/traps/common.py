@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import GOLDEN, copy_of_open
-from golden_checks import read_queue
+from laboratory import lab
 from reference import ModelStore
 
 ENGINE = GOLDEN / "golden-engine"
@@ -57,13 +57,9 @@ def rest_of_record(record: bytes) -> bytes:
     return record[:20] + record[36:]
 
 
-def bodies(store: Any, topic: str, queue_id: int = 0, at: int = 0, **options: Any) -> list[bytes]:
-    return [bytes(message.body) for message in read_queue(store, topic, queue_id, at, **options)]
-
-
 def units_of(store: Any, topic: str, queue_id: int = 0) -> list[Any]:
     store.max_offset(topic, queue_id)  # whatever is dispatched when somebody asks is there now
-    queue = store._queues.get(topic, queue_id)
+    queue = lab(store).queues.get(topic, queue_id)
     return [queue.unit(offset) for offset in range(queue.min_offset, queue.max_offset)]
 
 
@@ -76,7 +72,7 @@ def clean(store: Any) -> int:
     store.flush()
     store.log.reap()
     assert store.max_offset("T", 0)  # dispatched
-    store._retention._manual_runs = 1
+    lab(store).retention_at_any_hour()
     return int(store.retention.run_once(store.door.now_ms()))
 
 

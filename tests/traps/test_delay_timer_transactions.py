@@ -15,8 +15,16 @@ from typing import Any
 import pytest
 from conftest import Case, copy_of, golden_cases
 from golden_checks import read_queue
+from laboratory import bodies, lab
 from reference import DELAYS_MS, jhash
-from traps.common import SMALL, T0, as_killed, bodies, patch, rest_of_record, units_of
+from traps.common import (
+    SMALL,
+    T0,
+    as_killed,
+    patch,
+    rest_of_record,
+    units_of,
+)
 
 import mqfast
 from mqfast import Message
@@ -59,7 +67,7 @@ def test_trap_44_a_delivered_message_is_an_ordinary_one_with_the_properties_of_i
             assert any(parked.items() <= fields.items() for parked in waiting[fields["UNIQ_KEY"]])
             offset = message.record_queue_offset
             assert store.get(message.topic, message.queue_id, offset)[0].physical_offset == message.physical_offset
-            unit = store._queues.get(message.topic, message.queue_id).unit(offset)
+            unit = lab(store).queues.get(message.topic, message.queue_id).unit(offset)
             assert unit[2] == jhash(message.tags or "")
             # Put again as it is: the same bytes, in its own topic.
             door.fix_clock(message.store_timestamp)
@@ -87,7 +95,7 @@ def test_trap_45_a_level_above_the_table_waits_in_the_last_queue(case: Case, tmp
             for message in read_queue(store, SCHEDULE, queue_id, 0):
                 assert message.properties["DELAY"] == str(queue_id + 1)
                 due = message.store_timestamp + DELAYS_MS[queue_id]
-                assert store._queues.get(SCHEDULE, queue_id).unit(message.queue_offset)[2] == due
+                assert lab(store).queues.get(SCHEDULE, queue_id).unit(message.queue_offset)[2] == due
 
 
 def test_trap_45_dispatch_takes_a_level_above_its_table_as_the_last(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 from golden_checks import names_of
+from laboratory import bodies
 from reference import Record, java_map_order
 from traps.common import (
     SMALL,
     T0,
     as_killed,
-    bodies,
     log_bytes,
     model_of_small,
     patch,

@@ -16,8 +16,16 @@ from typing import Any
 import pytest
 from conftest import Case, copy_of, golden_cases
 from golden_checks import read_queue
+from laboratory import bodies
 from reference import FILLER_SIZE, unit
-from traps.common import SMALL, age, bodies, clean, fill, log_bytes, queue_bytes
+from traps.common import (
+    SMALL,
+    age,
+    clean,
+    fill,
+    log_bytes,
+    queue_bytes,
+)
 
 import mqfast
 

@@ -14,7 +14,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from traps.common import SMALL, T0, age, bodies, clean, fill, log_bytes
+from laboratory import bodies, lab
+from traps.common import (
+    SMALL,
+    T0,
+    age,
+    clean,
+    fill,
+    log_bytes,
+)
 
 import mqfast
 from mqfast import Message
@@ -134,7 +142,7 @@ def test_trap_41_with_the_pool_readers_stop_at_the_committed_position(tmp_path: 
         assert store.stats()["dispatched_offset"] <= committed
         store.log.commit()
         assert store.max_physical_offset == results[-1].physical_offset + results[-1].size
-        store._dispatcher.step()
+        lab(store).step_dispatch()
         assert [body[:1] for body in bodies(store, "T")] == [b"0", b"1", b"2"]
 
 

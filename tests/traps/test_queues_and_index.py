@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import copy_of, golden_cases
 from golden_checks import files_of, read_queue
+from laboratory import bodies, lab
 from reference import DELAYS_MS, FILLER_SIZE, Record, encode_properties, jhash, unit
 from traps.common import (
     ENGINE,
@@ -22,7 +23,6 @@ from traps.common import (
     T0,
     age,
     as_killed,
-    bodies,
     clean,
     fill,
     model_of_small,
@@ -75,7 +75,7 @@ def test_trap_17_fillers_are_no_messages(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with mqfast.open(path, **SMALL) as store:
         store.put("Other", b"x")
-        store._queues.head("T", 0).next_offset = 7
+        lab(store).queues.head("T", 0).next_offset = 7
         assert store.put("T", b"seven").queue_offset == 7
         assert (store.max_offset("T", 0), store.min_offset("T", 0)) == (8, 7)
         assert store.get("T", 0, 0).status.name == "OFFSET_TOO_SMALL"
@@ -208,10 +208,10 @@ def test_trap_23_index_entries_count_from_one(tmp_path: Path) -> None:
         for i in range(11):
             store.put("T", b"", keys=f"k{i}")
         assert store.max_offset("T", 0) == 11
-        assert len(store._index.files) == 1  # 12 entries hold 11 keys
+        assert len(lab(store).index.files) == 1  # 12 entries hold 11 keys
         store.put("T", b"", keys="k11")
         assert store.max_offset("T", 0) == 12
-        assert len(store._index.files) == 2
+        assert len(lab(store).index.files) == 2
         for i in range(12):
             assert [m.queue_offset for m in store.query("T", f"k{i}")] == [i]
     first, second = index_files(tmp_path / "store")
@@ -253,7 +253,7 @@ def test_trap_26_hash_twins_are_told_apart_by_the_message(tmp_path: Path) -> Non
         store.put("T", b"", properties={"UNIQ_KEY": "AaAa"})
         store.put("T", b"", keys="BBBB")
         assert store.max_offset("T", 0) == 4
-        assert len(store._index.query("T", "Aa", 10, 0, EVER).physical_offsets) == 2
+        assert len(lab(store).index.query("T", "Aa", 10, 0, EVER).physical_offsets) == 2
         keys = ("Aa", "BB", "AaAa", "BBBB", "AaBB", "A")
         found = {key: [m.queue_offset for m in store.query("T", key)] for key in keys}
         assert found == {"Aa": [0], "BB": [1], "AaAa": [2], "BBBB": [3], "AaBB": [], "A": []}
@@ -267,8 +267,8 @@ def test_trap_27_no_key_is_lost_by_a_crash(tmp_path: Path) -> None:
             door.fix_clock(T0 + i * 1000)
             store.put("T", b"%03d" % i + b"x" * 400, keys=f"k{i}")
         assert store.max_offset("T", 0) == 40
-        store._flush.flush_log(thorough=True)
-        store._flush.flush_queues()
+        lab(store).flush_log(thorough=True)
+        lab(store).flush_queues()
         killed = as_killed(tmp_path / "store", tmp_path / "killed")
     with mqfast.open(killed, **SMALL | {"maxIndexNum": 100}) as store:
         assert store.recovery.removed_index_files

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from golden_checks import read_queue
+from laboratory import bodies, lab
 from other_thread import in_another_thread
 from traps.common import (
     SMALL,
     T0,
     as_killed,
-    bodies,
     fill,
     log_bytes,
     patch,
@@ -157,7 +157,7 @@ def test_trap_36_a_record_that_cannot_be_read_is_not_skipped_in_silence(tmp_path
     """RocketMQ's master drops the rest of the file from its queues, with a line in its own log."""
     path = tmp_path / "store"
     store = mqfast.open(path, **SMALL)
-    with store._dispatcher.locked():
+    with lab(store).dispatcher.locked():
         in_another_thread(lambda: fill(store, 2))
         bad = in_another_thread(lambda: store.put("T", b"bad", keys="k"))
         in_another_thread(lambda: store.put("T", b"behind", keys="k"))

@@ -27,6 +27,10 @@ import mqfast
 from mqfast.message import Message
 from mqfast.store.base._os import guarded_count, lost_page_count
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from laboratory import lab
+
 LOG_BYTES = 1 << 20
 QUEUE_BYTES = 20 * 1024
 BODY = b"x" * 500
@@ -46,7 +50,7 @@ def opened(path: Path, **settings: Any) -> mqfast.MessageStore:
 def dispatched(store: mqfast.MessageStore) -> None:
     """Let queues and index catch up with the log."""
     while store.log.dispatched < store.log.written:
-        store._dispatcher.step()
+        lab(store).step_dispatch()
 
 
 def outcome(call: Callable[[], Any]) -> list[str]:
@@ -170,9 +174,9 @@ def index_under_writer(path: Path, kind: str, dispatch: str) -> dict[str, Any]:
     report["put"] = until_refused(lambda: store.put("T", BODY, keys="more"), 5)
     until = time.monotonic() + 10
     while kind != "remove" and not lost_page_count() and time.monotonic() < until:
-        outcome(store._catch_up)
+        outcome(lab(store).catch_up)
     report["query"] = outcome(lambda: len(store.query("T", "k7")))
-    report["flush"] = outcome(lambda: store._index.flush())  # type: ignore[union-attr]
+    report["flush"] = outcome(lambda: lab(store).index.flush())  # type: ignore[union-attr]
     report["close"] = outcome(store.close)
     report["abort"] = (path / "abort").exists()
     return report

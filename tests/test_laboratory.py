@@ -1,0 +1,36 @@
+"""What is private to a store is touched by tests/laboratory.py alone, so that the inside can change in one place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+# Names that only parts of the engine have; of a store they are in the laboratory.
+LABORATORY = TESTS / "laboratory.py"
+
+
+def private_to_a_store() -> set[str]:
+    """The names that the laboratory takes from its store."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(LABORATORY.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and ast.unparse(node.value) in ("store", "self.store")
+    }
+
+
+def test_the_laboratory_alone_touches_what_is_private_to_a_store() -> None:
+    private = private_to_a_store()
+    assert {"_dispatcher", "_queues", "_flush"} <= private
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        if path == LABORATORY:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in private:
+                owner = ast.unparse(node.value)
+                if owner != "self" and not owner.startswith("lab("):
+                    found.append(f"{path.relative_to(TESTS)}:{node.lineno}: {owner}.{node.attr}")
+    assert not found, "use lab(store) of tests/laboratory.py:\n" + "\n".join(found)
