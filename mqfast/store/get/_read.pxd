@@ -13,7 +13,8 @@ cdef int64_t MAX_OFFSET
 cdef struct Manner:
     bint of_broker              # as RocketMQ: the first message always, one file of the queue, removed records passed over
     int64_t log_end             # for a broker: what is in memory is counted from here
-    int64_t last_physical       # set: of the newest unit that was looked at, 0: none was
+    int64_t last_physical       # set: of the newest unit that was looked at; 0: none was, -1: the offset lies outside the queue
+    int64_t messages            # set: how many were found; a record of a batch queue may hold several
 
 
 

@@ -359,6 +359,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, con
         walk_file(&w, g, log, queue, segment, ask, manner, &done)
         segment.check_damage()
     manner.last_physical = w.last_physical
+    manner.messages = g.hits.count
     return finish(g, log, w.at // UNIT_BYTES, done.removed and not (manner.of_broker and w.rejected))
 
 
@@ -440,6 +441,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
         if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
             log.raise_state()       # a closed queue has no bounds
         return g
+    manner.last_physical = 0
     while offset < last and messages < most:
         unit = next_batch_unit(queue, offset)
         if unit is None:
@@ -478,6 +480,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
                 raise MemoryError()
             messages += unit.batch_size
         offset = unit.next_offset
+    manner.messages = messages
     return finish(g, log, offset, removed and not (manner.of_broker and rejected))
 
 
