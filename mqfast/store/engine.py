@@ -11,13 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mqfast.errors import OffsetError
+from mqfast.store.base.disk_use import DiskUse, disk_use
 from mqfast.store.core import Core
+from mqfast.store.get._get_records import GetLimits, GetMessageResult, get_records, record_at, unit_at
+from mqfast.store.get._read import QueueUnit
+from mqfast.store.record._filter import TagCodes, TagFilter, UnitFilter
 
 if TYPE_CHECKING:
     from mqfast.errors import MqfastError
     from mqfast.store.log.watermarks import FlushWatch
 
-__all__ = ["Engine"]
+__all__ = [
+    "DiskUse", "Engine", "GetLimits", "GetMessageResult", "QueueUnit", "TagCodes", "TagFilter",
+    "UnitFilter",
+]  # fmt: skip
+
+_REFUSING = 8  # LogFlag
 
 
 class Engine(Core):
@@ -34,3 +44,73 @@ class Engine(Core):
         sync covers. Thread: any. The callback runs in the flush thread and must not block.
         """
         return self.waiters.watch(callback)
+
+    # --- get ---
+
+    get_records = get_records
+    unit_at = unit_at
+    record_at = record_at
+
+    # --- admin questions ---
+
+    def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Find the store time of the first message of a queue, or of the log where no topic is given, ms; -1: none.
+
+        Source: DefaultMessageStore.getEarliestMessageTime.
+        """
+        if topic is not None:
+            return self.message_store_time(topic, queue_id, self._first_of(topic, queue_id))
+        first = self.log.min_offset
+        return -1 if first < 0 or first >= self.log.readable else self.log.first_store_timestamp(first)
+
+    def _first_of(self, topic: str, queue_id: int) -> int:
+        queue = self.queues.get(topic, queue_id)
+        return -1 if queue is None else max(0, queue.min_offset)
+
+    def message_store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Find the store time of the message at a queue offset, ms; -1 where there is none.
+
+        Raises: CorruptFile when the unit does not point at a record.
+        Source: DefaultMessageStore.getMessageStoreTimeStamp.
+        """
+        try:
+            unit = self.unit_at(topic, queue_id, offset)
+            return self.log.message(unit.physical_offset).store_timestamp
+        except OffsetError:
+            return -1
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that readers may see and that queues and index do not have yet.
+
+        Source: DefaultMessageStore.dispatchBehindBytes.
+        """
+        return max(0, self.log.readable - self.log.dispatched)
+
+    @property
+    def is_page_cache_busy(self) -> bool:
+        """Has one append held the put lock for longer than ``os_page_cache_busy_timeout_ms``?
+
+        Source: DefaultMessageStore.isOSPageCacheBusy.
+        """
+        return self.log.lock_held_ms > self.config.os_page_cache_busy_timeout_ms
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Does the store refuse puts because the disk is above its watermark? Source: RunningFlags.isDiskFull."""
+        return bool(self.log.flags & _REFUSING)
+
+    def disk_use(self) -> DiskUse:
+        """Ask how full the fullest filesystem is that has files of the store. Raises: StorageError."""
+        return disk_use(self.log.door, self.queues.paths)
+
+    def is_on_disk(self, topic: str, queue_id: int, offset: int, limits: GetLimits | None = None) -> bool:
+        """Is the message at a queue offset so far behind the end of the log that it counts as on disk, not in memory?
+
+        False where there is no such message. Source: DefaultMessageStore.checkInDiskByConsumeOffset.
+        """
+        try:
+            unit = self.unit_at(topic, queue_id, offset)
+        except OffsetError:
+            return False
+        return self.log.committed - unit.physical_offset > (limits or GetLimits()).in_memory_bytes

@@ -6,21 +6,22 @@ who holds it and checks what it finds: _read.pyx.
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t
 from mqfast.store.base._mapped_file cimport Lease
 from mqfast.store.base._os cimport mq_load32, mq_load64
 from mqfast.store.core cimport Core
 from mqfast.store.get._get_result cimport GetResult, nothing
 from mqfast.store.get._hits cimport Hit, check_leases
-from mqfast.store.get._read cimport MAX_OFFSET, Manner, find_queue, number, read_any, topic_name
+from mqfast.store.get._read cimport MAX_OFFSET, Manner, QueueUnit, find_queue, number, read_any, topic_name, unit_of_any
 from mqfast.store.get._unit_walk cimport ReadLimits
 from mqfast.store.log._log_state cimport LOG_CLOSED, LOG_FORKED
 from mqfast.store.queues._consume_queue cimport UNIT_BYTES, ConsumeQueue
 from mqfast.store.record._filter cimport UnitFilter
+from mqfast.store.record._record cimport StoredMessage
 
 import os
 
-from mqfast.errors import UsageError
+from mqfast.errors import OffsetError, UsageError
 from mqfast.store.base.results import GetMessageStatus
 
 cdef object NO_MESSAGE_IN_QUEUE = GetMessageStatus.NO_MESSAGE_IN_QUEUE
@@ -233,7 +234,7 @@ def get_records(Core self not None, topic, queue_id, offset, max_count=32, *, ma
     manner.of_broker = True
     manner.last_physical = -1
     manner.messages = 0
-    queue = find_queue(self, topic_name(topic), id_, at, to.count)
+    queue = find_queue(self, topic_name(topic), id_, MAX_OFFSET, 0)       # its end counts, wherever the get begins
     manner.log_end = mq_load64(&self.state.committed) if self.state.pooled else mq_load64(&self.state.written)
     if queue is None:
         g = nothing(NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -248,3 +249,37 @@ def get_records(Core self not None, topic, queue_id, offset, max_count=32, *, ma
     result.suggest_pulling_from_slave = manner.last_physical >= 0 and manner.log_end - manner.last_physical > to.memory_bytes
     result.views = ranges_of(g)
     return result
+
+
+def unit_at(Core self not None, topic, queue_id, offset) -> QueueUnit:
+    """Find the unit of one queue offset. Its ``record`` reads the message. In a batch queue: the unit whose record holds this offset.
+
+    Raises: OffsetError outside the queue; StoreClosed.
+    """
+    cdef int64_t id_ = number(queue_id, "queue_id", 0, 0x7FFFFFFF), at = number(offset, "offset", -MAX_OFFSET, MAX_OFFSET)
+    if mq_load32(&self.state.flags) & (LOG_CLOSED | LOG_FORKED):
+        self.log.check_state()
+    queue = find_queue(self, topic_name(topic), id_, at, 1)
+    if queue is None:
+        raise OffsetError(f"queue {topic}/{queue_id} does not exist")
+    return unit_of_any(self.log, queue, at)
+
+
+def record_at(Core self not None, physical_offset) -> memoryview:
+    """View the whole record that starts at a physical offset, read-only and zero-copy; the view keeps its file.
+
+    Raises: OffsetError outside the log; CorruptFile when no record starts there; UsageError for no whole number; StoreClosed.
+    Source: DefaultMessageStore.selectOneMessageByOffset.
+    """
+    cdef int64_t at = number(physical_offset, "physical_offset", INT64_MIN, INT64_MAX)
+    cdef StoredMessage message
+    cdef RecordRange found
+    if mq_load32(&self.state.flags) & (LOG_CLOSED | LOG_FORKED):
+        self.log.check_state()
+    message = self.log.message(at)
+    message.fields()
+    found = RecordRange.__new__(RecordRange)
+    found.held = message.owner
+    found.p = message.p
+    found.n = message.record.total
+    return memoryview(found)

@@ -1,11 +1,12 @@
 # Reading messages through a queue.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from mqfast.store.core cimport Core
 from mqfast.store.get._get_result cimport GetResult
 from mqfast.store.get._unit_walk cimport ReadLimits
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport ConsumeQueue
 from mqfast.store.record._filter cimport UnitFilter
+from mqfast.store.record._record cimport StoredMessage
 
 cdef int64_t MAX_OFFSET
 
@@ -18,8 +19,19 @@ cdef struct Manner:
 
 
 
+cdef class QueueUnit:
+    cdef CommitLog log
+    cdef ConsumeQueue queue             # or, of 46-byte units:
+    cdef object batch, batch_unit
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t physical_offset
+    cdef readonly int64_t tags_code
+    cdef readonly int32_t size
+    cdef StoredMessage message
+
+
 cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, int64_t count)
 cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner)
 cdef int64_t number(object value, str what, int64_t low, int64_t high) except? -1
 cdef str topic_name(object topic)
-cdef object unit_at(CommitLog log, ConsumeQueue queue, int64_t offset)
+cdef QueueUnit unit_of_any(CommitLog log, object queue, int64_t offset)

@@ -142,13 +142,6 @@ cdef bint stands_well(CommitLog log, ConsumeQueue queue, int64_t place, int64_t 
 @cython.final
 cdef class QueueUnit:
     """One unit of a queue, as a filter in Python sees it; its record is read only where the filter asks for it."""
-    cdef CommitLog log
-    cdef ConsumeQueue queue
-    cdef readonly int64_t queue_offset
-    cdef readonly int64_t physical_offset
-    cdef readonly int64_t tags_code
-    cdef readonly int32_t size
-    cdef StoredMessage message
 
     @property
     def record(self):
@@ -158,6 +151,11 @@ cdef class QueueUnit:
             if self.log is None:
                 raise UsageError("record: expected a unit that a get shows to its filter, found one made by hand")
             message = self.log.message(self.physical_offset)
+            if self.batch is not None:
+                check_unit(self.batch_unit, message, self.batch.topic, self.batch.queue_id)
+                message.queue_position = self.queue_offset
+                self.message = message
+                return message
             claimed = message.offset_in(self.queue.topic_text, self.queue.queue_id) if message.size == self.size else None
             claim = NOT_IN_QUEUE if claimed is None else ANYWHERE if claimed == ANY_PLACE else claimed
             if not stands_well(self.log, self.queue, self.queue_offset, claim, self.physical_offset):
@@ -178,9 +176,17 @@ cdef QueueUnit unit_of(CommitLog log, ConsumeQueue queue, int64_t queue_offset, 
     return unit
 
 
-cdef object unit_at(CommitLog log, ConsumeQueue queue, int64_t offset):
-    physical, size, tags_code = queue.unit(offset)
-    return unit_of(log, queue, offset, physical, size, tags_code)
+cdef QueueUnit unit_of_any(CommitLog log, object queue, int64_t offset):
+    """The unit of one queue offset, of a queue of either kind. Raises: OffsetError outside the queue."""
+    cdef QueueUnit found
+    if type(queue) is ConsumeQueue:
+        physical, size, tags_code = (<ConsumeQueue> queue).unit(offset)
+        return unit_of(log, queue, offset, physical, size, tags_code)
+    unit = queue.unit(offset)
+    found = unit_of(log, None, unit.base_offset, unit.physical_offset, unit.size, unit.tags_code)
+    found.batch = queue
+    found.batch_unit = unit
+    return found
 
 
 # --- a queue of 20-byte units ----------------------------------------------------------------------------------------------

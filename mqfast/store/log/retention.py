@@ -11,13 +11,12 @@ the disk has room (``leases.py``).
 from __future__ import annotations
 
 import logging
-import os.path
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
 from mqfast.store.base._os import Mutex, let_puts
+from mqfast.store.base.disk_use import DiskUse, disk_use
 from mqfast.store.base.service import Service
 from mqfast.store.log._commit_log import Bell
 from mqfast.store.meta.leases import least_leased
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from mqfast.store.meta.offsets import ConsumerOffsets
     from mqfast.store.queues.queue_store import QueueStore
 
-__all__ = ["DiskUse", "RetentionService"]
+__all__ = ["RetentionService"]
 
 _log = logging.getLogger("mqfast.store")
 
@@ -42,14 +41,6 @@ REFUSING: Final = 8  # LogFlag: puts raise DiskFull
 
 _TELL_MS: Final = 60_000  # pause between two warnings of one kind
 _NAMED_MAX: Final = 8  # groups that one warning names
-
-
-@dataclass(frozen=True)
-class DiskUse:
-    """The fullest filesystem below the store's files: percent in use (rounded up as df does), and whose it is."""
-
-    percent: int
-    path: str
 
 
 def _words(count: int, unit: str) -> str:
@@ -140,20 +131,7 @@ class RetentionService:
 
         Raises: StorageError.
         """
-        paths = self._paths
-        worst, seen = DiskUse(-1, paths.root), set()
-        for path in (*paths.commit_logs, paths.consume_queue, paths.batch_consume_queue, paths.index):
-            while not self._door.exists(path):
-                path = os.path.dirname(path)
-            device = self._door.file_id(path)[0]
-            if device in seen:
-                continue
-            seen.add(device)
-            total, available = self._door.statvfs(path)
-            percent = -(-(total - available) * 100 // total) if total > 0 else 0
-            if percent > worst.percent:
-                worst = DiskUse(percent, path)
-        return worst
+        return disk_use(self._door, self._paths)
 
     def clean_now(self) -> None:
         """Let the next runs delete expired files whatever the hour (RocketMQ: the admin command sets a counter of

@@ -419,6 +419,11 @@ class QueueStore:
                 queue.truncate(physical_offset, None if dropped is None else dropped.plain)
 
     @property
+    def paths(self) -> _paths.StorePaths:
+        """Where the store's files are."""
+        return self._paths
+
+    @property
     def count(self) -> int:
         """How many queues there are."""
         return len(self.table) + len(self.batch)

@@ -401,6 +401,7 @@ public final class Main {
                         offsets.add(message.getByteBuffer().getLong(28));
                     }
                     row.put("physicalOffsets", offsets);
+                    row.put("suggestPullingFromSlave", got.isSuggestPullingFromSlave());
                     got.release();
                 }
                 rows.add(row);

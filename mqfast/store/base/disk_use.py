@@ -1,0 +1,44 @@
+"""How full the filesystems of a store are.
+
+It must never decide what that means: retention and the engine do.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.paths import StorePaths
+
+__all__ = ["DiskUse", "disk_use"]
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """The fullest filesystem below the store's files: percent in use (rounded up as df does), and whose it is."""
+
+    percent: int
+    path: str
+
+
+def disk_use(door: OsDoor, paths: StorePaths) -> DiskUse:
+    """How full the fullest filesystem is on which log, queue or index files are (links resolved).
+
+    Raises: StorageError.
+    """
+    worst, seen = DiskUse(-1, paths.root), set()
+    for path in (*paths.commit_logs, paths.consume_queue, paths.batch_consume_queue, paths.index):
+        while not door.exists(path):
+            path = os.path.dirname(path)
+        device = door.file_id(path)[0]
+        if device in seen:
+            continue
+        seen.add(device)
+        total, available = door.statvfs(path)
+        percent = -(-(total - available) * 100 // total) if total > 0 else 0
+        if percent > worst.percent:
+            worst = DiskUse(percent, path)
+    return worst
