@@ -23,13 +23,14 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
 	@echo "make demo-spark   stores in Spark: rows, SQL, a stream with a restart, the jobs and their charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
+	@echo "make interop Apache RocketMQ's own brokers, clients and tools on ours (needs Java and Maven)"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make docs    the documentation as a site in build/site; a broken link is an error"
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
@@ -59,6 +60,10 @@ demo-spark: build $(VENV)/.spark
 # With Java there, the tests of the Spark part run as well.
 test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+# Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
+interop: $(TESTING)
+	$(BIN)/python -m pytest tests/interop $(PYTEST_ARGS)
 
 # Damaged stores first, on the usual build; then every decoder on a build with sanitizers.
 fuzz: damage

@@ -1,0 +1,161 @@
+"""Consumer groups: which clients are in them, what they subscribe to, and who is to be told of a change.
+
+A member is a connection, not a client id: a client that comes back by a new connection is not removed when the old one
+ends.
+
+Room: broker. It must never do I/O or read a clock that it was not given: it returns who is to be told (40), and who is
+to be closed. Source: ConsumerManager, ConsumerGroupInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, NamedTuple
+
+from mqfast.broker.heartbeat import ConsumerData, Subscription
+
+__all__ = ["ConsumerGroup", "ConsumerManager", "Member", "Notice"]
+
+EXPIRY_MS: Final = 120_000
+
+
+class Member:
+    """One client in one group, by one connection."""
+
+    __slots__ = ("channel", "client_id", "language", "updated_ms", "version")
+
+    def __init__(self, channel: Hashable, client_id: str, language: int, version: int, updated_ms: int) -> None:
+        self.channel = channel
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+        self.updated_ms = updated_ms
+
+
+class Notice(NamedTuple):
+    """The members of a group changed: ``channels`` are to be told (40)."""
+
+    group: str
+    channels: tuple[Hashable, ...]
+
+
+class ConsumerGroup:
+    """One group while it has members."""
+
+    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions")
+
+    def __init__(self, data: ConsumerData) -> None:
+        self.name = data.group_name
+        self.members: dict[Hashable, Member] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.follow(data)
+
+    def follow(self, data: ConsumerData) -> None:
+        """How the group consumes is what its latest heartbeat says."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+
+    def client_ids(self) -> list[str]:
+        """The members, each once (38)."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def channel_of(self, client_id: str) -> Hashable | None:
+        """The connection by which a client came last."""
+        found = [member for member in self.members.values() if member.client_id == client_id]
+        return max(found, key=lambda member: member.updated_ms).channel if found else None
+
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Take the subscriptions of a heartbeat. True: a topic came or went."""
+        given = {one.topic: one for one in subscriptions}
+        changed = False
+        for topic, one in given.items():
+            known = self.subscriptions.get(topic)
+            if known is None:
+                changed = True
+            if known is None or one.sub_version > known.sub_version:
+                self.subscriptions[topic] = one
+        for topic in self.subscriptions.keys() - given.keys():
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+    def notice(self) -> Notice:
+        """All of its members are to be told."""
+        return Notice(self.name, tuple(self.members))
+
+
+class ConsumerManager:
+    """All consumer groups of a broker.
+
+    Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer is gone.
+    Thread: one at a time.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], *, expiry_ms: int = EXPIRY_MS) -> None:
+        self._now_ms = now_ms
+        self._expiry_ms = expiry_ms
+        self._groups: dict[str, ConsumerGroup] = {}
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """A group, while it has members."""
+        return self._groups.get(name)
+
+    def groups(self) -> list[ConsumerGroup]:
+        """All groups with members."""
+        return list(self._groups.values())
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that subscribe to a topic now (300)."""
+        return [group.name for group in self._groups.values() if topic in group.subscriptions]
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """What a group wants of a topic."""
+        found = self._groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def register(
+        self, channel: Hashable, client_id: str, data: ConsumerData, *, language: int = 0, version: int = 0
+    ) -> Notice | None:
+        """A heartbeat. Returns: who is to be told, the newcomer too; None where nothing changed."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(data)
+        group.follow(data)
+        member = group.members.get(channel)
+        changed = member is None or member.client_id != client_id
+        group.members[channel] = Member(channel, client_id, language, version, self._now_ms())
+        if group.subscribe(data.subscription_data_set or ()):
+            changed = True
+        return group.notice() if changed else None
+
+    def unregister(self, channel: Hashable, group: str) -> Notice | None:
+        """A client leaves a group (35). Returns: who is to be told."""
+        found = self._groups.get(group)
+        if found is None or found.members.pop(channel, None) is None:
+            return None
+        if not found.members:
+            del self._groups[group]
+            return None
+        return found.notice()
+
+    def channel_closed(self, channel: Hashable) -> list[Notice]:
+        """A connection is gone, and with it its places in all groups."""
+        notices = [self.unregister(channel, name) for name in list(self._groups)]
+        return [notice for notice in notices if notice is not None]
+
+    def expire(self) -> tuple[list[Hashable], list[Notice]]:
+        """Remove members that were silent for too long. Returns: their connections, to be closed; who is to be told."""
+        latest = self._now_ms() - self._expiry_ms
+        late: dict[Hashable, None] = {}
+        notices: list[Notice] = []
+        for group in list(self._groups.values()):
+            gone = [channel for channel, member in group.members.items() if member.updated_ms < latest]
+            for channel in gone:
+                del group.members[channel]
+                late[channel] = None
+            if not group.members:
+                del self._groups[group.name]
+            elif gone:
+                notices.append(group.notice())
+        return list(late), notices
