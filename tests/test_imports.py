@@ -39,6 +39,7 @@ class Edge(NamedTuple):
     imported: str
     line: int
     at_import: bool
+    typing_only: bool = False
 
     def __str__(self) -> str:
         return f"{self.importer} -> {self.imported} (line {self.line})"
@@ -53,21 +54,24 @@ def _python_edges(path: Path) -> Iterator[Edge]:
     name = module_name(path)
     tree = ast.parse(path.read_text(encoding="utf-8"))
     later: set[int] = set()
+    for_types: set[int] = set()
     for node in ast.walk(tree):
         typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         if typing_only or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             later.update(id(child) for child in ast.walk(node))
+        if typing_only:
+            for_types.update(id(child) for child in ast.walk(node))
     for node in ast.walk(tree):
-        at_import = id(node) not in later
+        at_import, typing_only = id(node) not in later, id(node) in for_types
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Edge(name, alias.name, node.lineno, at_import)
+                yield Edge(name, alias.name, node.lineno, at_import, typing_only)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import hides its edge"
             for alias in node.names:
                 # ``from mqfast import properties`` names a module, ``from mqfast.errors import DiskFull`` does not.
                 inner = f"{node.module}.{alias.name}"
-                yield Edge(name, inner if is_module(inner) else str(node.module), node.lineno, at_import)
+                yield Edge(name, inner if is_module(inner) else str(node.module), node.lineno, at_import, typing_only)
 
 
 def is_module(name: str) -> bool:
@@ -240,6 +244,38 @@ def test_modules_import_each_other_in_one_direction() -> None:
 
     for name in sorted(graph):
         visit(name, ())
+
+
+# From below: a folder imports only what stands before it. Files beside the folders have a place of their own.
+STORE_FLOORS = (
+    "base", "record", "queues", "index", "meta", "log", "dispatch", "core", "put", "get", "engine", "reader", "check",
+    "consumer", "message_store",
+)  # fmt: skip
+KNOWN_BACK = {
+    # A salvage puts the records that it finds into a new store.
+    ("mqfast.store.check.salvage", "mqfast.store.message_store"),
+    # What a service sleeps on is a class of the log's file.
+    ("mqfast.store.base.service", "mqfast.store.log._commit_log"),
+}
+
+
+def floor_of(name: str) -> str:
+    """The folder of a module of the store, or the name of a file that lies in no folder."""
+    return name.split(".")[2] if name.startswith("mqfast.store.") else ""
+
+
+def test_the_folders_of_the_store_form_no_circle() -> None:
+    """Imports and cimports, those inside functions too, but not those for types alone."""
+    folders = {e.importer for e in EDGES if e.importer.startswith("mqfast.store.")}
+    assert {floor_of(name) for name in folders} == set(STORE_FLOORS)
+    offending = []
+    for edge in EDGES:
+        above, below = floor_of(edge.importer), floor_of(edge.imported)
+        if above in STORE_FLOORS and below in STORE_FLOORS and not edge.typing_only:
+            known = (edge.importer, edge.imported) in KNOWN_BACK
+            if STORE_FLOORS.index(below) > STORE_FLOORS.index(above) and not known:
+                offending.append(edge)
+    assert_none(offending, f"a folder of the store imports only those before it, {' < '.join(STORE_FLOORS)}")
 
 
 def printed_by(script: str) -> str:

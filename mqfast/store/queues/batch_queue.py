@@ -16,8 +16,14 @@ from mqfast.store.base import paths as _paths
 from mqfast.store.base._mapped_file import MappedFile
 from mqfast.store.base._os import Mutex
 from mqfast.store.base.results import BoundaryType
-from mqfast.store.queues._unit_bytes import BATCH_UNIT_BYTES, read_batch_unit, sync, valid_batch_units, write_batch_unit
-from mqfast.store.reader._scan import PreadFile
+from mqfast.store.queues._unit_bytes import (
+    BATCH_UNIT_BYTES,
+    read_batch_unit,
+    read_bytes,
+    sync,
+    valid_batch_units,
+    write_batch_unit,
+)
 
 if TYPE_CHECKING:
     from mqfast.store.base._os import OsDoor
@@ -238,9 +244,7 @@ class BatchConsumeQueue:
             first, last_number = max(end, self._number(file)), min(old_end, self._number(file) + self._per_file)
             if dropped is not None and first < last_number:
                 position = (first - self._number(file)) * BATCH_UNIT_BYTES
-                opened = PreadFile(self.door, file.path)
-                dropped.append(opened.read(position, (last_number - first) * BATCH_UNIT_BYTES))
-                opened.close()
+                dropped.append(read_bytes(file, position, (last_number - first) * BATCH_UNIT_BYTES))
         # RocketMQ removes a file that it empties so, the only one as well, but keeps an empty one that recovery finds.
         self._cut(end, end)
 

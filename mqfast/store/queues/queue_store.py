@@ -24,6 +24,7 @@ from mqfast.store.base.results import BoundaryType
 from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store.queues._queue_flush import QueueFlush, flush_queues, prepare_flush
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, check_unit, claimed_places
+from mqfast.store.queues.placement import is_plausible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -702,5 +703,4 @@ def _is_sound(
         claimed = message.offset_in(topic, queue_id) if message.size == size else None
     except (CorruptFile, OffsetError):
         return False
-    # A queue that once lost units stands lower than its records say; RocketMQ takes queue offset 0 anywhere.
-    return claimed == place or (not exact and claimed is not None and (claimed > place or claimed in (-1, 0)))
+    return claimed == place if exact else is_plausible(place, claimed)

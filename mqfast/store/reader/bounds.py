@@ -21,6 +21,7 @@ from mqfast.message import is_topic_name
 from mqfast.store.base._os import REAL, Mutex, OsDoor
 from mqfast.store.base.paths import StorePaths, list_queues, queue_dir, root_of
 from mqfast.store.queues.batch_queue import claimed_places
+from mqfast.store.queues.placement import may_stand
 from mqfast.store.reader._scan import LogTally, LogWalk, PreadFile
 from mqfast.store.reader.files import BATCH_UNIT_BYTES, UNIT_BYTES, FileStream, OpenFiles, Unit, UnitQueue
 from mqfast.store.record._record import StoredMessage
@@ -457,39 +458,40 @@ class ReaderBounds:
         claimed = message.offset_in(queue.topic, queue.queue_id)
         if claimed is None:
             return f"one of {message.topic}/{message.queue_id}"
-        if claimed in (place, -1):
+        places = _ReaderPlaces(queue, self._log.begin, self._log_file)
+        if may_stand(place, claimed, unit.physical_offset, places):
             return None
-        # A queue that once lost units has all later ones too low, in the order of the log, but never its first one;
-        # where the unit of the claimed place is not later in the log, one of the two is damaged. RocketMQ takes a
-        # record of queue offset 0 wherever the queue ends.
-        if claimed < place:
-            if claimed == 0 and place * UNIT_BYTES > queue.stream.begin:
-                before = queue.unit((place - 1) * UNIT_BYTES)
-                if before.physical_offset < unit.physical_offset:
-                    return None
-        elif self._goes_on(queue, claimed, unit.physical_offset):
-            oldest = queue.unit(queue.stream.begin)
-            if oldest.queue_offset > 0 or oldest.is_filler or oldest.physical_offset < self._log.begin:
-                return None
-            file = self._log_file(oldest.physical_offset)
-            found = "" if file is None else file.record(oldest.physical_offset, oldest.size)
-            if not isinstance(found, str) and found.offset_in(queue.topic, queue.queue_id) in (0, -1):
-                return None
         return f"one that claims queue offset {claimed}"
 
-    def _goes_on(self, queue: UnitQueue, place: int, physical: int) -> bool:
-        """Is what stands at a place, if anything does, a later record of the queue that claims a higher place?"""
-        if place >= queue.end() // UNIT_BYTES:
-            return True
-        later = queue.unit(place * UNIT_BYTES)
-        file = self._log_file(later.physical_offset)
-        if later.physical_offset <= physical or file is None:
-            return False
-        found = file.record(later.physical_offset, later.size)
-        if isinstance(found, str):
-            return False
-        claimed = found.offset_in(queue.topic, queue.queue_id)
-        return claimed is not None and (claimed > place or claimed == -1)
+
+class _ReaderPlaces:
+    """The units of a queue of a reader, for the rule of placement.py."""
+
+    def __init__(self, queue: UnitQueue, log_begin: int, log_file: Callable[[int], PreadFile | None]) -> None:
+        self._queue = queue
+        self._log_begin = log_begin
+        self._log_file = log_file
+
+    @property
+    def first(self) -> int:
+        return self._queue.stream.begin // UNIT_BYTES
+
+    @property
+    def end(self) -> int:
+        return self._queue.end() // UNIT_BYTES
+
+    def physical_at(self, place: int) -> int:
+        return self._queue.unit(place * UNIT_BYTES).physical_offset
+
+    def claim_at(self, place: int) -> int | None:
+        unit = self._queue.unit(place * UNIT_BYTES)
+        file = self._log_file(unit.physical_offset)
+        found = "" if file is None else file.record(unit.physical_offset, unit.size)
+        return None if isinstance(found, str) else found.offset_in(self._queue.topic, self._queue.queue_id)
+
+    def first_is_gone(self) -> bool:
+        oldest = self._queue.unit(self._queue.stream.begin)
+        return oldest.is_filler or oldest.physical_offset < self._log_begin
 
 
 def check_is_store(door: OsDoor, paths: StorePaths) -> None:
