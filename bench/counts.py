@@ -155,6 +155,17 @@ def _get_bodies(place: Path, mark: Mark) -> None:
     mark(work, 3200)
 
 
+def _get_records(place: Path, mark: Mark) -> None:
+    store = _filled(place, 3200, 1024)
+
+    def work(n: int) -> None:
+        for batch in range(n // 32):
+            with store.engine.get_records("Bench", 0, batch % 100 * 32, 32) as found:
+                assert len(found.buffers) == 1
+
+    mark(work, 3200)
+
+
 def _crc(place: Path, mark: Mark) -> None:
     from mqfast.store.base._os import body_crc
 
@@ -248,6 +259,7 @@ CASES: dict[str, Callable[[Path, Mark], None]] = {
     "put_many_1k": lambda place, mark: _put_many(place, mark, 1024),
     "get_32": _get,
     "get_32_bodies": _get_bodies,
+    "get_records_32": _get_records,
     "crc_1k": _crc,
     "decode": _decode,
     "dispatch": lambda place, mark: _dispatch(place, mark, False, False),

@@ -143,6 +143,28 @@ def _gets(place: str, seconds: float, name: str, how: str) -> Row:
     return Row(name, ours, None, floor, "one empty method call", 256)
 
 
+def _iovec(place: str, seconds: float, name: str, for_broker: bool) -> Row:
+    count = 32_000
+    with _store(place) as store:
+        for _ in range(count // 1000):
+            store.put_many("Bench", [b"x" * 1024] * 1000)
+        engine = store.engine
+
+        def work() -> tuple[float, float]:
+            floor = _call_floor(20_000)
+            began = time.perf_counter_ns()
+            for offset in range(0, count, 32):
+                if for_broker:
+                    with engine.get_records("Bench", 0, offset, 32) as found:
+                        b"".join(found.buffers)
+                else:
+                    b"".join([message.to_bytes() for message in store.get("Bench", 0, offset, 32)])
+            return (time.perf_counter_ns() - began) / count, floor
+
+        ours, floor = _rounds(seconds, work)
+    return Row(name, ours, None, floor, "one empty method call", 1024)
+
+
 def _query(place: str, seconds: float, name: str) -> Row:
     count = 10_000
     with _store(place, maxHashSlotNum=50_000, maxIndexNum=200_000) as store:
@@ -251,6 +273,8 @@ ROWS: Final[dict[str, Callable[[str, float, str], Row]]] = {
     "get 32, messages": lambda place, seconds, name: _gets(place, seconds, name, "messages"),
     "get 32, bytes": lambda place, seconds, name: _gets(place, seconds, name, "bytes"),
     "get 32, to_numpy": lambda place, seconds, name: _gets(place, seconds, name, "numpy"),
+    "get 32 of 1 KiB, joined records": lambda place, seconds, name: _iovec(place, seconds, name, False),
+    "get 32 of 1 KiB, iovec joined": lambda place, seconds, name: _iovec(place, seconds, name, True),
     "query by key": _query,
     "recovery, a record": lambda place, seconds, name: _scans(place, seconds, name, True),
     "verify, a record": lambda place, seconds, name: _scans(place, seconds, name, False),
