@@ -7,6 +7,7 @@ ended. Without Java all of it is skipped.
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,12 +64,23 @@ class OurNamesrv:
         return code
 
 
+def certificate(work: Path) -> list[str]:
+    """Settings of TLS with a certificate made now; none where there is no openssl."""
+    if shutil.which("openssl") is None:
+        return []
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=namesrv"]
+    subprocess.run(
+        [*command, "-keyout", "key.pem", "-out", "certificate.pem"], cwd=work, check=True, capture_output=True
+    )
+    return [f"tls.server.certPath={work}/certificate.pem", f"tls.server.keyPath={work}/key.pem"]
+
+
 class Cluster:
     """A Java name server, ours, and a Java broker that registers with both."""
 
     def __init__(self, work: Path) -> None:
         self.machine = Machine(NEWEST, work, HERE / "Flow.java")
-        self.ours = OurNamesrv(work)
+        self.ours = OurNamesrv(work, *certificate(work))
         try:
             self.machine.start_namesrv()
             self.java = self.machine.namesrv

@@ -36,9 +36,9 @@ LINES = [
 ]
 
 
-def flow(machine: Machine, namesrv: str, topic: str, count: int = 20) -> str:
+def flow(machine: Machine, namesrv: str, topic: str, count: int = 20, **properties: str) -> str:
     """Send and receive through this name server; what the client printed."""
-    process = machine.java(namesrv, topic, f"group-{topic}", str(count), main="Flow")
+    process = machine.java(namesrv, topic, f"group-{topic}", str(count), main="Flow", **properties)
     out, _ = process.communicate(timeout=STEP_S)
     logs = "\n".join(path.read_text()[-2000:] for path in sorted(machine.work.glob("Flow*.log"))[-1:])
     assert process.returncode == 0, f"{out}\n{logs}"
@@ -77,6 +77,25 @@ def test_producers_and_consumers_work_through_it(
 ) -> None:
     machine = cluster.machine if release == "5.5.0" else older_clients(release)
     assert flow(machine, cluster.ours.address, f"Flow-{release.replace('.', '-')}").endswith("done\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
+def test_clients_with_binary_headers_work_through_it(
+    cluster: Cluster, older_clients: Callable[[str], Machine], release: str
+) -> None:
+    machine = cluster.machine if release == "5.5.0" else older_clients(release)
+    topic = f"Binary-{release.replace('.', '-')}"
+    binary = {"rocketmq.serialize.type": "ROCKETMQ"}
+    assert flow(machine, cluster.ours.address, topic, **binary).endswith("done\n")
+
+
+@pytest.mark.slow
+def test_clients_with_tls_work_through_it(cluster: Cluster) -> None:
+    if not (cluster.machine.work / "certificate.pem").exists():
+        pytest.skip("openssl is not here to make a certificate")
+    out = flow(cluster.machine, cluster.ours.address, "Secret", **{"tls.enable": "true"})
+    assert out.endswith("done\n")
 
 
 @pytest.mark.slow
