@@ -75,7 +75,8 @@ def test_a_put_into_a_log_file_that_is_gone_is_not_acknowledged(
     report = report_of("log_under_writer", tmp_path, kind, way, settings)
     done, name, text = report["refused"]
     assert (done, name in ("StoreFailed", "FlushError")) == (0, True), report
-    if kind != "remove":
+    # The flush thread may meet the loss before the put does; the put then says that the store was latched.
+    if kind != "remove" and "was latched" not in text:
         assert "00000000000000000000" in text
         assert "position" in text
     assert report["flush"][0] == "StoreFailed"
