@@ -24,6 +24,7 @@ GROUND = frozenset(
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
 
 WITH_MSGSPEC = (
+    "mqfast.broker.client_processor",
     "mqfast.broker.heartbeat",
     "mqfast.remoting.bodies",
     "mqfast.namesrv.kv_config",

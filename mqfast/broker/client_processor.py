@@ -1,0 +1,210 @@
+"""The requests by which clients tell that they are there, find each other, and lock queues (34, 35, 38, 41, 42), and
+those of admins who ask for them (203, 204).
+
+Room: broker. It must never know the store: whether a group may exist is asked of ``is_group_allowed``. Source:
+ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor, ClientHousekeepingService.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from mqfast.broker.consumer_manager import ConsumerManager, Member, Notice
+from mqfast.broker.heartbeat import ConsumerData, Subscription, decode_heartbeat
+from mqfast.broker.producer_manager import ProducerManager
+from mqfast.broker.queue_locks import MessageQueue, QueueLocks
+from mqfast.errors import FieldError
+from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["ClientProcessor"]
+
+# The second version of heartbeats (a fingerprint in place of subscriptions) is not offered.
+_HEARTBEAT_FIELDS: Final = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+
+
+class _Queue(Struct, rename="camel", frozen=True):
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class _LockBody(Struct, rename="camel"):
+    client_id: str
+    consumer_group: str
+    mq_set: list[_Queue]
+
+
+class _Locked(Struct):
+    queues: list[_Queue]
+
+    def body(self) -> bytes:
+        return encode_body({"lockOKMQSet": self.queues})
+
+
+class _Connection(Struct, rename="camel"):
+    client_addr: str
+    client_id: str
+    language: str
+    version: int
+
+
+class _Producers(Struct, rename="camel"):
+    connection_set: list[_Connection]
+
+
+class _Consumers(Struct, rename="camel"):
+    connection_set: list[_Connection]
+    consume_from_where: str | int | None
+    consume_type: str
+    message_model: str
+    subscription_table: dict[str, Subscription]
+
+
+class ClientProcessor:
+    """Serves what concerns connected clients.
+
+    Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        consumers: ConsumerManager,
+        producers: ProducerManager,
+        locks: QueueLocks,
+        *,
+        is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._locks = locks
+        self._is_group_allowed = is_group_allowed
+
+    def register(self, processors: Processors) -> None:
+        """Put the codes into a server's table."""
+        heartbeats, clients, others = Lane("heartbeat", queue_max=50_000), Lane("client"), Lane("admin")
+        processors.register([RequestCode.HEART_BEAT], self.heartbeat, heartbeats)
+        processors.register([RequestCode.UNREGISTER_CLIENT], self.unregister, clients)
+        processors.register([RequestCode.GET_CONSUMER_LIST_BY_GROUP], self.consumer_ids, clients)
+        for code, handler in {
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+        }.items():
+            processors.register([code], handler, others)
+
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """34: a client is there, with these groups."""
+        given = decode_heartbeat(request.body)
+        who = {"language": request.language, "version": request.version}
+        for one in given.consumer_data_set or ():
+            if self._is_group_allowed(one):
+                self._tell([self._consumers.register(channel, given.client_id, one, **who)])
+        for producer in given.producer_data_set or ():
+            self._producers.register(channel, given.client_id, producer.group_name, **who)
+        return request.response(0, dict(_HEARTBEAT_FIELDS))
+
+    def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """35: a client leaves a group."""
+        fields = request.ext_fields
+        if group := fields.get("producerGroup"):
+            self._producers.unregister(channel, group)
+        if group := fields.get("consumerGroup"):
+            self._tell([self._consumers.unregister(channel, group)])
+        return request.response()
+
+    def consumer_ids(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """38: who shares the queues of a group."""
+        name = _field(request, "consumerGroup")
+        group = self._consumers.group(name)
+        if group is None:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
+        return request.response(body=encode_body({"consumerIdList": group.client_ids()}))
+
+    def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """41: queues for a consumer in order."""
+        given = decode_body(request.body, _LockBody, "body")
+        granted = self._locks.lock(given.consumer_group, given.client_id, map(_queue, given.mq_set))
+        return request.response(body=_Locked([_Queue(q.broker_name, q.queue_id, q.topic) for q in granted]).body())
+
+    def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """42: queues are given back."""
+        given = decode_body(request.body, _LockBody, "body")
+        self._locks.unlock(given.consumer_group, given.client_id, map(_queue, given.mq_set))
+        return request.response()
+
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """203: the members of a consumer group."""
+        name = _field(request, "consumerGroup")
+        group = self._consumers.group(name)
+        if group is None:
+            remark = f"the consumer group[{name}] not online"
+            return request.response(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+        return request.response(
+            body=encode_body(
+                _Consumers(
+                    _connections(group.members.values()),
+                    group.consume_from_where,
+                    group.consume_type,
+                    group.message_model,
+                    group.subscriptions,
+                )
+            )
+        )
+
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """204: the members of a producer group."""
+        name = _field(request, "producerGroup")
+        members = self._producers.members(name)
+        if not members:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
+        return request.response(body=encode_body(_Producers(_connections(members))))
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone."""
+        self._producers.channel_closed(channel)
+        self._tell(self._consumers.channel_closed(channel))
+
+    def scan(self) -> None:
+        """Remove who was silent for too long, close their connections, tell the others; forget old locks."""
+        late, notices = self._consumers.expire()
+        for channel in {*late, *self._producers.expire()}:
+            if isinstance(channel, Channel):
+                channel.close()
+        self._tell(notices)
+        self._locks.expire()
+
+    def _tell(self, notices: Iterable[Notice | None]) -> None:
+        for notice in notices:
+            for channel in notice.channels if notice is not None else ():
+                if isinstance(channel, Channel) and notice is not None:
+                    channel.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notice.group})
+
+
+def _queue(one: _Queue) -> MessageQueue:
+    return MessageQueue(one.topic, one.broker_name, one.queue_id)
+
+
+def _connections(members: Iterable[Member]) -> list[_Connection]:
+    found = []
+    for member in members:
+        host, port = member.channel.peer if isinstance(member.channel, Channel) else ("", 0)
+        found.append(
+            _Connection(f"{host}:{port}", member.client_id, LanguageCode(member.language).name, member.version)
+        )
+    return found
+
+
+def _field(request: RemotingCommand, name: str) -> str:
+    value = request.ext_fields.get(name)
+    if not value:
+        raise FieldError(name, "a value", "none")
+    return str(value)
