@@ -7,8 +7,8 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# The suite runs in one process per processor; PARALLEL= runs everything in one. A test that ends its process or hangs
-# ends the run, as in one process: the other tests would wait for ever behind a process that is started in its place.
+# The suite runs in as many processes as tests/conftest.py says; PARALLEL= runs everything in one. A test that ends its
+# process or hangs ends the run, as in one process: the others would wait for ever behind a process started in its place.
 PARALLEL ?= -n logical --maxprocesses=8 --max-worker-restart=0
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 600
