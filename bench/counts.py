@@ -100,6 +100,22 @@ def _put(place: Path, mark: Mark, size: int) -> None:
     _all_in_place(store)
 
 
+def _put_encoded(place: Path, mark: Mark, size: int) -> None:
+    """The same record as in _put, with the fields that a broker has: at most twice its instructions."""
+    store = _with_room(place)
+    put = store.engine.put_encoded
+    body = b"x" * size
+    host, result = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F]), put(b"Bench", 0, body, b"TAGS\x01TagA\x02")
+    store.topics()
+
+    def work(n: int) -> None:
+        for _ in repeat(None, n):
+            put(b"Bench", 0, body, b"TAGS\x01TagA\x02", 0, 0, FIXED_MS, host, host, 0, 0, True, result)
+
+    mark(work, 3000)
+    _all_in_place(store)
+
+
 def _put_keywords(place: Path, mark: Mark) -> None:
     store = _with_room(place)
     put = store.put
@@ -254,6 +270,8 @@ def _recovery(place: Path, mark: Mark) -> None:
 CASES: dict[str, Callable[[Path, Mark], None]] = {
     "put_40": lambda place, mark: _put(place, mark, 40),
     "put_1k": lambda place, mark: _put(place, mark, 1024),
+    "put_encoded_40": lambda place, mark: _put_encoded(place, mark, 40),
+    "put_encoded_1k": lambda place, mark: _put_encoded(place, mark, 1024),
     "put_keywords_1k": _put_keywords,
     "put_many_64": lambda place, mark: _put_many(place, mark, 64),
     "put_many_1k": lambda place, mark: _put_many(place, mark, 1024),

@@ -1,6 +1,5 @@
 # The rooms of one open store, as the puts, the gets and the engine interface see them.
 from libc.stdint cimport int64_t
-from mqfast.store.base._os cimport Mutex
 from mqfast.store.dispatch._dispatch cimport Dispatcher
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._log_state cimport LogState
@@ -30,7 +29,6 @@ cdef class Core:
     cdef bint read_your_writes
     cdef bint multi_dispatch
     cdef bint version_2_allowed
-    cdef Mutex special_lock             # light queues and inner batches: their properties depend on queue offsets
     cdef int contended(self) except -1
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
 

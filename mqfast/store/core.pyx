@@ -7,7 +7,7 @@ Spark is put together in engine.py.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
-from mqfast.store.base._os cimport LONGEST_WAIT_NS, Mutex, mq_load64
+from mqfast.store.base._os cimport LONGEST_WAIT_NS, mq_load64
 from mqfast.store.dispatch._dispatch cimport Dispatcher
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._group_commit cimport wait_for_disk
@@ -65,7 +65,6 @@ cdef class Core:
         self.read_your_writes = config.dispatch == "inline"
         self.version_2_allowed = config.auto_message_version_on_topic_len
         self.multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
-        self.special_lock = Mutex()
 
     def watch_ticket(self, ticket) -> None:
         """Let the flush service finish this ticket."""

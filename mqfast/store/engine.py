@@ -16,6 +16,7 @@ from mqfast.store.base.disk_use import DiskUse, disk_use
 from mqfast.store.core import Core
 from mqfast.store.get._get_records import GetLimits, GetMessageResult, get_records, record_at, unit_at
 from mqfast.store.get._read import QueueUnit
+from mqfast.store.put import _encoded
 from mqfast.store.record._filter import TagCodes, TagFilter, UnitFilter
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ class Engine(Core):
 
     Thread: every method may be called from any thread.
     """
+
+    # --- put ---
+
+    put_encoded = _encoded.put_encoded
+    put_batch_encoded = _encoded.put_batch_encoded
+    put_stored = _encoded.put_stored
+
+    # --- durability ---
 
     def watch_flushed(self, callback: Callable[[int, MqfastError | None], object]) -> FlushWatch:
         """Make a watch of the durable position. ``want(end_offset)`` asks for a physical offset to become durable. The

@@ -82,6 +82,7 @@ _GROUP: Final = "mqfast/store/log/_group_commit.pyx"
 _MAPPED: Final = "mqfast/store/base/_mapped_file.pyx"
 _POOL: Final = "mqfast/store/log/_transient_pool.pyx"
 _PUT: Final = "mqfast/store/put/_put.pyx"
+_MESSAGE: Final = "mqfast/store/put/_message.pyx"
 _QUERY: Final = "mqfast/store/get/_query.pyx"
 _QUEUE: Final = "mqfast/store/queues/_consume_queue.pyx"
 _QUEUE_FLUSH: Final = "mqfast/store/queues/_queue_flush.pyx"
@@ -233,8 +234,8 @@ MUTANTS: Final = (
     Mutant(
         "general-room-one-byte-short",
         _APPEND,
-        "        return APPEND_MOVED\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
-        "        return APPEND_MOVED\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
+        "    if s.written - s.file_start + total + BLANK_BYTES > s.file_bytes:\n",
+        "    if s.written - s.file_start + total + BLANK_BYTES - 1 > s.file_bytes:\n",
         "the same, for a record of any kind",
         ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
     ),
@@ -277,8 +278,8 @@ MUTANTS: Final = (
     Mutant(
         "general-store-time-does-not-fall",
         _APPEND,
-        "        note_clock_fall(s, now)\n    mq_store64(&s.lock_since_ms, now)\n    queue_offset",
-        "        now = s.last_store_timestamp\n    mq_store64(&s.lock_since_ms, now)\n    queue_offset",
+        "        note_clock_fall(s, now[0])\n",
+        "        now[0] = s.last_store_timestamp\n",
         "the same, for a record of any kind",
         ("test_a_store_time_is_the_clock_s_also_where_that_falls",),
     ),
@@ -524,9 +525,9 @@ MUTANTS: Final = (
     # --- put
     Mutant(
         "batch-offset-stands",
-        _PUT,
-        "sizes[i], flags[i], -1, 1, out[0].store_timestamp if i else -1, &out[i])",
-        "sizes[i], flags[i], -1, 0, out[0].store_timestamp if i else -1, &out[i])",
+        _APPEND,
+        "    _finish(s, q, p, total, counted, 1, dispatch_later,",
+        "    _finish(s, q, p, total, counted, 0, dispatch_later,",
         "every message of a batch needs a queue offset of its own",
         (
             "test_a_batch_that_does_not_fit_leaves_an_early_blank",
@@ -535,9 +536,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "batch-times-differ",
-        _PUT,
-        "-1, 1, out[0].store_timestamp if i else -1, &out[i])",
-        "-1, 1, -1, &out[i])",
+        _MESSAGE,
+        "                       out[0].store_timestamp if i else -1, &out[i])",
+        "                       -1, &out[i])",
         "a batch has one store time",
         ("test_all_elements_share_one_store_time",),
     ),
@@ -551,18 +552,17 @@ MUTANTS: Final = (
     ),
     Mutant(
         "general-body-length-unchecked",
-        _PUT,
-        "            if view.len > self.engine.max_body:\n",
-        "            if view.len < 0:\n",
+        _MESSAGE,
+        "        if view.len > e.max_body:\n",
+        "        if view.len < 0:\n",
         "the same, for a record of any kind",
         ("test_what_is_refused_leaves_no_byte",),
     ),
     Mutant(
         "properties-length-unchecked",
-        _PUT,
-        "if len(properties) + (21 if d.crc_property and d.separator else 20 if d.crc_property else 0) > "
-        "MAX_PROPERTIES:",
-        "if len(properties) > MAX_PROPERTIES:",
+        _MESSAGE,
+        "if d.properties_bytes + reserved > MAX_PROPERTIES:",
+        "if d.properties_bytes > MAX_PROPERTIES:",
         "the length field has 15 bits, the checksum property included",
         ("test_properties_fill_their_length_field_and_no_more",),
     ),
@@ -576,10 +576,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "crc-of-the-source",
-        _PUT,
-        "            mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))\n"
-        "            while",
-        "            mq_put32(scratch + 8, <int32_t> crc31(d.body, d.body_bytes))\n            while",
+        _RECORD,
+        "(crc32_copy(to + at, d.body, d.body_bytes) & 0x7FFFFFFF)",
+        "(crc32_copy(to + at, d.body, d.body_bytes) * 0 + crc31(d.body, d.body_bytes))",
         "a body that changes while it is put would get the checksum of another",
         ("test_a_body_that_another_process_changes_has_the_checksum_of_what_was_stored",),
     ),

@@ -148,6 +148,7 @@ cdef class Overwrite(Errand):
 # The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil
+cdef uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc32_copy(uint8_t *to, const uint8_t *p, size_t n) noexcept nogil
 cdef void lock_wait(uint32_t *word) noexcept nogil
 cdef void unlock(uint32_t *word) noexcept nogil

@@ -21,6 +21,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 cdef extern from "crc32.h" nogil:
     uint32_t mq_crc32(uint32_t seed, const uint8_t *p, size_t n)
     uint32_t mq_crc31(const uint8_t *p, size_t n)
+    uint32_t mq_crc32(uint32_t seed_crc, const uint8_t *p, size_t n)
     uint32_t mq_crc32_copy(uint8_t *to, const uint8_t *p, size_t n)
     const char *mq_crc32_variant()
     int mq_crc32_force(const char *name)
@@ -76,6 +77,9 @@ cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil:
 
 cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil:
     return mq_crc31(p, n)
+
+cdef uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil:
+    return mq_crc32(crc, p, n)
 
 cdef uint32_t crc32_copy(uint8_t *to, const uint8_t *p, size_t n) noexcept nogil:
     return mq_crc32_copy(to, p, n)

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, QueueState, queue_put
 from mqfast.store.log._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState, note_clock_fall
+from mqfast.store.record._record cimport Draft
 from mqfast.store.base._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
 
 cdef struct Appended:
@@ -100,8 +101,10 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
     mq_store64(&s.lock_since_ms, 0)
     mq_fetch_to_write(p + total + FETCH_AHEAD, total)
     return APPEND_OK
-cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
+cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, bint dispatch_later, int64_t tags_code,
                         int64_t now, Appended *out) noexcept nogil
+cdef int append_draft(LogState *s, QueueState *q, const Draft *d, int32_t total, bint dispatch_later, int64_t tags_code, int64_t expected,
+                      int64_t advance, int64_t now, Appended *out) noexcept nogil
 cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:
     """May nothing be appended for this queue now: the log takes nothing or asks for the GIL, or the queue's topic was deleted?"""
     return mq_load32(&s.flags) != 0 or q.deleted

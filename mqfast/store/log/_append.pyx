@@ -10,7 +10,7 @@ A batch has the same order, with the queue's end, `dispatched` and `written` onc
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
-from mqfast.store.queues._consume_queue cimport UNIT_BYTES, QueueState
+from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, QueueState, queue_put
 from mqfast.store.log._group_commit cimport latch
 from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, lock_puts, note_clock_fall, unlock_puts
 from mqfast.store.base._os cimport (
@@ -23,12 +23,13 @@ from mqfast.store.base._os cimport (
     mq_publish32,
     mq_put32,
     mq_put64,
+    mq_store32,
     mq_store64,
     populate,
     touch,
     unmap_written,
 )
-from mqfast.store.record._record cimport TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, finish_record
+from mqfast.store.record._record cimport TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, Draft, encode_draft, finish_record
 
 cdef int64_t CHUNK_BYTES = 64 << 10     # a batch lets go of the put lock this often, so that a single put beside it does not wait long
 cdef int64_t PAGE = 4096
@@ -38,43 +39,85 @@ cdef int LOST = 5                        # EIO: a page or a whole file is gone
 
 # --- the put lock is held (append_one, the most common record, is in _append.pxd) ---
 
-cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, int64_t expected, int64_t advance,
-                        int64_t now, Appended *out) noexcept nogil:
-    """A record that is complete but for offsets, store time and size; always left to dispatch.
-
-    expected: the queue offset that its properties were made for, or -1. advance: queue offsets that it takes (an inner batch: several).
-    now: its store time, or -1 for the clock's.
-    """
-    cdef int64_t physical = s.written
-    cdef int64_t position = physical - s.file_start
-    cdef int64_t queue_offset
-    cdef int32_t transaction = sys_flag & TRANSACTION_MASK
-    cdef bint counted = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
-    cdef uint8_t *p
-    if expected >= 0 and q.next_offset != expected:
-        return APPEND_MOVED
-    if position + total + BLANK_BYTES > s.file_bytes:
+cdef inline int _begin(LogState *s, int32_t total, int64_t *now) noexcept nogil:
+    """Is there room for the record? Then the append begins, at the store time `now`, or that of the clock where it is -1."""
+    if s.written - s.file_start + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
-    if now < 0:
-        now = s.os.clock_ms(s.os)
-    if now < s.last_store_timestamp:
-        note_clock_fall(s, now)
-    mq_store64(&s.lock_since_ms, now)
-    queue_offset = q.next_offset if counted else 0
-    p = s.base + position
-    finish_record(record, total, queue_offset, physical, now, sys_flag, s.crc_property)
-    memcpy(p + 4, record + 4, total - 4)
+    if now[0] < 0:
+        now[0] = s.os.clock_ms(s.os)
+    if now[0] < s.last_store_timestamp:
+        note_clock_fall(s, now[0])
+    mq_store64(&s.lock_since_ms, now[0])
+    return APPEND_OK
+
+
+cdef inline bint _is_counted(int32_t sys_flag) noexcept nogil:
+    """Prepared and rolled back messages have no queue offset and no unit."""
+    cdef int32_t transaction = sys_flag & TRANSACTION_MASK
+    return transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
+
+
+cdef inline void _finish(LogState *s, QueueState *q, uint8_t *p, int32_t total, bint counted, int64_t advance, bint dispatch_later,
+                         int64_t tags_code, int64_t now, Appended *out) noexcept nogil:
+    """The record at p is complete but for its size word: publish it, with its unit where nothing older waits for the dispatcher."""
+    cdef int64_t physical = s.written
+    cdef int64_t queue_offset = q.next_offset if counted else 0
     mq_publish32(p, total)
+    if s.inline_dispatch and not dispatch_later and mq_load64(&s.dispatched) == physical:
+        if not counted:
+            mq_store64(&s.dispatched, physical + total)
+        elif queue_put(q, physical, total, tags_code, queue_offset) == PUT_DONE:
+            q.last_store_timestamp = now
+            mq_store64(&s.dispatched, physical + total)
+        else:
+            mq_store32(&s.unplaced, 1)
     out.physical_offset = physical
     out.queue_offset = queue_offset
     out.store_timestamp = now
     out.size = total
     if counted:
-        mq_store64(&q.next_offset, q.next_offset + advance)
+        mq_store64(&q.next_offset, queue_offset + advance)
     mq_store64(&s.puts, s.puts + 1)
     mq_store64(&s.written, physical + total)
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     mq_store64(&s.lock_since_ms, 0)
+    mq_fetch_to_write(p + total + FETCH_AHEAD, total)
+
+
+cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, bint dispatch_later, int64_t tags_code,
+                        int64_t now, Appended *out) noexcept nogil:
+    """A record that is complete but for offsets, store time and size.
+
+    dispatch_later: its unit, or an entry of the index, is left to dispatch; else tags_code is the unit's. now: its store time, or -1 for the clock's.
+    """
+    cdef bint counted = _is_counted(sys_flag)
+    cdef uint8_t *p
+    if _begin(s, total, &now) != APPEND_OK:
+        return APPEND_NO_ROOM
+    p = s.base + (s.written - s.file_start)
+    finish_record(record, total, q.next_offset if counted else 0, s.written, now, sys_flag, s.crc_property)
+    memcpy(p + 4, record + 4, total - 4)
+    _finish(s, q, p, total, counted, 1, dispatch_later, tags_code, now, out)
+    return APPEND_OK
+
+
+cdef int append_draft(LogState *s, QueueState *q, const Draft *d, int32_t total, bint dispatch_later, int64_t tags_code, int64_t expected,
+                      int64_t advance, int64_t now, Appended *out) noexcept nogil:
+    """A record encoded into its place in the log. total: its length.
+
+    expected: the queue offset that its properties were made for, or -1. advance: queue offsets that it takes (an inner batch: several).
+    Else as append_encoded.
+    """
+    cdef bint counted = _is_counted(d.sys_flag)
+    cdef uint8_t *p
+    if expected >= 0 and q.next_offset != expected:
+        return APPEND_MOVED
+    if _begin(s, total, &now) != APPEND_OK:
+        return APPEND_NO_ROOM
+    p = s.base + (s.written - s.file_start)
+    encode_draft(p, d)
+    finish_record(p, total, q.next_offset if counted else 0, s.written, now, d.sys_flag, d.crc_property)
+    _finish(s, q, p, total, counted, advance, dispatch_later, tags_code, now, out)
     return APPEND_OK
 
 

@@ -4,8 +4,7 @@ from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.log._append cimport Appended, Template
 from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState
 from mqfast.store.log._log_state cimport LogState
-from mqfast.store.put._put_result cimport BatchResult, PutResult
-from mqfast.store.record._record cimport Draft
+from mqfast.store.put._put_result cimport PutResult
 
 
 cdef class PutPath(StoreBase):
@@ -18,10 +17,6 @@ cdef class PutPath(StoreBase):
     cdef inline PutResult fresh_result(self)
     cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
-    cdef PutResult put_general(self, object message, bint wait)
-    cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1
-    cdef PutResult put_special(self, object message, bytes properties, bint wait)
-    cdef BatchResult put_all(self, list given, bint together)
 
 
 cdef class Producer:

@@ -1,4 +1,5 @@
-"""put: from a Python call to a record in the log (RocketMQ: DefaultMessageStore.putMessage, HookUtils.checkBeforePutMessage).
+"""put: from a Python call to a record in the log, and the bound producer (RocketMQ: DefaultMessageStore.putMessage). Messages of any kind go
+through _message.pyx.
 
 It must never write a byte before every check has passed, never hold the put lock while it may wait for the GIL, and never let a body that
 changes while it is copied leave a record whose CRC is wrong. The bound producer is the hot loop: everything constant is encoded once.
@@ -9,42 +10,27 @@ cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memchr, memcpy, memset
 from mqfast.store.put._bodies cimport Bodies, bodies_of, borrow_body
 from mqfast.store.core cimport Core, StoreBase, integer
-from mqfast.store.log._append cimport Appended, Template, append_encoded, append_many, append_one, refused
+from mqfast.store.log._append cimport Appended, Template, append_many, append_one, refused
 from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueState
-from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts
+from mqfast.store.log._log_state cimport APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts
 from mqfast.store.base._os cimport (
-    crc31,
-    give,
     mq_load32,
     mq_prefetchr,
     mq_prefetchw,
     mq_put32,
     refuse_nested,
-    take,
 )
+from mqfast.store.put._message cimport MAX_INT, MAX_PROPERTIES, put_all, put_general
 from mqfast.store.put._put_result cimport BatchResult, PutResult, fill_result
-from mqfast.store.record._record cimport (
-    BORN_HOST_V6,
-    MAGIC_V1,
-    STORE_HOST_V6,
-    Draft,
-    draft_bytes,
-    encode_draft,
-)
+from mqfast.store.record._record cimport MAGIC_V1
 
 from mqfast import properties as _properties
-from mqfast.errors import (
-    MessageIllegal,
-    MessageTooLarge,
-    PropertiesTooLong,
-    StoreClosed,
-    TopicTooLong,
-)
-from mqfast.message import Message, check_topic, join_keys, needs_version_2, parse_host
+from mqfast.errors import MessageIllegal, MessageTooLarge, PropertiesTooLong
+from mqfast.message import Message, check_topic, join_keys, needs_version_2
 from mqfast.store.put._put_result import Ticket
 from mqfast.store.base.results import PutMessageStatus
 
@@ -52,14 +38,6 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef int OK = PutMessageStatus.PUT_OK
-cdef int64_t MAX_PROPERTIES = 32767
-cdef int INNER_BATCH = 0x80
-cdef int64_t MAX_INT = 0x7FFFFFFF
-cdef int64_t MIN_INT = -MAX_INT - 1
-cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
-cdef int64_t MIN_LONG = -MAX_LONG - 1
-
-
 cdef object ZERO = 0
 
 
@@ -76,20 +54,6 @@ cdef object joined(object keys):
         return join_keys(keys)
     except TypeError:
         raise MessageIllegal(f"keys: expected a str or several, found {type(keys).__name__}") from None
-
-
-cdef int check_numbers(object message) except -1:
-    """The numbers of a Message fit their fields."""
-    if not isinstance(message, Message):
-        raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
-    integer(message.queue_id, "queue_id", 0, MAX_INT)
-    integer(message.flag, "flag", MIN_INT, MAX_INT)
-    integer(message.sys_flag, "sys_flag", MIN_INT, MAX_INT)
-    integer(message.reconsume_times, "reconsume_times", MIN_INT, MAX_INT)
-    integer(message.prepared_transaction_offset, "prepared_transaction_offset", MIN_LONG, MAX_LONG)
-    if message.born_timestamp is not None:
-        integer(message.born_timestamp, "born_timestamp", MIN_LONG, MAX_LONG)
-    return 0
 
 
 cdef Py_ssize_t MOST_PRODUCERS = 4096       # kept for who puts without one of its own: some 2 KB each
@@ -161,9 +125,9 @@ cdef class PutPath(StoreBase):
         if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None and store_host is None
                 and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
             return self.put_plain(topic, body, queue_id, tags, keys)
-        return self.put_general(Message(topic, body, queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
-                                        born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
-                                        prepared_transaction_offset=prepared_transaction_offset, wait_store_ok=wait_store_ok), True)
+        return put_general(self.engine, Message(topic, body, queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
+                                                born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
+                                                prepared_transaction_offset=prepared_transaction_offset, wait_store_ok=wait_store_ok), True)
 
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys):
         """put of topic, body, queue, tags and keys, as most calls are."""
@@ -172,7 +136,7 @@ cdef class PutPath(StoreBase):
         cdef int outcome = OK
         cdef Producer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
         if p.general:
-            return self.put_general(Message(topic, body, queue_id, tags, keys), True)
+            return put_general(self.engine, Message(topic, body, queue_id, tags, keys), True)
         if keys is not None and type(keys) is not str:
             keys = joined(keys)
         r = self.fresh_result()
@@ -184,12 +148,12 @@ cdef class PutPath(StoreBase):
 
     def put_message(self, message: Message) -> PutResult:
         """Store one Message. Returns and raises the same as put."""
-        return self.put_general(message, True)
+        return put_general(self.engine, message, True)
 
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
         """Store one message without waiting for the disk. Args: the same as put. Returns: Ticket, which can wait."""
         ticket = Ticket(self.engine, None)
-        ticket.result = self.put_general(Message(topic, body, queue_id, tags, keys, properties, **options), False)
+        ticket.result = put_general(self.engine, Message(topic, body, queue_id, tags, keys, properties, **options), False)
         return ticket
 
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
@@ -202,170 +166,6 @@ cdef class PutPath(StoreBase):
         """
         return self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags).put_many(bodies)
 
-    cdef PutResult put_general(self, object message, bint wait):
-        """One message of any kind: everything is checked and encoded before the put lock is taken."""
-        cdef bytes topic_text, properties
-        cdef ConsumeQueue queue
-        self.engine.log.raise_state()
-        refuse_nested()
-        check_numbers(message)
-        topic_text = check_topic(message.topic)
-        properties = _encoded_properties(message)
-        queue = self.engine.queues.head(message.topic, message.queue_id)
-        wait = wait and message.wait_store_ok and self.engine.sync_flush
-        if (message.sys_flag & INNER_BATCH) or (self.engine.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
-            take(self.engine.special_lock)
-            try:
-                return self.put_special(message, properties, wait)
-            finally:
-                give(self.engine.special_lock)
-        return self._append_draft(message, queue, topic_text, properties, wait, -1, 1)
-
-    cdef PutResult put_special(self, object message, bytes properties, bint wait):
-        """Light queues and inner batches: their property text names queue offsets, so it is made anew when those moved."""
-        cdef ConsumeQueue queue = self.engine.queues.head(message.topic, message.queue_id)
-        cdef ConsumeQueue light
-        cdef int64_t advance = 1, base
-        cdef PutResult r
-        fields = _properties.decode(properties)
-        lights = []
-        if message.sys_flag & INNER_BATCH:
-            try:
-                advance = int(fields.get(_properties.INNER_NUM, ""))
-            except ValueError:
-                advance = 0
-            if advance <= 0 or advance > 32767:
-                raise MessageIllegal(f"inner batch: expected INNER_NUM from 1 to 32767, found {fields.get(_properties.INNER_NUM)!r}")
-            if not self.engine.queues.is_batch(message.topic):
-                raise MessageIllegal(f"inner batch: expected a topic with queue.type=BatchCQ, found {message.topic!r}")
-        if self.engine.multi_dispatch and _properties.INNER_MULTI_DISPATCH in fields:
-            offsets = []
-            for name in fields[_properties.INNER_MULTI_DISPATCH].split(","):
-                if name.startswith("%LMQ%"):
-                    check_topic(name)       # it becomes a directory
-                    light = self.engine.queues.head(name, 0)
-                    lights.append(light)
-                    offsets.append(str(light.next_offset))
-                else:
-                    offsets.append("")
-            fields[_properties.INNER_MULTI_QUEUE_OFFSET] = ",".join(offsets)
-            properties = _properties.encode(fields)
-        while True:
-            if queue.state.deleted:
-                queue = self.engine.queues.head(message.topic, message.queue_id)
-            base = queue.state.next_offset
-            if message.sys_flag & INNER_BATCH and fields.get(_properties.INNER_BASE) != str(base):
-                fields[_properties.INNER_BASE] = str(base)
-                properties = _properties.encode(fields)
-            r = self._append_draft(message, queue, check_topic(message.topic), properties, False, base, advance)
-            if r is not None:
-                break
-        for light in lights:
-            light.state.next_offset += 1
-        if wait:
-            r.outcome = self.engine.settle(r.physical_offset + r.size, self.engine.sync_timeout_ns)
-        return r
-
-    cdef Py_ssize_t _draft(self, Draft *d, object message, bytes topic_text, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
-        """Fill a draft; `view` is taken over the body and must be released. Returns the record's length."""
-        cdef int64_t total
-        try:
-            borrow_body(message.body, view)
-        except (TypeError, BufferError, ValueError) as error:
-            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
-        try:
-            if view.len > self.engine.max_body:
-                raise MessageTooLarge(f"body: expected at most {self.engine.max_body} bytes, found {view.len}")
-            d.queue_id = message.queue_id
-            d.flag = message.flag
-            d.sys_flag = <int32_t> message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-            if len(born) == 20:
-                d.sys_flag |= BORN_HOST_V6
-            if len(store) == 20:
-                d.sys_flag |= STORE_HOST_V6
-            d.born_timestamp = self.engine.log.door.now_ms() if message.born_timestamp is None else message.born_timestamp
-            d.reconsume_times = message.reconsume_times
-            d.prepared_offset = message.prepared_transaction_offset
-            d.born_host = <const uint8_t *> PyBytes_AS_STRING(born)
-            d.store_host = <const uint8_t *> PyBytes_AS_STRING(store)
-            d.body = <const uint8_t *> view.buf
-            d.body_bytes = <int32_t> view.len
-            d.topic = <const uint8_t *> PyBytes_AS_STRING(topic_text)
-            d.topic_bytes = <int32_t> len(topic_text)
-            d.properties = <const uint8_t *> PyBytes_AS_STRING(properties)
-            d.properties_bytes = <int32_t> len(properties)
-            # RocketMQ looks at the characters only; in version 1 a length of more than 127 bytes would read as negative
-            d.version_2 = needs_version_2(message.topic) or d.topic_bytes > 127
-            if d.version_2 and not self.engine.version_2_allowed:
-                raise TopicTooLong(f"topic: expected at most 127 bytes while auto_message_version_on_topic_len is off, found {d.topic_bytes}")
-            d.crc_property = self.engine.state.crc_property
-            d.separator = d.crc_property and len(properties) > 0 and not properties.endswith(b"\x02")
-            total = draft_bytes(d)
-            if len(properties) + (21 if d.crc_property and d.separator else 20 if d.crc_property else 0) > MAX_PROPERTIES:
-                raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {len(properties)}")
-            if total + BLANK_BYTES > self.engine.log.file_bytes:
-                raise MessageTooLarge(f"record: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
-                                      f" end mark), found {total}")
-            return total
-        except BaseException:
-            PyBuffer_Release(view)
-            raise
-
-    def _append_draft(self, message, ConsumeQueue queue, bytes topic_text, bytes properties, bint wait, int64_t expected, int64_t advance):
-        """Encode, append, wait. None: the queue moved away from `expected`."""
-        cdef Draft d
-        cdef Py_buffer view
-        cdef bytes born = self.engine.born_host if message.born_host is None else parse_host(message.born_host)
-        cdef bytes store = self.engine.store_host if message.store_host is None else parse_host(message.store_host)
-        cdef LogState *s = self.engine.state
-        cdef Appended out
-        cdef Py_ssize_t total
-        cdef uint8_t *scratch
-        cdef int rc
-        cdef PutResult r
-        if s.crc_property and b"__CRC32#\x01" in properties:
-            fields = _properties.decode(properties)
-            if fields.pop("__CRC32#", None) is not None:
-                properties = _properties.encode(fields)
-        r = PutResult.__new__(PutResult)
-        total = self._draft(&d, message, topic_text, properties, born, store, &view)
-        scratch = <uint8_t *> PyMem_Malloc(total)
-        try:
-            if scratch == NULL:
-                raise MemoryError()
-            encode_draft(scratch, &d)
-            # the CRC is of the copy: a mutable body may have changed since it was measured
-            mq_put32(scratch + 8, <int32_t> crc31(scratch + _body_position(&d), d.body_bytes))
-            while True:
-                self.engine.log.raise_state()
-                if not try_to_lock_puts(s):
-                    self.engine.contended()
-                    continue
-                if refused(s, &queue.state):
-                    unlock_puts(s)
-                    if queue.state.deleted:
-                        if expected >= 0:
-                            return None
-                        queue = self.engine.queues.head(message.topic, message.queue_id)
-                    continue
-                rc = append_encoded(s, &queue.state, scratch, <int32_t> total, d.sys_flag, expected, advance, -1, &out)
-                unlock_puts(s)
-                if rc == APPEND_OK:
-                    break
-                if rc == APPEND_MOVED:
-                    return None
-                self.engine.log.roll(total)
-        finally:
-            PyMem_Free(scratch)
-            PyBuffer_Release(&view)
-        if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
-            self.engine.log.raise_state()
-        fill_result(r, &out, OK)
-        r.host = store
-        if wait:
-            r.outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
-        return r
-
     def put_batch(self, messages) -> BatchResult:
         """Store several messages as one: all of them or none, next to each other in the log, with one store time.
 
@@ -375,143 +175,7 @@ cdef class PutPath(StoreBase):
         Raises: the same as put; MessageTooLarge if the messages together exceed ``max_message_bytes`` or a log file.
         Source: CommitLog.asyncPutMessages (classic batch).
         """
-        return self.put_all(listed(messages, "messages"), True)
-
-    cdef BatchResult put_all(self, list given, bint together):
-        """Check and encode all, then append them: as one block, or each by itself."""
-        cdef Py_ssize_t i, k, step, n = len(given), at = 0, total = 0
-        cdef BatchResult result = BatchResult.__new__(BatchResult)
-        cdef LogState *s = self.engine.state
-        cdef list drafts = []
-        cdef bytes encoded
-        cdef bytes store
-        cdef const uint8_t *p
-        cdef ConsumeQueue queue
-        cdef int64_t first, now
-        cdef bint wait = self.engine.sync_flush
-        cdef uint8_t *block
-        cdef int32_t size
-        result.host = self.engine.store_host
-        if n == 0:
-            return result
-        self.engine.log.raise_state()
-        for message in given:
-            check_numbers(message)
-            if message.sys_flag & 0x0C:
-                raise MessageIllegal("batch: expected no transaction bits in sys_flag")
-            encoded, queue, sys_flag = self._encode_one(message)
-            wait = wait and message.wait_store_ok
-            drafts.append((encoded, queue, sys_flag))
-            total += len(encoded)
-        if together and total > self.engine.max_body + 65536:
-            raise MessageTooLarge(f"batch: expected at most {self.engine.max_body + 65536} bytes of records, found {total}")
-        if together and total + BLANK_BYTES > self.engine.log.file_bytes:
-            raise MessageTooLarge(f"batch: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
-        result.items = <Appended *> PyMem_Malloc(n * sizeof(Appended))
-        block = <uint8_t *> PyMem_Malloc(total)
-        cdef QueueState **states = <QueueState **> PyMem_Malloc(n * sizeof(QueueState *))
-        cdef int32_t *sizes = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
-        cdef int32_t *flags = <int32_t *> PyMem_Malloc(n * sizeof(int32_t))
-        try:
-            if result.items == NULL or block == NULL or states == NULL or sizes == NULL or flags == NULL:
-                raise MemoryError()
-            for i in range(n):
-                encoded, queue, sys_flag = drafts[i]
-                sizes[i] = <int32_t> PyBytes_GET_SIZE(encoded)
-                memcpy(block + at, PyBytes_AS_STRING(encoded), sizes[i])
-                at += sizes[i]
-                states[i] = &queue.state
-                flags[i] = sys_flag
-            at = i = 0
-            step = n if together else 1
-            while i < n:
-                self.engine.log.raise_state()
-                if not try_to_lock_puts(s):
-                    self.engine.contended()
-                    continue
-                if _any_refused(s, states + i, step):
-                    unlock_puts(s)
-                    for k in range(i, n):
-                        if states[k].deleted:
-                            encoded, queue, sys_flag = drafts[k]
-                            drafts[k] = encoded, self.engine.queues.head(queue.topic, queue.queue_id), sys_flag
-                            queue = drafts[k][1]
-                            states[k] = &queue.state
-                    continue
-                size = <int32_t> total if together else sizes[i]
-                if _append_block(s, block + at, size, step, states + i, sizes + i, flags + i, result.items + i):
-                    unlock_puts(s)
-                    at += size
-                    i += step
-                    continue
-                unlock_puts(s)
-                self.engine.log.roll(size)
-        finally:
-            PyMem_Free(block)
-            PyMem_Free(states)
-            PyMem_Free(sizes)
-            PyMem_Free(flags)
-        if mq_load32(&s.flags) & LOG_FAILED:
-            self.engine.log.raise_state()
-        result.count = n
-        if wait:
-            result.outcome = self.engine.settle(result.end_offset, self.engine.sync_timeout_ns)
-        return result
-
-    def _encode_one(self, message) -> tuple:
-        """(record without offsets, queue, sysFlag) of one batch element."""
-        cdef Draft d
-        cdef Py_buffer view
-        cdef bytes topic_text = check_topic(message.topic)
-        cdef bytes properties = _encoded_properties(message)
-        cdef bytes born = self.engine.born_host if message.born_host is None else parse_host(message.born_host)
-        cdef bytes store = self.engine.store_host if message.store_host is None else parse_host(message.store_host)
-        cdef bytearray record
-        cdef uint8_t *p
-        cdef Py_ssize_t total
-        if (message.sys_flag & INNER_BATCH) or (self.engine.multi_dispatch and b"INNER_MULTI_DISPATCH\x01" in properties):
-            raise MessageIllegal("batch: inner batches and light queues must be put one by one")
-        total = self._draft(&d, message, topic_text, properties, born, store, &view)
-        try:
-            record = bytearray(total)
-            p = record
-            encode_draft(p, &d)
-            mq_put32(p + 8, <int32_t> crc31(p + _body_position(&d), d.body_bytes))
-        finally:
-            PyBuffer_Release(&view)
-        return bytes(record), self.engine.queues.head(message.topic, message.queue_id), d.sys_flag
-
-
-cdef bytes _encoded_properties(object message):
-    try:
-        return message.encoded_properties()
-    except TypeError as error:
-        raise MessageIllegal(f"properties: expected texts that have a UTF-8 form, found {error}") from error
-
-
-cdef inline int64_t _body_position(const Draft *d) noexcept nogil:
-    return 88 + (12 if d.sys_flag & BORN_HOST_V6 else 0) + (12 if d.sys_flag & STORE_HOST_V6 else 0)
-
-
-cdef bint _any_refused(LogState *s, QueueState **states, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(n):
-        if refused(s, states[i]):
-            return True
-    return False
-
-
-cdef bint _append_block(LogState *s, uint8_t *block, int64_t total, Py_ssize_t n, QueueState **states, int32_t *sizes, int32_t *flags,
-                        Appended *out) noexcept nogil:
-    """All records or none; the put lock is held."""
-    cdef int64_t start = s.written, at = 0
-    cdef Py_ssize_t i
-    if start - s.file_start + total + BLANK_BYTES > s.file_bytes:
-        return False
-    for i in range(n):
-        append_encoded(s, states[i], block + at, sizes[i], flags[i], -1, 1, out[0].store_timestamp if i else -1, &out[i])
-        at += sizes[i]
-    return True
+        return put_all(self.engine, listed(messages, "messages"), True)
 
 
 @cython.no_gc_clear
@@ -662,7 +326,7 @@ cdef class Producer:
         cdef PutResult r
         cdef int outcome = OK
         if self.general:
-            return self.store.put_general(Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
+            return put_general(self.engine, Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
         r = self.store.fresh_result()
         self.append(body, key, &out)
         if self.engine.sync_flush:
@@ -680,7 +344,7 @@ cdef class Producer:
         if n == 0:
             return result
         if self.general:
-            return self.store.put_all([Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
+            return put_all(self.engine, [Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
         self.engine.log.raise_state()
         cdef QueueState *q = self.q
         cdef bint prefault = self.engine.log.prefault_window > 0 and not s.pooled

@@ -17,7 +17,7 @@ from mqfast.store.record._arrow cimport ArrowArray, ArrowSchema
 from mqfast.store.log._append cimport Appended, append_encoded, prefault_piece, refused_without_gil
 from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
 from mqfast.store.log._log_state cimport APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
-from mqfast.store.base._os cimport crc31, mq_get32, mq_load64, mq_put16, mq_put32
+from mqfast.store.base._os cimport mq_get32, mq_load64, mq_put16, mq_put32
 from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.record._record cimport (
     BORN_HOST_V6,
@@ -400,7 +400,6 @@ cdef class RowEncoder:
         d.store_host = <const uint8_t *> PyBytes_AS_STRING(self.store_host)
         if d.body_bytes < 0 or d.body_bytes > self.max_body:
             raise MessageTooLarge(f"row {self.rows + i}: expected a body of at most {self.max_body} bytes, found {d.body_bytes}")
-        d.body_crc = 0
         d.version_2 = d.topic_bytes > 127
         d.crc_property = False
         d.separator = False
@@ -416,7 +415,6 @@ cdef class RowEncoder:
         cdef char digits[STAMP_DIGITS + 1]
         cdef int64_t stamp_bytes = self.stamp_bytes, end
         cdef int count
-        d.body_crc = crc31(d.body, d.body_bytes)
         if stamp_bytes:
             count = snprintf(digits, STAMP_DIGITS + 1, "%lld\x02", <long long> row)
             d.properties_bytes -= <int32_t> stamp_bytes + STAMP_DIGITS
@@ -610,7 +608,7 @@ cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64
             if refused_without_gil(s, q):
                 rc = REFUSED
                 break
-            if append_encoded(s, q, p + at[0], r.total, r.sys_flag, -1, 1, now, &out) != APPEND_OK:
+            if append_encoded(s, q, p + at[0], r.total, r.sys_flag, True, 0, now, &out) != APPEND_OK:
                 rc = NO_ROOM
                 break
             at[0] += r.total

@@ -46,7 +46,7 @@ cdef struct Record:
     const uint8_t *topic
     const uint8_t *properties
 
-# The properties that dispatch asks for; a NULL pointer means absent.
+# The properties that put and dispatch ask for; a NULL pointer means absent.
 cdef struct Found:
     const uint8_t *tags
     const uint8_t *keys
@@ -56,6 +56,7 @@ cdef struct Found:
     const uint8_t *inner_base
     const uint8_t *multi_dispatch
     const uint8_t *multi_offset
+    const uint8_t *wait
     const uint8_t *crc
     int32_t tags_bytes
     int32_t keys_bytes
@@ -65,6 +66,7 @@ cdef struct Found:
     int32_t inner_base_bytes
     int32_t multi_dispatch_bytes
     int32_t multi_offset_bytes
+    int32_t wait_bytes
     int32_t crc_bytes
 
 # What a general encode needs: everything of the record except the fields that are patched at append.
@@ -79,7 +81,6 @@ cdef struct Draft:
     const uint8_t *store_host
     const uint8_t *body
     int32_t body_bytes
-    uint32_t body_crc
     const uint8_t *topic
     int32_t topic_bytes
     const uint8_t *properties   # without the CRC property
@@ -93,6 +94,7 @@ cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogi
 cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil
 cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil
+cdef bint waits_for_disk(const Found *f) noexcept nogil
 cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept nogil
 cdef int64_t draft_bytes(const Draft *d) noexcept nogil
 cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil

@@ -12,7 +12,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
 from mqfast.store.base._mapped_file cimport Lease
-from mqfast.store.base._os cimport crc31, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64, mq_touch
+from mqfast.store.base._os cimport crc31, crc32_copy, crc32_more, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64, mq_touch
 
 from mqfast.errors import CorruptFile
 from mqfast.message import encode_message_id, format_host
@@ -122,7 +122,7 @@ cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil:
     cdef const uint8_t *sep
     cdef int64_t name_bytes
     cdef int32_t value_bytes
-    f.tags = f.keys = f.uniq_key = f.delay = f.inner_num = f.inner_base = f.multi_dispatch = f.multi_offset = f.crc = NULL
+    f.tags = f.keys = f.uniq_key = f.delay = f.inner_num = f.inner_base = f.multi_dispatch = f.multi_offset = f.wait = f.crc = NULL
     while p < end:
         pair_end = <const uint8_t *> memchr(p, 2, end - p)
         if pair_end == NULL:
@@ -139,6 +139,9 @@ cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil:
                     elif memcmp(p, "KEYS", 4) == 0:
                         f.keys = sep + 1
                         f.keys_bytes = value_bytes
+                    elif memcmp(p, "WAIT", 4) == 0:
+                        f.wait = sep + 1
+                        f.wait_bytes = value_bytes
                 elif name_bytes == 8:
                     if memcmp(p, "UNIQ_KEY", 8) == 0:
                         f.uniq_key = sep + 1
@@ -163,6 +166,19 @@ cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil:
                     f.multi_offset = sep + 1
                     f.multi_offset_bytes = value_bytes
         p = pair_end + 1
+
+
+cdef bint waits_for_disk(const Found *f) noexcept nogil:
+    """Does a put of these properties wait for a sync flush? So it does unless WAIT says otherwise (Message.isWaitStoreMsgOK: Boolean.parseBoolean)."""
+    cdef int32_t i
+    if f.wait == NULL:
+        return True
+    if f.wait_bytes != 4:
+        return False
+    for i in range(4):
+        if f.wait[i] | 0x20 != (<const uint8_t *> "true")[i]:
+            return False
+    return True
 
 
 cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept nogil:
@@ -270,13 +286,15 @@ cdef int64_t draft_bytes(const Draft *d) noexcept nogil:
 
 
 cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil:
-    """Everything but the size word and what finish_record patches; returns the record's length."""
+    """Everything but the size word and what finish_record patches; returns the record's length.
+
+    Body and CRC are one pass that reads each byte once, so that they agree even when the caller's buffer changes meanwhile.
+    """
     cdef int64_t at = 48
     cdef int32_t born = 20 if d.sys_flag & BORN_HOST_V6 else 8
     cdef int32_t store = 20 if d.sys_flag & STORE_HOST_V6 else 8
     cdef int32_t properties = d.properties_bytes
     mq_put32(to + 4, MAGIC_V2 if d.version_2 else MAGIC_V1)
-    mq_put32(to + 8, <int32_t> d.body_crc)
     mq_put32(to + 12, d.queue_id)
     mq_put32(to + 16, d.flag)
     mq_put32(to + 36, d.sys_flag)
@@ -289,7 +307,7 @@ cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil:
     mq_put64(to + at + 4, d.prepared_offset)
     mq_put32(to + at + 12, d.body_bytes)
     at += 16
-    memcpy(to + at, d.body, d.body_bytes)
+    mq_put32(to + 8, <int32_t> (crc32_copy(to + at, d.body, d.body_bytes) & 0x7FFFFFFF))
     at += d.body_bytes
     if d.version_2:
         mq_put16(to + at, <int16_t> d.topic_bytes)
@@ -317,16 +335,17 @@ cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil:
 
 cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t physical_offset, int64_t store_timestamp,
                         int32_t sys_flag, bint crc_property) noexcept nogil:
-    """Patch what is known only under the put lock. With the CRC property the size word is written too, as the CRC covers it."""
+    """Patch what is known only under the put lock, but not the size word: it is published last."""
     cdef uint32_t crc
+    cdef uint8_t size_word[4]
     cdef uint8_t *digits
     cdef int i
     mq_put64(p + 20, queue_offset)
     mq_put64(p + 28, physical_offset)
     mq_put64(p + (68 if sys_flag & BORN_HOST_V6 else 56), store_timestamp)
     if crc_property:
-        mq_put32(p, total)
-        crc = crc31(p, total - CRC_PROPERTY_BYTES)
+        mq_put32(size_word, total)
+        crc = crc32_more(crc32_more(0, size_word, 4), p + 4, total - CRC_PROPERTY_BYTES - 4) & 0x7FFFFFFF
         digits = p + total - 11
         for i in range(10):
             digits[i] = <uint8_t> (c'0' + crc % 10)

@@ -1,0 +1,1 @@
+"""Types of _message.pyx; what each part does is described there."""
