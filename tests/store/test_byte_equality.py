@@ -22,6 +22,7 @@ from reference import BORN_V6, STORE_V6, ModelStore, Record, scan
 
 import mqfast
 from mqfast import Message
+from mqfast.message import parse_host
 from mqfast.properties import encode
 from mqfast.store.base._os import OsDoor
 
@@ -75,7 +76,40 @@ def in_batches(records: list[Record]) -> Iterator[list[Record]]:
         yield [record for _, record in group]
 
 
-def put_again(records: list[Record], path: Path, first: dict[tuple[str, int], int], **settings: Any) -> list[int]:
+def put_encoded(store: mqfast.MessageStore, group: list[Record]) -> list[Any]:
+    """Put them through the engine interface, as a broker does: several as the body of a client's batch."""
+    messages = [message_of(record) for record in group]
+    one = messages[0]
+    common = {
+        "topic": one.topic.encode(),
+        "queue_id": one.queue_id,
+        "sys_flag": one.sys_flag,
+        "born_timestamp": one.born_timestamp,
+        "born_host": parse_host(one.born_host or ""),
+        "store_host": parse_host(one.store_host or ""),
+        "reconsume_times": one.reconsume_times,
+    }
+    if len(group) > 1:
+        body = b""
+        for message in messages:
+            text = message.encoded_properties()
+            parts = struct.pack(">iiii", 0, 0, message.flag, len(message.body)) + bytes(message.body)
+            body += struct.pack(">i", len(parts) + 6 + len(text)) + parts + struct.pack(">h", len(text)) + text
+        return list(store.engine.put_batch_encoded(body=body, **common))
+    return [
+        store.engine.put_encoded(
+            body=one.body,
+            properties=one.encoded_properties(),
+            flag=one.flag,
+            prepared_transaction_offset=one.prepared_transaction_offset,
+            **common,
+        )
+    ]
+
+
+def put_again(
+    records: list[Record], path: Path, first: dict[tuple[str, int], int], encoded: bool = False, **settings: Any
+) -> list[int]:
     """Put ``records`` into the store at ``path``; ``first``: queue offsets to begin with. Returns the batch sizes."""
     door = OsDoor()
     sizes = []
@@ -85,7 +119,10 @@ def put_again(records: list[Record], path: Path, first: dict[tuple[str, int], in
         for group in in_batches(records):
             door.fix_clock(group[0].store_timestamp)
             messages = [message_of(record) for record in group]
-            results = list(store.put_batch(messages)) if len(group) > 1 else [store.put_message(messages[0])]
+            if encoded:
+                results = put_encoded(store, group)
+            else:
+                results = list(store.put_batch(messages)) if len(group) > 1 else [store.put_message(messages[0])]
             assert [r.physical_offset for r in results] == [record.physical_offset for record in group]
             sizes.append(len(group))
     return sizes
@@ -146,13 +183,14 @@ def fresh_store(case: Case, path: Path) -> dict[tuple[str, int], int]:
     return {(queue["topic"], queue["queueId"]): queue["minOffset"] for queue in case.expected["queues"]}
 
 
-def test_every_golden_store(golden_case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoded", [False, True], ids=["messages", "encoded"])
+def test_every_golden_store(golden_case: Case, tmp_path: Path, encoded: bool) -> None:
     settings, ours, theirs = golden_case.settings, tmp_path / "ours", golden_case.store
     if golden_case.name in CRASHED:
         theirs = copy_of(golden_case, tmp_path)  # as recovered, which test_golden_store.py holds to Java's account
         mqfast.open(theirs, **settings).close()
     records = records_of(theirs, bool(settings.get("forceVerifyPropCRC")))
-    put_again(records, ours, fresh_store(golden_case, ours), **settings)
+    put_again(records, ours, fresh_store(golden_case, ours), encoded, **settings)
     # Recovery, Java's too, may list the record at the end of a full index file twice; a put does not.
     same_index = golden_case.release >= "5.5" and golden_case.name not in CRASHED
     rooms = ROOMS if same_index else tuple(room for room in ROOMS if room != "index")
