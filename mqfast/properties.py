@@ -9,7 +9,7 @@ This module must never touch a file, a clock or the store. Format: ``mqfast/stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -27,6 +27,7 @@ __all__ = [
     "index_key",
     "index_keys",
     "jhash",
+    "queue_pairs",
     "split_keys",
     "tag_codes",
     "tags_code",
@@ -202,6 +203,18 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
     if not tags:
         raise UsageError(f"tag expression: expected '*' or tags joined by '||', found {expression!r}")
     return frozenset(jhash(tag) for tag in tags)
+
+
+def queue_pairs(properties: Mapping[str, str], queue_id: int) -> Iterator[tuple[str, int, str]]:
+    """The queues beside its own that a record is in: topic, queue id, and the text of the queue offset there.
+
+    Args: queue_id: of the record; a light queue has id 0.
+    """
+    names = properties.get(INNER_MULTI_DISPATCH, "").split(",")
+    offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    for name, offset in zip(names, offsets, strict=False):
+        if name:
+            yield name, 0 if name.startswith("%LMQ%") else queue_id, offset
 
 
 def split_keys(keys: str | None) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import UsageError
-from mqfast.properties import decode, jhash
+from mqfast.properties import decode, jhash, queue_pairs
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.staging import sync_directory
 from mqfast.store.base._os import REAL
@@ -185,11 +185,9 @@ def _level(text: str | None) -> int:
 
 def _other_queues(properties: dict[str, str], queue_id: int) -> Iterator[tuple[str, int, int]]:
     """Light queues, and others, that a record is in beside its own."""
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-    for name, offset in zip(names, offsets, strict=False):
-        if name and "/" not in name and offset.isascii() and offset.isdigit():
-            yield name, 0 if name.startswith("%LMQ%") else queue_id, int(offset)
+    for name, queue, offset in queue_pairs(properties, queue_id):
+        if "/" not in name and offset.isascii() and offset.isdigit():
+            yield name, queue, int(offset)
 
 
 def write_queue_file(key: FileKey, blocks: Iterable[bytes], base: str, units_per_file: int) -> QueueFile:

@@ -22,7 +22,7 @@ from typing import Final
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, MqfastError, StorageError
 from mqfast.message import LMQ_PREFIX, SysFlag
-from mqfast.properties import index_entries, index_hash, index_key, index_keys, jhash
+from mqfast.properties import index_entries, index_hash, index_key, index_keys, jhash, queue_pairs
 from mqfast.store.base._os import REAL, OsDoor
 from mqfast.store.base.paths import (
     OffsetFile,
@@ -783,12 +783,9 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
     base = _integer(properties.get("INNER_BASE"), message.record_queue_offset)
     count = _integer(properties.get("INNER_NUM"), 1)
     yield (message.topic, message.queue_id), (message.size, code, base, count)
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-    for name, offset in zip(names, offsets, strict=False):
+    for name, queue_id, offset in queue_pairs(properties, message.queue_id):
         place = _integer(offset or None, -1)
-        if name and place >= 0 and "/" not in name:
-            queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
+        if place >= 0 and "/" not in name:
             yield (name, queue_id), (message.size, code, place, 1)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, DiskFull, MessageIllegal, MqfastError, OffsetError, StoreClosed, UsageError
 from mqfast.message import LMQ_PREFIX, check_topic
+from mqfast.properties import queue_pairs
 from mqfast.store.base import paths as _paths
 from mqfast.store.base._mapped_file import mapping_count
 from mqfast.store.base._os import Mutex, encode_path
@@ -295,17 +296,13 @@ class QueueStore:
         topic = message.topic
         if topic.startswith(("%RETRY%", "rmq_sys_")) or topic == "SCHEDULE_TOPIC_XXXX":
             return
-        properties = message.properties
-        names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-        offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        for name, text in zip(names, offsets, strict=False):
+        for name, queue_id, text in queue_pairs(message.properties, message.queue_id):
             try:
                 check_topic(name)
             except MqfastError:
                 continue
             if self._is_deleted(name, message):
                 continue
-            queue_id = 0 if name.startswith(LMQ_PREFIX) else message.queue_id
             queue = self.head(name, queue_id)
             known = text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= _MAX_QUEUE_OFFSET
             self._put_unit(queue, message, tags_code, int(text) if known else queue.max_offset)

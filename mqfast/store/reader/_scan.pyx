@@ -26,12 +26,15 @@ from mqfast.store.record._record cimport (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     Found,
+    QueuePairs,
     Record,
     StoredMessage,
+    begin_pairs,
     check_crc,
     find_properties,
     jhash,
     make_message,
+    next_pair,
     parse_int,
     parse_record,
 )
@@ -701,13 +704,11 @@ cdef class LogTally:
     cdef int count_record(self, Record *r) noexcept nogil:
         cdef Found f
         cdef int64_t tags, number, base
+        cdef QueuePairs pairs
         cdef int32_t transaction = r.sys_flag & TRANSACTION_MASK
         cdef const uint8_t *name
         cdef const uint8_t *names_end
         cdef const uint8_t *stop
-        cdef const uint8_t *offsets
-        cdef const uint8_t *offsets_end
-        cdef const uint8_t *offset_stop
         cdef int32_t topic_hash
         cdef bint light
         self.records += 1
@@ -729,25 +730,13 @@ cdef class LogTally:
             base = parse_int(f.inner_base, f.inner_base_bytes, r.queue_offset) if f.inner_base != NULL else r.queue_offset
             if count_unit(self, r.topic, r.topic_bytes, r.queue_id, r, tags, base, number, r.queue_offset) < 0:
                 return NO_MEMORY
-            if f.multi_dispatch != NULL and f.multi_offset != NULL:
-                name = f.multi_dispatch
-                names_end = name + f.multi_dispatch_bytes
-                offsets = f.multi_offset
-                offsets_end = offsets + f.multi_offset_bytes
-                while name < names_end and offsets <= offsets_end:
-                    stop = <const uint8_t *> memchr(name, c',', names_end - name)
-                    if stop == NULL:
-                        stop = names_end
-                    offset_stop = <const uint8_t *> memchr(offsets, c',', offsets_end - offsets) if offsets < offsets_end else NULL
-                    if offset_stop == NULL:
-                        offset_stop = offsets_end
-                    base = parse_int(offsets, <int32_t> (offset_stop - offsets), -1)
-                    if stop > name and base >= 0 and memchr(name, c'/', stop - name) == NULL:
-                        light = stop - name >= 5 and memcmp(name, "%LMQ%", 5) == 0
-                        if count_unit(self, name, <int32_t> (stop - name), 0 if light else r.queue_id, r, tags, base, 1, base) < 0:
-                            return NO_MEMORY
-                    name = stop + 1
-                    offsets = offset_stop + 1
+            begin_pairs(&pairs, &f)
+            while next_pair(&pairs):
+                base = parse_int(pairs.offset, pairs.offset_bytes, -1) if pairs.offset != NULL else -1
+                if pairs.name_bytes > 0 and base >= 0 and memchr(pairs.name, c'/', pairs.name_bytes) == NULL:
+                    light = pairs.name_bytes >= 5 and memcmp(pairs.name, "%LMQ%", 5) == 0
+                    if count_unit(self, pairs.name, pairs.name_bytes, 0 if light else r.queue_id, r, tags, base, 1, base) < 0:
+                        return NO_MEMORY
         if transaction != TRANSACTION_ROLLBACK and (f.tags != NULL or f.uniq_key != NULL or f.keys != NULL):
             topic_hash = <int32_t> (<uint32_t> jhash(r.topic, r.topic_bytes, 0) * 31 + 35)      # '#'
             if f.uniq_key != NULL:

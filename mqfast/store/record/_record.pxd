@@ -92,6 +92,19 @@ cdef struct Draft:
 cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept nogil
 cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogil
 cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil
+# The queues beside its own that a record is in: INNER_MULTI_DISPATCH names them, INNER_MULTI_QUEUE_OFFSET says where.
+cdef struct QueuePairs:
+    const uint8_t *name
+    const uint8_t *offset       # text; NULL: none for this name
+    int32_t name_bytes
+    int32_t offset_bytes
+    const uint8_t *next_name    # what is left; NULL: nothing
+    const uint8_t *names_end
+    const uint8_t *next_offset
+    const uint8_t *offsets_end
+
+cdef void begin_pairs(QueuePairs *pairs, const Found *f) noexcept nogil
+cdef bint next_pair(QueuePairs *pairs) noexcept nogil
 cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil
 cdef bint waits_for_disk(const Found *f) noexcept nogil

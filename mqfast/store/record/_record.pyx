@@ -199,37 +199,47 @@ cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept 
     return -value if negative else value
 
 
+cdef void begin_pairs(QueuePairs *pairs, const Found *f) noexcept nogil:
+    pairs.next_name = f.multi_dispatch
+    pairs.names_end = f.multi_dispatch + f.multi_dispatch_bytes if f.multi_dispatch != NULL else NULL
+    pairs.next_offset = f.multi_offset
+    pairs.offsets_end = f.multi_offset + f.multi_offset_bytes if f.multi_offset != NULL else NULL
+
+
+cdef bint next_pair(QueuePairs *pairs) noexcept nogil:
+    """The next name and its offset; False at the end of the names."""
+    cdef const uint8_t *stop
+    if pairs.next_name == NULL or pairs.next_name >= pairs.names_end:
+        return False
+    stop = <const uint8_t *> memchr(pairs.next_name, c',', pairs.names_end - pairs.next_name)
+    if stop == NULL:
+        stop = pairs.names_end
+    pairs.name = pairs.next_name
+    pairs.name_bytes = <int32_t> (stop - pairs.name)
+    pairs.next_name = stop + 1
+    pairs.offset = NULL
+    pairs.offset_bytes = 0
+    if pairs.next_offset != NULL and pairs.next_offset < pairs.offsets_end:
+        stop = <const uint8_t *> memchr(pairs.next_offset, c',', pairs.offsets_end - pairs.next_offset)
+        if stop == NULL:
+            stop = pairs.offsets_end
+        pairs.offset = pairs.next_offset
+        pairs.offset_bytes = <int32_t> (stop - pairs.offset)
+        pairs.next_offset = stop + 1
+    return True
+
+
 cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
     """The queue offset that the record itself claims in a queue: its own, or one that INNER_MULTI_DISPATCH names."""
     cdef Found f
-    cdef const uint8_t *name
-    cdef const uint8_t *names_end
-    cdef const uint8_t *stop
-    cdef const uint8_t *offset
-    cdef const uint8_t *offsets_end
-    cdef const uint8_t *offset_stop
+    cdef QueuePairs pairs
     if r.queue_id == queue_id and r.topic_bytes == n and memcmp(r.topic, topic, n) == 0:
         return r.queue_offset
     find_properties(r.properties, r.properties_bytes, &f)
-    if f.multi_dispatch == NULL:
-        return NOT_IN_QUEUE
-    name = f.multi_dispatch
-    names_end = name + f.multi_dispatch_bytes
-    offset = f.multi_offset
-    offsets_end = offset + f.multi_offset_bytes if offset != NULL else NULL
-    while name < names_end:
-        stop = <const uint8_t *> memchr(name, c',', names_end - name)
-        if stop == NULL:
-            stop = names_end
-        offset_stop = NULL
-        if offset != NULL and offset < offsets_end:
-            offset_stop = <const uint8_t *> memchr(offset, c',', offsets_end - offset)
-            if offset_stop == NULL:
-                offset_stop = offsets_end
-        if stop - name == n and memcmp(name, topic, n) == 0:
-            return ANYWHERE if offset_stop == NULL else parse_int(offset, <int32_t> (offset_stop - offset), ANYWHERE)
-        name = stop + 1
-        offset = offset_stop + 1 if offset_stop != NULL else NULL
+    begin_pairs(&pairs, &f)
+    while next_pair(&pairs):
+        if pairs.name_bytes == n and memcmp(pairs.name, topic, n) == 0:
+            return ANYWHERE if pairs.offset == NULL else parse_int(pairs.offset, pairs.offset_bytes, ANYWHERE)
     return NOT_IN_QUEUE
 
 
