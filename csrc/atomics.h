@@ -44,6 +44,9 @@ static inline int64_t mq_add64(int64_t *p, int64_t v) { return __atomic_add_fetc
 static inline uint32_t mq_or32(uint32_t *p, uint32_t v) { return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL); }
 static inline uint32_t mq_and32(uint32_t *p, uint32_t v) { return __atomic_fetch_and(p, v, __ATOMIC_ACQ_REL); }
 static inline uint32_t mq_add32(uint32_t *p, uint32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL); }
+static inline int mq_cas32(uint32_t *p, uint32_t expect, uint32_t v) {
+    return __atomic_compare_exchange_n(p, &expect, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
+}
 static inline int mq_cas64(int64_t *p, int64_t expect, int64_t v) {
     return __atomic_compare_exchange_n(p, &expect, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }

@@ -26,12 +26,16 @@ __all__ = [
     "FrameTooLarge",
     "HeaderIllegal",
     "InternalError",
+    "LogGap",
+    "LogOverlap",
+    "LogPlaceError",
     "MapFailed",
     "MessageIllegal",
     "MessageTooLarge",
     "MqfastError",
     "NestedCall",
     "NotMaster",
+    "NotSlave",
     "OffsetError",
     "OffsetMoved",
     "PageCacheBusy",
@@ -103,6 +107,32 @@ class NestedCall(UsageError, RuntimeError):
 class NotMaster(UsageError):
     """The store was opened as a slave and takes no puts, because its log must stay equal to its master's log
     (RocketMQ: SERVICE_NOT_AVAILABLE).
+    """
+
+
+class NotSlave(UsageError):
+    """The store was opened as a master. Only a slave takes log bytes of its master; a master has its own puts."""
+
+
+class LogPlaceError(UsageError):
+    """Log bytes of a master do not begin at the end of the slave's log. Nothing was appended.
+
+    Attributes: ``offset``: physical offset of the bytes; ``expected``: the end of the log.
+    """
+
+    def __init__(self, offset: int, expected: int, path: str) -> None:
+        super().__init__(f"log {path}: expected bytes from physical offset {expected} on, found {offset}")
+        self.offset = offset
+        self.expected = expected
+
+
+class LogGap(LogPlaceError):
+    """The bytes begin above the end: what lies between is missing. Ask the master for bytes from ``expected`` on."""
+
+
+class LogOverlap(LogPlaceError):
+    """The bytes begin below the end: the log has bytes there already. They may be the same, or those of another master;
+    compare before anything is cut.
     """
 
 

@@ -11,6 +11,7 @@ from mqfast.store.base._os cimport LONGEST_WAIT_NS, mq_load64
 from mqfast.store.dispatch._dispatch cimport Dispatcher
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._group_commit cimport wait_for_disk
+from mqfast.store.log._watch cimport unit_put
 from mqfast.store.log._log_state cimport LogState, unlock_puts, wait_to_lock_puts
 from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueTable
 
@@ -81,6 +82,7 @@ cdef class Core:
         self.log.take_put_lock()
         for queue in queues:
             queue.state.deleted = deleted
+            unit_put(self.state, &queue.state)      # who waits for a message there looks again
         unlock_puts(self.state)
 
     cdef int contended(self) except -1:
@@ -97,7 +99,19 @@ cdef class Core:
         return 0
 
     cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
-        """Wait for the disk; the outcome as a PutMessageStatus."""
+        """Wait for the disk, and for slaves where puts wait for them; the outcome as a PutMessageStatus."""
+        cdef int outcome = self._settle_disk(end, timeout_ns) if self.log.sync_flush else OK
+        cdef int slaves = OK if self.waiters.acks is None else self.waiters.acks.settle(end)
+        return slaves if slaves != OK else outcome
+
+    def wait_for_slaves(self, acks) -> None:
+        """From now on a put ends when enough slaves have its message, by this AckTable; None: puts wait for no slave. The outcome is the status of
+        the put: FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, when it is stored here only. A put with ``wait_store_ok=False`` waits for nothing.
+        """
+        self.waiters.acks = acks
+        self.sync_flush = self.log.sync_flush or acks is not None
+
+    cdef int _settle_disk(self, int64_t end, int64_t timeout_ns) except -1:
         cdef LogState *s = self.state
         cdef int64_t left = timeout_ns, now = s.os.monotonic_ns(s.os), wait
         cdef int rc

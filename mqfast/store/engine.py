@@ -1,9 +1,9 @@
 """Engine: the interface of the store for what is built on it, as the broker, replication and Spark (RocketMQ:
 MessageStore, as its broker sees it). ``MessageStore.engine`` is the engine of an open store.
 
-It must never hold state of its own, and never do per-message work: both belong to Core and to the rooms. A method that
-is called for each message is a function of its room, which takes the Core first; it stands here by assignment, so that
-a call costs no frame of Python.
+It must never hold state of its own but the parts that a store makes at need, and never do per-message work: both
+belong to Core and to the rooms. A method that is called for each message is a function of its room, which takes the
+Core first; it stands here by assignment, so that a call costs no frame of Python.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mqfast.errors import OffsetError
 from mqfast.store.base.disk_use import DiskUse, disk_use
 from mqfast.store.core import Core
+from mqfast.store.dispatch._arrival import Arrivals
 from mqfast.store.get._get_records import GetLimits, GetMessageResult, get_records, record_at, unit_at
 from mqfast.store.get._read import QueueUnit
 from mqfast.store.put import _encoded
@@ -22,6 +23,7 @@ from mqfast.store.record._filter import TagCodes, TagFilter, UnitFilter
 if TYPE_CHECKING:
     from mqfast.errors import MqfastError
     from mqfast.store.log.watermarks import FlushWatch
+    from mqfast.store.raw_log import RawLog
 
 __all__ = [
     "DiskUse", "Engine", "GetLimits", "GetMessageResult", "QueueUnit", "TagCodes", "TagFilter",
@@ -34,8 +36,32 @@ _REFUSING = 8  # LogFlag
 class Engine(Core):
     """What the broker, replication and Spark may use of an open store.
 
+    Attributes: ``raw``: the log as bytes, for replication.
     Thread: every method may be called from any thread.
     """
+
+    raw: RawLog
+    _arrivals: Arrivals | None = None
+
+    # --- arrival ---
+
+    def arrivals(self) -> Arrivals:
+        """The store's Arrivals, made by the first call: in which queues a message came that somebody waits for.
+
+        An event loop watches ``arrivals().fileno()`` and calls ``take()``; a thread calls ``wait()``.
+        Raises: StoreClosed.
+        """
+        with self.dispatcher.locked():
+            found = self._arrivals
+            if found is None or found.closed:
+                self.log.check_state()
+                found = self._arrivals = Arrivals(self.log, self.dispatcher, self.queues)
+            return found
+
+    def end_arrivals(self) -> None:
+        """The store closes: whoever waits for a message hears of it."""
+        if self._arrivals is not None:
+            self._arrivals.end()
 
     # --- put ---
 

@@ -40,6 +40,7 @@ from mqfast.store.base._os import Mutex, OsDoor, check_not_nested, is_nested, le
 from mqfast.store.base.results import BoundaryType, StoreState
 from mqfast.store.base.service import Joinable, Service, start_thread
 from mqfast.store.base.space import Space
+from mqfast.store.check.cut import finish_cut
 from mqfast.store.check.record_starts import check_start
 from mqfast.store.check.recovery import Memory, RecoveryReport, recover, refuse_damage, sync_names
 from mqfast.store.consumer import Consumer, OffsetReset
@@ -61,6 +62,7 @@ from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.put._put import PutPath
 from mqfast.store.queues._consume_queue import ConsumeQueue
 from mqfast.store.queues.queue_store import AnyQueue, QueueStore
+from mqfast.store.raw_log import RawLog, Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,6 +215,7 @@ class MessageStore(PutPath):
         self._letting_go.append(log.close)
         log.set_flag(_SLAVE, config.broker_role == "SLAVE")
         self._lock.cover(door, self.paths.commit_logs)
+        finish_cut(door, log.path, log.file_bytes, self._notes, self._warn)
         log.load()
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._letting_go.append(self._queues.close)
@@ -228,6 +231,7 @@ class MessageStore(PutPath):
         dispatcher.space = self._space
         if not clean or log.files:
             self._now_or_later(self._say_at_work)
+        confirmed = checkpoint.confirm_phy_offset
         memory = Memory(self._notes, self.topic_table, self.paths, self._warn)
         self.recovery: RecoveryReport = recover(
             log,
@@ -271,7 +275,12 @@ class MessageStore(PutPath):
         self._prefault = PrefaultService(log) if log.ready_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
         self._metadata = Service("metadata", self._persist_turn, log=log)
-        self._bind(Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters))
+        engine = Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters)
+        rooms = Rooms(
+            log, self._queues, index, dispatcher, checkpoint, config, memory, self._allocate, self._flush.waiters
+        )
+        engine.raw = RawLog(rooms, confirmed)
+        self._bind(engine)
         _log.info("%s: retention: %s", path, self._retention.policy())
 
     # --- what an open does before anything can be put: on a full disk a put or the dispatch thread tries again ---
@@ -798,7 +807,8 @@ class MessageStore(PutPath):
 
     def _steps_of_closing(self) -> list[Callable[[], object]]:
         log = self.log
-        steps: list[Callable[[], object]] = [self._refuse_puts, self._retention.close, self._metadata.stop]
+        steps: list[Callable[[], object]] = [self._refuse_puts, self._end_arrivals]
+        steps += [self._retention.close, self._metadata.stop]
         if self._prefault is not None:
             steps.append(self._prefault.close)
         if self._commit is not None:
@@ -829,6 +839,9 @@ class MessageStore(PutPath):
 
     def _refuse_puts(self) -> None:
         self.log.set_flag(_CLOSED)
+
+    def _end_arrivals(self) -> None:
+        self.engine.end_arrivals()
 
     def _say_closed_in_order(self) -> None:
         log = self.log

@@ -33,6 +33,7 @@ cdef extern from "atomics.h" nogil:
     uint32_t mq_and32(uint32_t *p, uint32_t v)
     uint32_t mq_add32(uint32_t *p, uint32_t v)
     void mq_fence()
+    int mq_cas32(uint32_t *p, uint32_t expect, uint32_t v)
     int mq_cas64(int64_t *p, int64_t expect, int64_t v)
     int mq_lock_try(uint32_t *word)
     int mq_let_go(uint32_t *word)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mqfast.store.queues.queue_store import QueueStore
     from mqfast.store.record._record import StoredMessage
 
-__all__ = ["Memory", "RecoveryReport", "recover", "refuse_damage", "sync_names"]
+__all__ = ["Memory", "RecoveryReport", "cut_log", "recover", "refuse_damage", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
 _NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
@@ -118,6 +118,31 @@ def recover(
     cannot be kept; StorageError. Nothing that was stored is lost, and the next open starts over.
     """
     return _Recovery(log, queues, index, dispatcher, checkpoint, config, memory, clean, progress).run()
+
+
+def cut_log(
+    log: CommitLog,
+    queues: QueueStore,
+    index: IndexService | None,
+    dispatcher: Dispatcher,
+    checkpoint: StoreCheckpoint,
+    config: StoreConfig,
+    memory: Memory,
+    *,
+    end: int,
+    last_start: int,
+    last_timestamp: int,
+) -> list[str]:
+    """Cut log, queues and index of an open store at ``end``, behind the record that starts at ``last_start``. Meanwhile
+    nothing is appended or dispatched, and the log was rewound. Returns the names of removed log files.
+
+    Raises: StorageError.
+    """
+    run = _Recovery(log, queues, index, dispatcher, checkpoint, config, memory, True, None)
+    run.end_of_files = run.counted_from = run.report.start = end
+    run.report.last_start = last_start
+    run._cut(end, last_timestamp, -1, None)
+    return run.report.removed_log_files
 
 
 class _Recovery:

@@ -27,6 +27,7 @@ cdef struct Walk:
     int max_level
     int64_t *published      # dispatched position, or NULL
     LogState *follow        # the log whose limit is asked for again when it was reached, or NULL
+    LogState *watching      # the log, when somebody may wait for a message in a queue, or NULL
     bint hide_unflushed     # of that log
     const uint32_t *waiting # threads that want the dispatch lock: the walk follows no further then
     int64_t last_limit      # it asks no more once it is here

@@ -14,13 +14,14 @@ Repeats do no harm: a queue skips records whose end it already has, the index th
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store.log._group_commit cimport commit_up_to, readable
 from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store.log._log_state cimport LOG_FAILED, LogState, lock_puts, unlock_puts
+from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, lock_puts, unlock_puts
+from mqfast.store.log._watch cimport unit_put
 from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store.base._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, unlock
 from mqfast.store.record._record cimport (
@@ -145,6 +146,7 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     cdef bint plain = w.same_bytes >= 0 and not w.same_tagged and not w.hide_unflushed, pooled
     if s == NULL or w.holding or w.at >= w.last_limit or mq_load32(w.waiting):
         return False
+    plain = plain and mq_load64(&s.confirm) == INT64_MAX
     # With a pool what is not committed counts as well, unless it would have to be committed for each key.
     pooled = s.pooled and plain and not w.keyed
     # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
@@ -327,6 +329,8 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                 outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
                 if outcome == PUT_DONE:
                     w.queue.last_store_timestamp = r.store_timestamp
+                    if w.watching != NULL:
+                        unit_put(w.watching, w.queue)
                 elif w.queue.waits:
                     _unit_waits(w)
                 else:
@@ -462,6 +466,7 @@ cdef class Dispatcher:
         w.property_crc = False
         w.published = NULL if waiting and not room else &s.dispatched
         w.follow = s if follow else NULL
+        w.watching = s if mq_load32(&s.watched) & WATCH_ARRIVALS else NULL
         w.hide_unflushed = log.hide_unflushed
         w.waiting = &self.mutex.waiting
         w.last_limit = limit + self.follow_bytes
@@ -493,6 +498,7 @@ cdef class Dispatcher:
         """What all walks begin with."""
         w.dispatch = True
         w.odd_blanks_stop = False
+        w.watching = NULL
         w.holding = w.keyed = False
         w.mapping = NULL
         w.records = 0

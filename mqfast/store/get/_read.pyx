@@ -339,7 +339,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, con
     cdef Progress done
     cdef UnitWalk w
     w.readable_end = readable(&log.state, log.hide_unflushed)
-    if log.hide_unflushed or log.state.pooled:
+    if log.hide_unflushed or log.state.pooled or mq_load64(&log.state.confirm) != INT64_MAX:
         # a unit may stand there before its record may be seen
         last = min(last, queue.readable_offset(w.readable_end))     # the queue may have grown since its end was read
         g.max_offset = last

@@ -4,6 +4,7 @@ from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, QueueState, queue_put
 from mqfast.store.log._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState, note_clock_fall
 from mqfast.store.record._record cimport Draft
+from mqfast.store.log._watch cimport appended
 from mqfast.store.base._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
 
 cdef struct Appended:
@@ -100,6 +101,8 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     mq_store64(&s.lock_since_ms, 0)
     mq_fetch_to_write(p + total + FETCH_AHEAD, total)
+    if mq_load32(&s.watched):
+        appended(s, q if in_place else NULL)
     return APPEND_OK
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, bint dispatch_later, int64_t tags_code,
                         int64_t now, Appended *out) noexcept nogil

@@ -13,11 +13,13 @@ from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, QueueState, queue_put
 from mqfast.store.log._group_commit cimport latch
 from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, lock_puts, note_clock_fall, unlock_puts
+from mqfast.store.log._watch cimport appended
 from mqfast.store.base._os cimport (
     futex_wake_all,
     mq_and32,
     mq_cas64,
     mq_fetch_to_write,
+    mq_load32,
     mq_load64,
     mq_or32,
     mq_publish32,
@@ -82,6 +84,8 @@ cdef inline void _finish(LogState *s, QueueState *q, uint8_t *p, int32_t total, 
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     mq_store64(&s.lock_since_ms, 0)
     mq_fetch_to_write(p + total + FETCH_AHEAD, total)
+    if mq_load32(&s.watched):
+        appended(s, q if counted and not dispatch_later else NULL)
 
 
 cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t total, int32_t sys_flag, bint dispatch_later, int64_t tags_code,
@@ -181,6 +185,8 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
         mq_store64(&s.written, physical)
         mq_store64(&s.last_store_timestamp, now)     # after `written`, as in append_one
     mq_store64(&s.lock_since_ms, 0)
+    if i > start and mq_load32(&s.watched):
+        appended(s, q if in_place else NULL)
     return i
 
 

@@ -43,3 +43,6 @@ cdef class CommitLog:
     cdef int _commit_failed(self, int rc) except -1
     cdef int raise_state(self) except -1
     cdef int raise_lost(self) except -1
+
+
+cdef int64_t deadline_after(int64_t now_ns, object timeout) except? -2

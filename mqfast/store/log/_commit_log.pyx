@@ -7,7 +7,7 @@ written. Formats: FORMAT.md.
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store.log._append cimport POPULATE_STEP, ZEROS_STEP, prefault_piece
 from mqfast.store.queues._consume_queue cimport ConsumeQueue
 from mqfast.store.log._group_commit cimport call_waiters, commit_up_to, end_syncs, flush_by_clock, flush_up_to, latch, readable, serve_syncs
@@ -203,7 +203,8 @@ cdef class CommitLog:
         self.prefault_window = prefault_window
         self.zeros_ahead = zeros_ahead if sync_flush else 0
         self.state.os = door.os
-        self.state.borrowed = -1
+        self.state.borrowed = self.state.arrivals_fd = -1
+        self.state.confirm = INT64_MAX
         self.state.gil_loan.flags = &self.state.flags
         self.state.gil_loan.bit = LOG_GIL_WANTED
         self.state.gil_loan.puts = &self.state.puts

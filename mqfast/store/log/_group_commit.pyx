@@ -19,6 +19,7 @@ it over to a thread that does nothing else (serve_syncs), and sleeps with the ot
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from mqfast.store.log._log_state cimport LOG_FAILED, RING, LogState, PendingFile
+from mqfast.store.log._watch cimport flushed_moved, wake_watchers
 from mqfast.store.base._os cimport (
     futex_wait,
     futex_wake_all,
@@ -63,17 +64,16 @@ cdef uint32_t HASTY_MAX = 64
 
 
 cdef int64_t readable(LogState *s, bint sync) noexcept nogil:
-    """Physical offset up to which readers may look: flushed with sync flush, committed with a pool, else written."""
-    if sync:
-        return mq_load64(&s.flushed)
-    if s.pooled:
-        return mq_load64(&s.committed)
-    return mq_load64(&s.written)
+    """Physical offset up to which readers may look: flushed with sync flush, committed with a pool, else written; never above the confirm
+    offset, where one is set."""
+    cdef int64_t end = mq_load64(&s.flushed) if sync else mq_load64(&s.committed) if s.pooled else mq_load64(&s.written)
+    return min(end, mq_load64(&s.confirm))
 
 
 cdef void latch(LogState *s, int rc) noexcept nogil:
     s.error = rc
     mq_or32(&s.flags, LOG_FAILED)
+    wake_watchers(s)
 
 
 cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexcept nogil:
@@ -268,6 +268,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     s.led_timestamp = timestamp
     mq_store64(&s.led_end, written)
     s.sync_ns = s.os.monotonic_ns(s.os) - began
+    flushed_moved(s)
     s.company = mq_load32(&s.arrivals) - before
 
 
@@ -319,7 +320,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
     cdef bint failed
     mq_add32(&s.arrivals, 1)
     while True:
-        if mq_load64(&s.flushed) >= target:
+        if mq_load64(&s.flushed) >= min(target, mq_load64(&s.written)):     # a slave's log may have been cut below the target
             return 1
         if mq_load32(&s.flags) & LOG_FAILED:
             return s.error if s.error < 0 else -LOST

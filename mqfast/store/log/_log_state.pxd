@@ -17,6 +17,11 @@ cdef enum Append:
     APPEND_NO_ROOM = 2              # roll first
     APPEND_MOVED = 3                # the queue went on meanwhile: encode again
 
+cdef enum LogWatch:
+    WATCH_WRITTEN = 1               # a thread waits for the log to grow (futex `grown`)
+    WATCH_FLUSHED = 2               # the same, or Arrivals, for the flushed position
+    WATCH_ARRIVALS = 4              # the store has an Arrivals: queues are asked whether somebody waits for a message
+
 cdef enum:
     RING = 1024                     # files that may wait for a flush before a roll waits for one
     BLANK_BYTES = 8
@@ -46,6 +51,7 @@ cdef struct LogState:
     bint inline_dispatch
     bint crc_property
     bint pooled
+    uint32_t watched                # LogWatch: who is to be told of an append; one load in a put, see _watch.pyx
     # commit and flush: other lines
     uint32_t unplaced               # 1: a put found no room for its unit: it and those after it wait for the dispatcher
     int64_t padding[4]
@@ -71,6 +77,11 @@ cdef struct LogState:
     int64_t led_end                 # what was written when the newest sync began, which may have left the last page of it
     int64_t led_timestamp           # store timestamp of a record before that
     int64_t dispatched_timestamp    # store timestamp up to which queues were seen to agree with the log
+    int64_t confirm                 # physical offset above which readers may not look; INT64_MAX: none is set
+    uint32_t grown                  # futex: moves when a position did that somebody waits for
+    uint32_t arrivals_armed         # 1: the next arrival writes to the descriptor; 0: it was written to, and nobody has looked since
+    int64_t arrived                 # QueueState *: queues with a message that somebody waits for, each once, linked by next_arrived
+    int arrivals_fd
     int64_t borrowed                # start of the file in whose pool buffer the dispatcher reads, -1: none. Set under the put lock
     int64_t whole_bytes             # length of the current file: blocks for the rest of it come step by step, in front of the puts
     int64_t walked                  # physical offset up to which all is dispatched but what waits for space, from `dispatched` on

@@ -23,6 +23,8 @@ from mqfast.store.base.space import Space
 from mqfast.store.log._commit_log import Bell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mqfast.config import StoreConfig
     from mqfast.store.base._os import OsDoor
     from mqfast.store.log._commit_log import CommitLog
@@ -52,6 +54,7 @@ class AllocateMappedFileService:
         self._config = config
         self._space = space or Space()
         self._guard = Mutex()
+        self._steps = Mutex()  # held while a file is made
         self._made = Bell()  # rung when a file is ready, or cannot be made
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, MqfastError] = {}
@@ -156,8 +159,21 @@ class AllocateMappedFileService:
             else:  # without the GIL until there may be something to do: a look would stop a putter
                 self._log.nap_until_written(bell, end, 10.0)
 
+    @contextlib.contextmanager
+    def without_spares(self) -> Iterator[None]:
+        """Make no file meanwhile, and remove those made ahead: behind a cut log they would leave a gap."""
+        with self._steps:
+            for start in sorted(self._ready, reverse=True):
+                self._ready.pop(start).destroy()
+                self._door.fsync_dir(self._log.path)
+            yield
+
     def step(self) -> bool:
         """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""
+        with self._steps:
+            return self._step()
+
+    def _step(self) -> bool:
         with self._guard:
             start = None if self._closed else self._next_start()
         let_puts()

@@ -19,6 +19,7 @@ from mqfast.store.base._os import Mutex
 
 if TYPE_CHECKING:
     from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log.acks import AckTable
     from mqfast.store.put._put_result import Ticket
 
 __all__ = ["FlushWaiters", "FlushWatch"]
@@ -57,6 +58,15 @@ class FlushWatch:
         """Does the watch wait for an offset that it has not been told of?"""
         return self.wanted > self._told
 
+    def is_due_below(self, end_offset: int) -> bool:
+        """The same, of what the log has."""
+        return min(self.wanted, end_offset) > self._told
+
+    def cut(self, end_offset: int) -> None:
+        """A slave's log was cut there."""
+        self.wanted = min(self.wanted, end_offset)
+        self._told = min(self._told, end_offset)
+
     def tell(self, flushed: int, error: MqfastError | None) -> None:
         """Called by the flush thread after a sync."""
         if error is None and flushed <= self._told:
@@ -76,12 +86,15 @@ class FlushWaiters:
         self._tickets: list[tuple[int, int, Ticket]] = []
         self._watches: list[FlushWatch] = []
         self._closed = False
+        self.acks: AckTable | None = None  # of a master whose puts wait for slaves
         self.futures: dict[Any, Any] = {}  # of an adapter: what waits in one event loop
 
     @property
     def pending(self) -> bool:
         """Does anything wait for a sync?"""
-        return bool(self._tickets) or any(watch.is_due for watch in self._watches)
+        written = self._log.written  # what was never put cannot be waited for awake
+        tickets = self._tickets
+        return bool(tickets and tickets[0][0] <= written) or any(watch.is_due_below(written) for watch in self._watches)
 
     def add(self, ticket: Ticket) -> None:
         """Finish this ticket once its message is durable, or once that failed."""
@@ -134,6 +147,12 @@ class FlushWaiters:
         else:  # an earlier one came meanwhile
             self._tickets = [entry for entry in self._tickets if entry[2] is not ticket]
             heapq.heapify(self._tickets)
+
+    def cut(self, end_offset: int) -> None:
+        """A slave's log was cut there: nobody waits for what is gone, and what comes in its place is told of again."""
+        with self._lock:
+            for watch in self._watches:
+                watch.cut(end_offset)
 
     def close(self) -> None:
         """After the last sync: who is not covered hears that the store was closed."""

@@ -3,6 +3,7 @@ leaves alone.
 
 - which topics were deleted, and up to which record: RocketMQ forgets a deletion when it makes queues anew from the log;
 - which queues have messages, so that one whose directory is gone is missed;
+- where a cut of a slave's log is under way, so that the next open goes on with it;
 - the size of the log files, so that a single one that was cut short is not taken for whole.
 
 It must never hide a record that was not deleted: a deletion counts only while the log still has, in its place, the
@@ -29,6 +30,7 @@ _QUEUES: Final = "queues"
 _TOPICS_VERSION: Final = "topicsVersion"
 _KIB: Final = 1024
 _LOG_FILE_BYTES: Final = "mappedFileSizeCommitLog"
+_CUT: Final = "cutOfLog"
 
 
 def notes_path(paths: StorePaths) -> str:
@@ -82,6 +84,14 @@ def _check(root: dict[Any, Any]) -> None:
         want(f"{_QUEUES}[{topic!r}]", ids, list)
         for queue_id in ids:
             want(f"{_QUEUES}[{topic!r}][]", queue_id, int)
+    if _CUT in root:
+        want(_CUT, root[_CUT], dict)
+        want(f"{_CUT}.physicalOffset", root[_CUT].get("physicalOffset"), int)
+        want(f"{_CUT}.head", root[_CUT].get("head"), str)
+        try:
+            bytes.fromhex(root[_CUT]["head"])
+        except ValueError:
+            raise CorruptFile("JSON is damaged", expected=f"{_CUT}.head to be hex digits", found="other text") from None
     for name in (_TOPICS_VERSION, _LOG_FILE_BYTES):
         want(name, root.get(name, 0), int)
 
@@ -169,6 +179,31 @@ class StoreNotes:
             for topic in gone:
                 del table[topic]
             return gone
+
+    # --- a cut of a slave's log ---
+
+    @property
+    def cut(self) -> tuple[int, bytes] | None:
+        """(physical offset, the first bytes that stood there) of a cut that may not be whole."""
+        with self._lock:
+            found = self._root.get(_CUT)
+            return None if found is None else (found["physicalOffset"], bytes.fromhex(found["head"]))
+
+    def note_cut(self, physical_offset: int, head: bytes) -> None:
+        """Before the cut. Durable when it returns. Raises: StorageError; nothing is noted then."""
+        self._persist_cut({"physicalOffset": physical_offset, "head": head.hex()})
+
+    def forget_cut(self) -> None:
+        """Behind the cut. Raises: StorageError; the cut then counts as under way."""
+        self._persist_cut(None)
+
+    def _persist_cut(self, cut: dict[str, Any] | None) -> None:
+        with self._lock:
+            root = {name: value for name, value in self._root.items() if name != _CUT}
+            if cut is not None:
+                root[_CUT] = cut
+            self._file.persist(root)
+            self._root = root
 
     # --- queues, and the size of log files ---
 

@@ -11,6 +11,10 @@ cdef enum QueuePut:
     PUT_DONE = 1            # written, or it was there already
     PUT_NO_ROOM = 2         # make_room must run first, with the GIL
 
+cdef enum QueueWatch:
+    QUEUE_WATCHED = 1       # somebody waits for a message
+    QUEUE_ARRIVED = 2       # one came: the queue is in the list `arrived` of the log
+
 # What put and dispatch need of one queue, without the GIL. Lives inside its ConsumeQueue and never moves.
 cdef struct QueueState:
     # the put's own line: touched under the put lock only
@@ -22,7 +26,8 @@ cdef struct QueueState:
     bint deleted                # the topic was deleted: producers must look the queue up again; set under the put lock
     bint waits                  # for space on the disk: its units are left out until there is some. Of the dispatcher
     int64_t misplaced_at        # stream byte of the first unit that is not where its record says
-    int64_t padding[2]
+    uint32_t watched            # QueueWatch
+    QueueState *next_arrived    # in the list of those
     # dispatch's line
     uint8_t *units              # address of the first byte of the file that takes the next unit
     int64_t file_start          # its first byte in the queue's stream

@@ -109,6 +109,7 @@ class QueueStore:
         self._leaves_page = False  # the same of the one that is prepared
         self.many = 64  # from so many queues on one sync of everything is less work than one a queue
         self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
+        self.arrived: Callable[[AnyQueue], object] | None = None  # told of each unit that is put by hand
         self.full: DiskFull | None = None
         """What a queue last waited for."""
         self.held_back = 0
@@ -280,9 +281,13 @@ class QueueStore:
     def _put_or_wait(self, queue: AnyQueue, place: int, put: Callable[[], None]) -> None:
         if not queue.waits:
             try:
-                return put()
+                put()
             except DiskFull as error:
                 self.wait(queue, place, error)
+            else:
+                if self.arrived is not None:
+                    self.arrived(queue)
+                return
         self.held_back += 1
 
     def _is_deleted(self, topic: str, message: StoredMessage) -> bool:

@@ -1,0 +1,1 @@
+"""_watch.pyx has nothing for Python."""

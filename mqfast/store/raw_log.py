@@ -1,0 +1,243 @@
+"""RawLog: the log as bytes, for replication: a master reads ranges of it; a slave appends what its master sends, and
+cuts its log where it diverged (RocketMQ: HAService, CommitLog.getData, appendData, DefaultMessageStore.truncateFiles).
+
+It must never change a byte of the log but at its end, and never cut by itself. How bytes are checked and land:
+log/_raw.pyx. Record boundaries and end marks come from the master, so offsets are those of the master.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import CorruptFile, NotSlave, OffsetError
+from mqfast.store.check.cut import record_head
+from mqfast.store.check.recovery import Memory, cut_log
+from mqfast.store.log._raw import RawEnd, get_confirm, read_range, rewind, set_confirm, wait_range
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+    from mqfast.message import Body
+    from mqfast.store.dispatch._dispatch import Dispatcher
+    from mqfast.store.index.index_service import IndexService
+    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log.allocate import AllocateMappedFileService
+    from mqfast.store.log.watermarks import FlushWaiters
+    from mqfast.store.meta.checkpoint import StoreCheckpoint
+    from mqfast.store.queues.queue_store import QueueStore
+
+__all__ = ["RawLog", "Rooms"]
+
+_SLAVE: Final = 16  # LogFlag
+_NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What a cut of the log concerns."""
+
+    log: CommitLog
+    queues: QueueStore
+    index: IndexService | None
+    dispatcher: Dispatcher
+    checkpoint: StoreCheckpoint
+    config: StoreConfig
+    memory: Memory
+    allocate: AllocateMappedFileService
+    waiters: FlushWaiters
+
+
+class RawLog:
+    """The log of an open store as bytes. Offsets are physical offsets.
+
+    Thread: any; one append or truncation at a time, the others wait.
+    """
+
+    def __init__(self, rooms: Rooms, confirmed: int) -> None:
+        self._rooms: Final = rooms
+        self._log: Final = rooms.log
+        self._raw: Final = RawEnd(rooms.log)
+        self._confirmed = confirmed  # what the checkpoint said when the store was opened
+
+    # --- both sides ---
+
+    @property
+    def min_offset(self) -> int:
+        """First byte of the log; -1 when it has no file."""
+        return self._log.min_offset
+
+    @property
+    def end(self) -> int:
+        """End of the last whole record, where the log goes on; what a slave reports to its master."""
+        return self._raw.end
+
+    # --- a master ---
+
+    def read(self, offset: int, max_bytes: int = 32768, *, unflushed: bool = False) -> list[memoryview]:
+        """Log bytes from ``offset`` on, at most ``max_bytes``: one read-only view a log file, nothing is copied.
+
+        A view keeps its file mapped until it is released, also when retention removes the file. The bytes are those
+        that readers may see: with sync flush the flushed ones, with ``unflushed`` all that are written (as RocketMQ's
+        master sends them); never any above a confirm offset that bounds readers. An empty list at the end.
+        Raises: OffsetError below the first byte or above the end; CorruptFile, StoreClosed, StoreFailed.
+        """
+        return read_range(self._log, offset, max_bytes, unflushed)
+
+    def wait_for(self, offset: int, timeout: float | None = None, *, unflushed: bool = False) -> bool:
+        """Wait until ``read`` of ``offset`` finds a byte.
+
+        Args: timeout: seconds, None for ever. Returns: False at the timeout.
+        GIL: released; signal handlers run. Raises: StoreClosed, StoreFailed.
+        """
+        return wait_range(self._log, offset, timeout, unflushed)
+
+    # --- a slave ---
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next bytes of the same connection must begin: ``end``, and the part of a record that waits for its
+        rest.
+        """
+        return self._raw.next_offset
+
+    def forget_part(self) -> None:
+        """A connection ended: the next one begins at ``end``."""
+        self._raw.forget_part()
+
+    def append(self, offset: int, data: Body, *, check_crc: bool = True) -> int:
+        """Append log bytes of the master that begin at ``offset``, cut anywhere; returns ``next_offset``.
+
+        Whole records land at the same offsets as at the master, with the master's file boundaries and end marks, and
+        are dispatched behind the append. The part of a record at the end of ``data`` waits in memory for its rest. An
+        empty log begins at any multiple of the file size.
+        Args: check_crc: compare each body with its CRC before it lands.
+        Raises: NotSlave; LogGap, LogOverlap when ``offset`` is neither ``next_offset`` nor ``end``; CorruptFile for
+        bytes that are no record of this place, before any of them lands (records before them have landed);
+        DiskFull, StorageError, StoreFailed, StoreClosed.
+        Durability: as an append with async flush; flush with ``engine.log.flush`` or a watch.
+        """
+        return self._raw.append(offset, data, check_crc)
+
+    def truncate_to(self, offset: int) -> list[str]:
+        """Cut a slave's log at the end of a record, while it is open; returns the names of removed log files.
+
+        Log, queues, index and checkpoint end there together when it returns. Bytes above are gone for good: compare
+        them with the master's before. A message that a reader holds above ``offset`` may show zeros from now on.
+        Raises: NotSlave; OffsetError for an offset outside the log or within a record, nothing was changed then;
+        StorageError, after which the next open goes on with the cut.
+        Durability: the cut is noted on disk before it begins, so a crash leaves the old log or the cut one.
+        """
+        rooms, log = self._rooms, self._log
+        with self._raw.held():
+            log.check_state()
+            if not log.flags & _SLAVE:
+                raise NotSlave(f"store of {log.path}: expected broker_role SLAVE for a cut of the log, found a master")
+            log.flush()
+            last_start, last_timestamp = self._boundary(offset)
+            if offset == log.written:
+                return []
+            with rooms.allocate.without_spares(), rooms.dispatcher.locked(), rooms.queues.locked():
+                with contextlib.suppress(CorruptFile):  # of what is cut; else it is found below
+                    rooms.dispatcher.step(-1, True)
+                if rooms.dispatcher.error is not None:
+                    if log.dispatched < offset:
+                        raise rooms.dispatcher.error
+                    rooms.dispatcher.error = None
+                rooms.memory.notes.note_cut(offset, record_head(log, offset))
+                self._lower(offset, last_timestamp)
+                rewind(log)
+                removed = cut_log(
+                    log,
+                    rooms.queues,
+                    rooms.index,
+                    rooms.dispatcher,
+                    rooms.checkpoint,
+                    rooms.config,
+                    rooms.memory,
+                    end=offset,
+                    last_start=last_start,
+                    last_timestamp=last_timestamp,
+                )
+                rooms.dispatcher.hold_back(offset)
+                rooms.queues.flush()
+                rooms.memory.notes.forget_cut()
+            rooms.waiters.cut(offset)
+        self.forget_part()
+        return removed
+
+    def _boundary(self, offset: int) -> tuple[int, int]:
+        """Start (-1: none in its file) and store time of the record that ends at ``offset``. Raises: OffsetError."""
+        log = self._log
+        low, end = max(log.min_offset, 0), log.written
+        if not low <= offset <= end:
+            raise OffsetError(f"physical offset {offset} is outside the log: expected {low} to {end}")
+        at = log.file_start_of(max(offset - 1, low))
+        stopped, last_start, timestamp, _, reason, _ = self._rooms.dispatcher.recover(
+            at, offset, checked=False, property_crc=False, dispatch_from=_NOTHING, keys=False
+        )
+        if stopped != offset and not (reason == "end of the last file" and offset % log.file_bytes == 0):
+            raise OffsetError(f"physical offset {offset}: expected the end of a record, found a place within one")
+        return last_start, timestamp if last_start >= 0 else max(self._rooms.checkpoint.physic_msg_timestamp, 0)
+
+    def _lower(self, offset: int, last_timestamp: int) -> None:
+        """The checkpoint vouches for nothing that is cut."""
+        checkpoint = self._rooms.checkpoint
+        checkpoint.lower(last_timestamp)
+        checkpoint.logics_physical_offset = min(checkpoint.logics_physical_offset, offset)
+        checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
+        checkpoint.master_flushed_offset = min(checkpoint.master_flushed_offset, offset)
+        checkpoint.flush()
+        if (bound := get_confirm(self._log)) is not None and bound > offset:
+            set_confirm(self._log, offset)
+
+    # --- the confirm offset ---
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where the log is confirmed: the offset that bounds readers, else, as in RocketMQ without a controller,
+        what is flushed with sync flush, and what is written without.
+        """
+        bound = get_confirm(self._log)
+        if bound is not None:
+            return bound
+        return self._log.flushed if self._log.sync_flush else self._log.written
+
+    @property
+    def stored_confirm_offset(self) -> int:
+        """The confirm offset of the checkpoint as this open found it, brought into the bounds of the log."""
+        return max(max(self.min_offset, 0), min(self._confirmed, self.end))
+
+    def bound_readers(self, confirm_offset: int) -> None:
+        """From now on readers and dispatch end at this offset, as under RocketMQ's controller; move it with
+        ``confirm``. Puts leave their units to the dispatcher.
+        """
+        self._set(confirm_offset)
+
+    def confirm(self, offset: int) -> None:
+        """Move the confirm offset. The checkpoint gets it with its next flush. Raises: OffsetError outside the log."""
+        if get_confirm(self._log) is None:
+            self._check(offset)
+            self._rooms.checkpoint.confirm_phy_offset = offset
+        else:
+            self._set(offset)
+
+    def _set(self, offset: int) -> None:
+        self._check(offset)
+        set_confirm(self._log, offset)
+        self._rooms.checkpoint.confirm_phy_offset = offset
+
+    def _check(self, offset: int) -> None:
+        if not 0 <= offset <= self.end:
+            raise OffsetError(f"confirm offset: expected 0 to {self.end}, found {offset}")
+
+    @property
+    def master_flushed_offset(self) -> int:
+        """What the master is known to have flushed, of the checkpoint; a slave sets it."""
+        return self._rooms.checkpoint.master_flushed_offset
+
+    @master_flushed_offset.setter
+    def master_flushed_offset(self, offset: int) -> None:
+        if offset < 0:
+            raise OffsetError(f"master_flushed_offset: expected at least 0, found {offset}")
+        self._rooms.checkpoint.master_flushed_offset = offset
