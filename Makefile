@@ -23,7 +23,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make demo-spark   stores in Spark: rows, SQL, a stream with a restart, the jobs and their charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
 	@echo "make interop Apache RocketMQ's own brokers, clients and tools on ours (needs Java and Maven)"
+	@echo "make test-debug  a part of the suite on a build that checks its own rules (csrc/invariants.h), and that each lane stops at a broken one"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make docs    the documentation as a site in build/site; a broken link is an error"
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
@@ -65,32 +66,47 @@ test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
 interop: $(TESTING)
 	$(BIN)/python -m pytest tests/interop $(PYTEST_ARGS)
 
-# Damaged stores first, on the usual build; then every decoder on a build with sanitizers.
+# A copy of the tree whose engine checks its own rules (csrc/invariants.h). The long lanes run there.
+DEBUG_TREE := build/debug/tree
+IN_DEBUG := cd $(DEBUG_TREE) && PYTHONPATH=$(CURDIR)/$(DEBUG_TREE) $(abspath $(BIN))/python
+debug: $(TESTING)
+	mkdir -p $(DEBUG_TREE)
+	find $(DEBUG_TREE) -type f ! -name '*.so' ! -path '$(DEBUG_TREE)/build/*' -delete
+	tar -c --exclude='*.so' --exclude=__pycache__ mqfast csrc tests bench docs .ci setup.py pyproject.toml Makefile README.md LICENSE \
+		| tar -x -C $(DEBUG_TREE)
+	cd $(DEBUG_TREE) && MQFAST_DEBUG=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
+
+# The rooms where the rules are, and one planted violation for each lane, which must stop it.
+DEBUG_TESTS := put put_many_runs append group_commit commit_log recovery recovery_crc queue_store transient_pool dispatch index_file reader
+test-debug: debug
+	$(IN_DEBUG) -m pytest tests/invariants $(wildcard $(patsubst %,tests/store/test_%.py,$(DEBUG_TESTS))) $(PYTEST_ARGS)
+
+# Damaged stores first, on the build with checks; then every decoder on a build with sanitizers.
 fuzz: damage
 	tests/fuzz/run.sh $(BIN)/python $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 # MUTATIONS of small stores (a million: about 20 minutes of two free cores), then larger ones for FUZZ_SECONDS.
 MUTATIONS ?= 1000000
-damage: $(TESTING)
-	$(BIN)/python -m tests.damage --small --count $(MUTATIONS) $(DAMAGE_ARGS)
-	$(BIN)/python -m tests.damage --seconds $(FUZZ_SECONDS) --count 100000000 $(DAMAGE_ARGS)
+damage: debug
+	$(IN_DEBUG) -m tests.damage --small --count $(MUTATIONS) $(DAMAGE_ARGS)
+	$(IN_DEBUG) -m tests.damage --seconds $(FUZZ_SECONDS) --count 100000000 $(DAMAGE_ARGS)
 
 # Puts, gets, tails, deletions, retention, forks and closes against each other.
 RACES_SECONDS ?= 600
-races: $(TESTING)
-	tests/races/run.sh $(BIN)/python $(RACES_SECONDS) $(RACES_ARGS)
+races: debug
+	tests/races/run.sh $(abspath $(BIN))/python $(RACES_SECONDS) $(RACES_ARGS)
 
 # What may be lost: simulated crashes first, then real kills.
 crash: crash-images crash-kill
 
-crash-images: $(TESTING)
-	$(BIN)/python tests/crash/sweep.py $(CRASH_ARGS)
+crash-images: debug
+	$(IN_DEBUG) tests/crash/sweep.py $(CRASH_ARGS)
 
 # Real processes killed at random moments, then at every system call (KILLS: how many at random).
 KILLS ?= 500
-crash-kill: $(TESTING)
-	$(BIN)/python tests/kill/runs.py $(KILLS)
-	$(BIN)/python tests/kill/syscalls.py
+crash-kill: debug
+	$(IN_DEBUG) tests/kill/runs.py $(KILLS)
+	$(IN_DEBUG) tests/kill/syscalls.py
 
 # Allocation 1, 2, ... fails in every public call; MEMORY_STEP=9 takes about every ninth.
 MEMORY_STEP ?= 1

@@ -6,8 +6,8 @@ extensions reach it by ``cimport``. Never tuned to the building machine: instruc
 runs.
 
 Environment switches, each kept in its own build directory so that changing between them rebuilds what it must:
-    MQFAST_DEBUG=1      no optimisation, debug information, C assertions on
-    MQFAST_SANITIZE=1   AddressSanitizer and UndefinedBehaviorSanitizer (run Python with libasan preloaded)
+    MQFAST_DEBUG=1      debug information; the engine checks its own rules (csrc/invariants.h)
+    MQFAST_SANITIZE=1   AddressSanitizer, UndefinedBehaviorSanitizer and the rules (run Python with libasan preloaded)
     MQFAST_SANITIZE=thread  ThreadSanitizer instead (run Python with libtsan preloaded)
     MQFAST_COVERAGE=1   gcov for the C part and for what Cython makes, no optimisation (see .ci/coverage_report.py)
 """
@@ -70,9 +70,9 @@ def compile_flags() -> list[str]:
         "-Wno-cast-function-type",
     ]
     if DEBUG:
-        flags += ["-O0", "-g", "-UNDEBUG", "-DMQ_DEBUG=1"]
+        flags += ["-Og", "-g", "-UNDEBUG", "-DMQ_DEBUG=1"]
     elif SANITIZE:
-        flags += ["-O1", "-g", "-UNDEBUG"]
+        flags += ["-O1", "-g", "-UNDEBUG", "-DMQ_DEBUG=1"]
     elif COVERAGE:
         flags += ["-O0", "-g", "-UNDEBUG"]
     else:

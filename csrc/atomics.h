@@ -6,6 +6,8 @@
 #ifndef MQ_ATOMICS_H
 #define MQ_ATOMICS_H
 
+#include "invariants.h"
+
 #include <stdint.h>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -84,7 +86,11 @@ static inline void mq_lock(uint32_t *word) {
 }
 
 /* Let go of it; whether one who sleeps on it is to be woken. */
-static inline int mq_let_go(uint32_t *word) { return __atomic_exchange_n(word, 0, __ATOMIC_RELEASE) == 2; }
+static inline int mq_let_go(uint32_t *word) {
+    uint32_t was = __atomic_exchange_n(word, 0, __ATOMIC_RELEASE);
+    mq_assert(was == 1 || was == 2, was, 1);
+    return was == 2;
+}
 
 static inline void mq_unlock(uint32_t *word) {
     if (mq_let_go(word)) mq_futex_wake_one(word);

@@ -228,6 +228,8 @@ mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_dama
         STORE(&first_block, b);
     }
     mq_guarded *g = free_slots;
+    mq_assert(g->start == 0, g->start, 0);
+    mq_assert(address != NULL && bytes > 0, bytes, 0);
     free_slots = g->next_free;
     guarded_count++;
     let_go();
@@ -247,6 +249,7 @@ void mq_guard_watch(mq_guarded *guarded, mq_latch *latch) {
 
 void mq_guard_remove(mq_guarded *guarded) {
     if (guarded == &mq_guard_refused) return;
+    mq_assert(guarded->start != 0, guarded->start, guarded->bytes);
     __atomic_store_n(&guarded->start, (uintptr_t)0, __ATOMIC_SEQ_CST);
     int gone = wait_for_handlers();
     take();
@@ -254,6 +257,7 @@ void mq_guard_remove(mq_guarded *guarded) {
         guarded->next_free = free_slots;
         free_slots = guarded;
     }
+    mq_assert(guarded_count > 0, guarded_count, 0);
     if (--guarded_count == 0) uninstall();
     let_go();
 }

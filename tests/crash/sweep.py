@@ -6,6 +6,7 @@ Room: tests. It must never count an image that was not checked. Reproduce a fail
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import logging
 import multiprocessing
 import os
@@ -131,9 +132,12 @@ def main() -> int:
     calls: dict[str, set[int]] = {}
     times: Counter[str] = Counter()
     seed = a.seed
-    with multiprocessing.get_context("fork").Pool(a.jobs) as pool:
+    # Not multiprocessing.Pool, which waits for ever for the result of a worker that was ended by a signal.
+    with concurrent.futures.ProcessPoolExecutor(a.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         while images < a.images and time.perf_counter() - began < a.seconds:
-            for outcome in pool.imap_unordered(check_stretch, plan(a.per_call, seed, a.workload)):
+            given = [pool.submit(check_stretch, stretch) for stretch in plan(a.per_call, seed, a.workload)]
+            for done in concurrent.futures.as_completed(given):
+                outcome = done.result()
                 if images // 10_000 != (images + outcome.images) // 10_000:
                     print(f"{images + outcome.images} images, {time.perf_counter() - began:.0f} s", flush=True)
                 images += outcome.images
@@ -147,7 +151,7 @@ def main() -> int:
                 if time.perf_counter() - began > a.seconds:
                     break
             seed += 1
-        pool.terminate()
+        pool.shutdown(cancel_futures=True)
     points = sum(map(len, calls.values()))
     print(
         f"crash: {images} images of {len(calls)} workloads, {points} crash points, seeds {a.seed} to {seed - 1}, "

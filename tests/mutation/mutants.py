@@ -186,8 +186,9 @@ MUTANTS: Final = (
     Mutant(
         "room-one-byte-short",
         _APPEND_ONE,
-        "    cdef uint8_t *p\n    if position + total + BLANK_BYTES > s.file_bytes:\n",
-        "    cdef uint8_t *p\n    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n",
+        "    if position + total + BLANK_BYTES > s.file_bytes:\n        return APPEND_NO_ROOM\n    mq_assert(position",
+        "    if position + total + BLANK_BYTES - 1 > s.file_bytes:\n"
+        "        return APPEND_NO_ROOM\n    mq_assert(position",
         "a record would leave 7 bytes in its file, too few for the end mark",
         ("test_a_record_leaves_eight_bytes_in_its_file_or_goes_to_the_next",),
     ),
@@ -202,8 +203,8 @@ MUTANTS: Final = (
     Mutant(
         "batch-units-before-what-waits",
         _APPEND,
-        "not t.dispatch_later and mq_load64(&s.dispatched) == physical\n    if in_place:\n        unit_end",
-        "not t.dispatch_later\n    if in_place:\n        unit_end",
+        "not t.dispatch_later and mq_load64(&s.dispatched) == physical\n    check_owner(s)\n    mq_assert(start",
+        "not t.dispatch_later\n    check_owner(s)\n    mq_assert(start",
         "the units of older records, which the dispatcher still has to put, would come behind",
         ("test_batches_leave_what_single_puts_leave",),
     ),
@@ -1107,12 +1108,12 @@ MUTANTS: Final = (
     Mutant(
         "same-millisecond-taken-for-durable",
         _DISPATCH,
-        "            w.key_done = 0\n"
+        "        mq_assert(w.at + r.total <= w.file_end, w.at + r.total, w.file_end)\n"
         "        w.records += 1\n"
         "        w.last_start = w.at\n"
         "        w.last_timestamp = r.store_timestamp\n"
         "        if w.unflushed_from < 0 and r.store_timestamp >= w.flushed_time:",
-        "            w.key_done = 0\n"
+        "        mq_assert(w.at + r.total <= w.file_end, w.at + r.total, w.file_end)\n"
         "        w.records += 1\n"
         "        w.last_start = w.at\n"
         "        w.last_timestamp = r.store_timestamp\n"

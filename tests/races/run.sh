@@ -1,6 +1,6 @@
 #!/bin/sh
 # The long race lane: a stress on a build with ThreadSanitizer (in build/races, beside the usual build), then one on the
-# usual build with forks, SECONDS together. Ends with one line of counts; any report of the sanitizer fails it.
+# build that checks its rules (build/debug, see Makefile) with forks, SECONDS together. Ends with one line of counts; any report of the sanitizer fails it.
 # Usage: tests/races/run.sh PYTHON SECONDS [arguments of python -m tests.races]
 #
 # The interpreter is not instrumented: its locks are pthread mutexes and semaphores, which the preloaded library sees; ours
@@ -39,7 +39,8 @@ if [ "$status" -ne 0 ] || [ "$found" -ne 0 ]; then
     echo "races: $found reports of ThreadSanitizer, status $status"
     exit 1
 fi
-PYTHONPATH="$PWD" "$python" -P -m tests.races --seconds "$half" --counts build/races/plain.json "$@"
+counts=$PWD/build/races/plain.json
+(cd build/debug/tree && PYTHONPATH="$PWD" "$python" -P -m tests.races --seconds "$half" --counts "$counts" "$@")
 "$python" -P -c '
 import collections, json, sys
 both = sum((collections.Counter(json.load(open(path))) for path in sys.argv[1:]), collections.Counter())

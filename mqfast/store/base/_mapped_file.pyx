@@ -13,6 +13,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from mqfast.store.base._os cimport (
+    mq_assert,
     MQ_ADVISE_HUGE,
     MQ_ADVISE_RANDOM,
     MQ_ADVISE_WILLNEED,
@@ -271,6 +272,9 @@ cdef class MappedFile:
         cdef mq_os *os = self.os
         if base == NULL:
             return
+        mq_assert(self.guarded != NULL, self.start_offset, self.file_bytes)
+        mq_assert(live_mappings > 0, live_mappings, 0)
+        mq_assert(self.locked_bytes >= 0, self.locked_bytes, 0)
         self.base = NULL
         guard_remove(self.guarded)
         self.guarded = NULL
@@ -289,10 +293,13 @@ cdef class MappedFile:
         if not self.owned:
             raise StoreClosed(f"{self.path} was closed or removed")
         self.map()
+        mq_assert(self.references >= 0, self.references, 0)
+        mq_assert(self.base != NULL, self.start_offset, self.file_bytes)
         self.references += 1
         return self.base
 
     cdef void release(self) noexcept:
+        mq_assert(self.references > 0, self.references, 0)
         self.references -= 1
         if self.references == 0:
             self.close_fd()

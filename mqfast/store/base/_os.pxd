@@ -5,6 +5,14 @@ cdef extern from "short_copy.h" nogil:
     void mq_short_copy(uint8_t *to, const uint8_t *source, size_t n)
     bint mq_short_equal(const uint8_t *a, const uint8_t *b, size_t n)
 
+# Rules of our own, checked in debug builds; macros: in others their arguments are not evaluated.
+cdef extern from "invariants.h" nogil:
+    enum:
+        MQ_IS_DEBUG
+    void mq_assert(bint condition, int64_t a, int64_t b)
+    bint mq_planted(const char *name)
+    uint64_t mq_this_thread()
+
 cdef extern from "endian.h" nogil:
     int16_t mq_get16(const void *p)
     int32_t mq_get32(const void *p)

@@ -955,3 +955,4 @@ cdef class Overwrite(Errand):
 
 
 REAL = OsDoor()
+IS_DEBUG = bool(MQ_IS_DEBUG)     # a build that checks its own rules (csrc/invariants.h)

@@ -20,10 +20,10 @@ from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
 from mqfast.store.log._group_commit cimport commit_up_to, readable
 from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, lock_puts, unlock_puts
+from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, check_owner, lock_puts, unlock_puts
 from mqfast.store.log._watch cimport unit_put
 from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store.base._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, unlock
+from mqfast.store.base._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, unlock
 from mqfast.store.record._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -205,6 +205,7 @@ cdef inline void _let_go(Walk *w) noexcept nogil:
         w.same_bytes = w.known_bytes = -1       # they stood in the buffer, which may now be given back
         mq_store64(&w.follow.borrowed, -1)
     if w.holding:
+        check_owner(w.follow)
         w.holding = False
         unlock_puts(w.follow)
 
@@ -212,6 +213,8 @@ cdef inline void _let_go(Walk *w) noexcept nogil:
 cdef inline void _show(Walk *w) noexcept nogil:
     """Move the dispatched position. Only forward: once it is at the end of the log puts move it on. Never past what waits for space."""
     if w.published != NULL and w.shown < w.at and w.waits_units < 0 and w.waits_keys < 0:
+        mq_assert(mq_load64(w.published) <= w.at, mq_load64(w.published), w.at)
+        mq_assert(w.follow == NULL or w.at <= mq_load64(&w.follow.written), w.at, w.limit)
         w.shown = w.at
         mq_store64(w.published, w.at)
 
@@ -219,6 +222,7 @@ cdef inline void _show(Walk *w) noexcept nogil:
 cdef void _note_wait(Walk *w, int64_t *first) noexcept nogil:
     """The record lacks something for want of space on the disk."""
     cdef int64_t at = w.record.physical_offset
+    mq_assert(at == w.at, at, w.at)
     _show(w)
     if (w.waits_units < 0 or at < w.waits_units) and (w.waits_keys < 0 or at < w.waits_keys):
         w.waits_timestamp = w.record.store_timestamp
@@ -274,6 +278,8 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             _show(w)
             if not _has_more(w):
                 return AT_LIMIT
+        mq_assert(w.at >= w.file_start, w.at, w.file_start)
+        mq_assert(w.base != NULL, w.at, w.file_start)
         p = w.base + (w.at - w.file_start)
         available = min(w.limit, w.file_end) - w.at
         if available <= 0:
@@ -355,6 +361,9 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
                     if not _index(w, x):
                         return NO_INDEX
             w.key_done = 0
+        mq_assert(r.total > 0, r.total, 0)
+        mq_assert(w.at + r.total <= w.limit, w.at + r.total, w.limit)
+        mq_assert(w.at + r.total <= w.file_end, w.at + r.total, w.file_end)
         w.records += 1
         w.last_start = w.at
         w.last_timestamp = r.store_timestamp
@@ -452,6 +461,7 @@ cdef class Dispatcher:
             return 0
         if self.error is not None:
             raise self.error
+        mq_assert(mq_load64(&s.dispatched) <= mq_load64(&s.written), s.dispatched, s.written)
         self._begin(&w)
         begun = w.at = w.shown = mq_load64(&s.dispatched)
         w.dispatch_from = w.units_from = w.index_from = 0

@@ -26,7 +26,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16
 from libc.string cimport memcpy
 
 from mqfast.store.base._os cimport (
-    MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
+    mq_assert, MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
     OsDoor, allocate, allocate_empty, ask_for_gil, check, check_room, decode_path, encode_path, gave_gil, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, populate, read_all,
 )
@@ -62,6 +62,11 @@ cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int
     cdef uint8_t *slot = s.base + HEADER_BYTES + SLOT_BYTES * <int64_t> (h % s.slots)
     cdef uint8_t *entry = s.base + HEADER_BYTES + SLOT_BYTES * <int64_t> s.slots + ENTRY_BYTES * <int64_t> number
     cdef int32_t previous = mq_get32(slot)
+    mq_assert(s.base != NULL, number, s.capacity)
+    mq_assert(number >= 0, number, 0)
+    mq_assert(number < s.capacity, number, s.capacity)
+    mq_assert(h >= 0, h, 0)
+    mq_assert(physical_offset >= 0, physical_offset, 0)
     if previous < 0 or previous > number:
         previous = 0
     # The first entry of a rolled file is measured from the end of the file before it: the header still holds that here,
@@ -307,6 +312,7 @@ cdef class IndexFile:
         return False
 
     cdef void release(self) noexcept nogil:
+        mq_assert(mq_load64(&self.holds) > 0, self.holds, 0)
         if mq_add64(&self.holds, -1) != 0:
             return
         if self.state.base != NULL:

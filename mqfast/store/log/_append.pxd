@@ -2,10 +2,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, QueueState, queue_put
-from mqfast.store.log._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState, note_clock_fall
+from mqfast.store.log._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState, check_owner, note_clock_fall
 from mqfast.store.record._record cimport Draft
 from mqfast.store.log._watch cimport appended
-from mqfast.store.base._os cimport crc32_copy, mq_fetch_to_write, mq_load32, mq_load64, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
+from mqfast.store.base._os cimport crc32_copy, mq_assert, mq_fetch_to_write, mq_load32, mq_load64, mq_planted, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
 
 cdef struct Appended:
     int64_t physical_offset
@@ -74,8 +74,15 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
     cdef int64_t position = physical - s.file_start
     cdef bint in_place
     cdef uint8_t *p
+    check_owner(s)
+    mq_assert(body_bytes >= 0, body_bytes, 0)
+    mq_assert(key_bytes >= 0, key_bytes, 0)
+    mq_assert(q.next_offset >= 0, q.next_offset, 0)
     if position + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
+    mq_assert(position >= 0, physical, s.file_start)
+    mq_assert(not q.deleted, q.queue_id, q.next_offset)
+    mq_assert(mq_load64(&s.dispatched) <= physical, s.dispatched, physical)
     # nothing older waits for the dispatcher, which then leaves the queue's unit to the put: only now may its fields be looked at
     in_place = s.inline_dispatch and key == NULL and not t.dispatch_later and mq_load64(&s.dispatched) == physical
     if in_place:
@@ -97,7 +104,8 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
     out.size = total
     mq_store64(&q.next_offset, q.next_offset + 1)
     mq_store64(&s.puts, s.puts + 1)
-    mq_store64(&s.written, physical + total)
+    mq_assert(s.written == physical, s.written, physical)
+    mq_store64(&s.written, physical + total if not mq_planted("written") else s.flushed - 1)
     mq_store64(&s.last_store_timestamp, now)     # after `written`: who reads it first never sees the time of a record to come
     mq_store64(&s.lock_since_ms, 0)
     mq_fetch_to_write(p + total + FETCH_AHEAD, total)

@@ -12,16 +12,18 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, QueueState, queue_put
 from mqfast.store.log._group_commit cimport latch
-from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, lock_puts, note_clock_fall, unlock_puts
+from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, check_owner, lock_puts, note_clock_fall, unlock_puts
 from mqfast.store.log._watch cimport appended
 from mqfast.store.base._os cimport (
     futex_wake_all,
     mq_and32,
+    mq_assert,
     mq_cas64,
     mq_fetch_to_write,
     mq_load32,
     mq_load64,
     mq_or32,
+    mq_planted,
     mq_publish32,
     mq_put32,
     mq_put64,
@@ -43,6 +45,9 @@ cdef int LOST = 5                        # EIO: a page or a whole file is gone
 
 cdef inline int _begin(LogState *s, int32_t total, int64_t *now) noexcept nogil:
     """Is there room for the record? Then the append begins, at the store time `now`, or that of the clock where it is -1."""
+    check_owner(s)
+    mq_assert(total >= 88, total, 88)
+    mq_assert(s.written >= s.file_start, s.written, s.file_start)
     if s.written - s.file_start + total + BLANK_BYTES > s.file_bytes:
         return APPEND_NO_ROOM
     if now[0] < 0:
@@ -64,6 +69,9 @@ cdef inline void _finish(LogState *s, QueueState *q, uint8_t *p, int32_t total, 
     """The record at p is complete but for its size word: publish it, with its unit where nothing older waits for the dispatcher."""
     cdef int64_t physical = s.written
     cdef int64_t queue_offset = q.next_offset if counted else 0
+    mq_assert(advance > 0, advance, 0)
+    mq_assert(queue_offset >= 0, queue_offset, 0)
+    mq_assert(not q.deleted, q.queue_id, q.next_offset)
     mq_publish32(p, total)
     if s.inline_dispatch and not dispatch_later and mq_load64(&s.dispatched) == physical:
         if not counted:
@@ -145,6 +153,9 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
     cdef uint8_t *p
     cdef uint8_t *unit = NULL
     cdef bint in_place = s.inline_dispatch and not t.dispatch_later and mq_load64(&s.dispatched) == physical
+    check_owner(s)
+    mq_assert(start < end, start, end)
+    mq_assert(physical >= s.file_start, physical, s.file_start)
     if in_place:
         unit_end = q.end        # the dispatcher's until here
         if number * UNIT_BYTES != unit_end or q.max_physical > physical:
@@ -175,7 +186,9 @@ cdef Py_ssize_t _append_run(LogState *s, QueueState *q, const Template *t, const
         number += 1
         i += 1
     if i > start:
+        mq_assert(physical <= last, physical, last)
         if in_place:
+            mq_assert(number * UNIT_BYTES <= q.room_end, number * UNIT_BYTES, q.room_end)
             mq_store64(&q.max_physical, physical)
             mq_store64(&q.end, number * UNIT_BYTES)
             q.last_store_timestamp = now
@@ -220,6 +233,8 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
                     return i
                 stop += 1
             i = stop
+        if mq_planted("owner"):
+            s.lock_owner = 0
         unlock_puts(s)
         start = end
     return n
@@ -251,6 +266,8 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     end = min(end, file_start + file_bytes)
     if file_bytes == 0 or start < file_start or start >= end or (of_file >= 0 and of_file != file_start):
         return 0
+    mq_assert(mapped != NULL, file_start, file_bytes)
+    mq_assert(base != NULL, file_start, file_bytes)
     stop = min(end, start + (ZEROS_STEP if to_disk else POPULATE_STEP))
     if not mq_cas64(&s.prefaulted, claimed, stop):
         return 1

@@ -29,6 +29,7 @@ from mqfast.store.log._log_state cimport (
 )
 from mqfast.store.base._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store.base._os cimport (
+    mq_assert,
     LONGEST_WAIT_NS,
     Errand,
     Mutex,
@@ -567,6 +568,9 @@ cdef class CommitLog:
         """Make a retained file the one that takes appends. The put lock is held, or nobody else is there yet."""
         cdef LogState *s = &self.state
         cdef PendingFile *f = &s.pending[s.pending_tail % RING]
+        mq_assert(s.pending_tail - mq_load64(&s.pending_head) < RING, s.pending_tail, s.pending_head)
+        mq_assert(file.base != NULL, file.start_offset, file.file_bytes)
+        mq_assert(file.start_offset <= s.written, file.start_offset, s.written)
         f.start = file.start_offset
         f.bytes = f.used = file.file_bytes
         f.base = file.base
@@ -662,6 +666,8 @@ cdef class CommitLog:
             file = self.retained[0]
             if file.buffer != NULL and mq_load64(&s.borrowed) == file.start_offset:
                 break                   # the dispatcher reads in it, for some milliseconds
+            mq_assert(file.start_offset + file.file_bytes <= mq_load64(&s.flushed), file.start_offset, s.flushed)
+            mq_assert(file.references > 0, file.references, 0)
             self.retained.pop(0)
             self.reaped += 1
             if file.buffer != NULL:

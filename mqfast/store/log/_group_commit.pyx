@@ -27,11 +27,13 @@ from mqfast.store.base._os cimport (
     give_way,
     lock,
     mq_add32,
+    mq_assert,
     mq_load32,
     mq_load64,
     mq_lock_try,
     mq_or32,
     mq_pause,
+    mq_planted,
     mq_stat,
     mq_store32,
     mq_store64,
@@ -85,6 +87,8 @@ cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexce
     cdef int64_t n, began
     cdef bint yields = True
     cdef int rc = 0
+    mq_assert(at >= 0, at, 0)
+    mq_assert(end <= f.bytes, end, f.bytes)
     while at < end:
         n = min(COMMIT_PIECE - at % COMMIT_PIECE, end - at)
         rc = write_all(s.os, f.fd, f.buffer + at, n, at)
@@ -113,7 +117,10 @@ cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
             break
         from_ = max(s.committed, f.start)
         to = min(target, f.start + f.bytes)
+        mq_assert(mq_load64(&f.used) <= f.bytes, f.used, f.bytes)
         if from_ < to:
+            mq_assert(mq_load32(&s.commit_lock) != 0, s.commit_lock, 1)
+            mq_assert(to <= mq_load64(&s.written), to, s.written)
             if f.buffer != NULL:
                 # behind the end mark the buffer may hold what an older file left there: the file keeps its zeros
                 rc = _write_out(s, f, from_ - f.start, min(to - f.start, mq_load64(&f.used)))
@@ -165,6 +172,8 @@ cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
     cdef PendingFile *f
     cdef int64_t from_, to, first
     cdef int rc
+    mq_assert(mq_load32(&s.flush_lock) != 0, s.flush_lock, 1)
+    mq_assert(target <= mq_load64(&s.written), target, s.written)
     if s.pooled:
         rc = commit_up_to(s, target)
         if rc < 0:
@@ -173,6 +182,7 @@ cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
         if s.pending_head >= mq_load64(&s.pending_tail):
             return 0
         f = &s.pending[s.pending_head % RING]
+        mq_assert(f.base != NULL, f.start, f.bytes)
         from_ = max(s.flushed, f.start)
         to = min(target, f.start + f.bytes)
         if not s.pooled:
@@ -192,7 +202,10 @@ cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
             if rc < 0:
                 return rc
             mq_store64(&s.synced_bytes, s.synced_bytes + to - from_)
-            mq_store64(&s.flushed, to)
+            mq_assert(to > s.flushed, to, s.flushed)
+            mq_assert(not s.pooled or to <= mq_load64(&s.committed), to, s.committed)
+            mq_store64(&s.flushed, to if not mq_planted("flushed") else to + (<int64_t> 1 << 40))
+            mq_assert(s.flushed <= mq_load64(&s.written), s.flushed, s.written)
         if s.flushed >= f.start + f.bytes:
             mq_store64(&s.pending_head, s.pending_head + 1)
         elif not s.pooled:
@@ -252,11 +265,14 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     cdef int64_t timestamp, written, end, began
     if not by_clock:
         _gather(s)
+    mq_assert(mq_load32(&s.flush_lock) != 0, s.flush_lock, 1)
     s.group_arrivals = mq_load32(&s.arrivals)       # before `written`: whoever is counted is covered
     # a timestamp read before `written` belongs to a record at or before it
     timestamp = mq_load64(&s.last_store_timestamp)
     written = mq_load64(&s.written)
     end = _behind_puts(s, written) if by_clock else written
+    mq_assert(end <= written, end, written)
+    mq_assert(end >= s.flushed, end, s.flushed)
     mq_store64(&s.group_end[group & 1], end)
     mq_store32(&s.group, group)
     began = s.os.monotonic_ns(s.os)
@@ -291,6 +307,7 @@ cdef bint _lead_and_let_go(LogState *s, int64_t target, bint by_clock) noexcept 
         _lead(s, by_clock)
         failed = mq_load32(&s.flags) & LOG_FAILED
     group = s.group
+    mq_assert(mq_load32(&s.flush_lock) != 0, s.flush_lock, 1)
     unlock(&s.flush_lock)
     call_waiters(s, group, failed)
     return failed

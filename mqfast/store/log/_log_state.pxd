@@ -1,7 +1,7 @@
 # What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
 # Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store.base._os cimport futex_wake_one, lock_wait, mq_gil_loan, mq_let_go, mq_lock_try, mq_os, mq_store64
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from mqfast.store.base._os cimport MQ_IS_DEBUG, futex_wake_one, lock_wait, mq_assert, mq_gil_loan, mq_let_go, mq_load32, mq_load64, mq_lock_try, mq_os, mq_store64, mq_this_thread
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
@@ -94,6 +94,7 @@ cdef struct LogState:
     int64_t pending_head            # ring positions: head is the oldest unflushed file
     int64_t pending_tail
     PendingFile pending[RING]
+    uint64_t lock_owner             # in debug builds: the thread that has the put lock, 0: none
 
 
 cdef inline void note_clock_fall(LogState *s, int64_t now) noexcept nogil:
@@ -104,22 +105,65 @@ cdef inline void note_clock_fall(LogState *s, int64_t now) noexcept nogil:
         mq_store64(&s.clock_fall_from, s.last_store_timestamp)
 
 
+cdef inline void check_positions(LogState *s) noexcept nogil:
+    """The order of the positions. The put lock is held, so that `written` rests; the others may move on, never beyond it."""
+    cdef int64_t flushed, committed, written
+    if not MQ_IS_DEBUG:
+        return
+    flushed = mq_load64(&s.flushed)
+    committed = mq_load64(&s.committed)     # behind `flushed`, which follows it
+    written = s.written
+    mq_assert(flushed >= 0, flushed, 0)
+    mq_assert(flushed <= written, flushed, written)
+    mq_assert(s.pooled == 0 or flushed <= committed, flushed, committed)
+    mq_assert(s.pooled == 0 or committed <= written, committed, written)
+    mq_assert(mq_load64(&s.dispatched) <= written, mq_load64(&s.dispatched), written)
+    mq_assert(s.file_bytes == 0 or s.file_start <= written, s.file_start, written)
+    mq_assert(s.file_bytes == 0 or written <= s.file_start + s.whole_bytes, written, s.file_start + s.whole_bytes)
+    mq_assert(s.file_bytes <= s.whole_bytes or s.file_bytes == 1, s.file_bytes, s.whole_bytes)
+    mq_assert(s.file_bytes == 0 or s.base != NULL, s.file_bytes, s.file_start)
+    mq_assert(mq_load64(&s.pending_head) <= s.pending_tail, s.pending_head, s.pending_tail)
+    mq_assert(s.pending_tail - mq_load64(&s.pending_head) <= RING, s.pending_tail, RING)
+    mq_assert(s.puts >= 0, s.puts, 0)
+
+
+cdef inline void _own_puts(LogState *s) noexcept nogil:
+    if MQ_IS_DEBUG:
+        mq_assert(s.lock_owner == 0, s.lock_owner, 0)
+        s.lock_owner = mq_this_thread()
+
+
+cdef inline void check_owner(LogState *s) noexcept nogil:
+    """The put lock is this thread's."""
+    mq_assert(mq_load32(&s.lock) != 0, s.lock, 1)
+    mq_assert(s.lock_owner == mq_this_thread(), s.lock_owner, mq_this_thread())
+
+
 cdef inline bint try_to_lock_puts(LogState *s) noexcept nogil:
     """Take the put lock, if it is free: all that is allowed with the GIL."""
-    return mq_lock_try(&s.lock)
+    if not mq_lock_try(&s.lock):
+        return False
+    _own_puts(s)
+    return True
 
 
 cdef inline void wait_to_lock_puts(LogState *s) noexcept nogil:
     """Never with the GIL."""
     lock_wait(&s.lock)
+    _own_puts(s)
 
 
 cdef inline void lock_puts(LogState *s) noexcept nogil:
     """Never with the GIL."""
     if not mq_lock_try(&s.lock):
         lock_wait(&s.lock)
+    _own_puts(s)
 
 
 cdef inline void unlock_puts(LogState *s) noexcept nogil:
+    check_positions(s)
+    check_owner(s)
+    if MQ_IS_DEBUG:
+        s.lock_owner = 0
     if mq_let_go(&s.lock):
         futex_wake_one(&s.lock)

@@ -14,7 +14,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from mqfast.store.base._mapped_file cimport MappedFile
-from mqfast.store.base._os cimport MQ_ADVISE_HUGE, MQ_READ_WRITE, Mutex, OsDoor, check, give, mq_os, populate, take
+from mqfast.store.base._os cimport mq_assert, MQ_ADVISE_HUGE, MQ_READ_WRITE, Mutex, OsDoor, check, give, mq_os, populate, take
 
 import logging
 import os as _os
@@ -136,8 +136,10 @@ cdef class TransientStorePool:
                 raise InternalError(f"{file.path} has {file.file_bytes} bytes, a pool buffer {self.buffer_bytes}")
             if self.available == 0 or self.closed:
                 return False
+            mq_assert(self.available <= self.total, self.available, self.total)
             self.available -= 1
             file.buffer = self.spare[self.available]
+            mq_assert(file.buffer != NULL, self.available, self.total)
             return True
         finally:
             give(self.guard)
@@ -160,6 +162,9 @@ cdef class TransientStorePool:
             if self.closed:
                 self._unmap(file.buffer)
             else:
+                mq_assert(self.available < self.total, self.available, self.total)
+                for i in range(self.available):
+                    mq_assert(self.spare[i] != file.buffer, i, self.available)      # it has one owner
                 self.spare[self.available] = file.buffer
                 self.available += 1
             file.buffer = NULL

@@ -334,6 +334,10 @@ cdef class Producer:
         fill_result(r, &out, outcome)
         return r
 
+    def message_of(self, body) -> Message:
+        """A message of this producer's topic, queue and tags."""
+        return Message(self.topic, body, self.queue.queue_id, self.tags)
+
     def put_many(self, bodies) -> BatchResult:
         """Store many independent messages; as MessageStore.put_many."""
         cdef Bodies given = bodies_of(bodies)
@@ -344,7 +348,7 @@ cdef class Producer:
         if n == 0:
             return result
         if self.general:
-            return put_all(self.engine, [Message(self.topic, body, self.queue.queue_id, self.tags) for body in given.objects()], False)
+            return put_all(self.engine, list(map(self.message_of, given.objects())), False)
         self.engine.log.raise_state()
         cdef QueueState *q = self.q
         cdef bint prefault = self.engine.log.prefault_window > 0 and not s.pooled

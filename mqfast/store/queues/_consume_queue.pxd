@@ -1,7 +1,7 @@
 # ConsumeQueue: 20-byte units, and the table by which dispatch finds a queue from the bytes of a record.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from mqfast.store.base._mapped_file cimport Latch, MappedFile
-from mqfast.store.base._os cimport OsDoor, mq_os, mq_put32, mq_put64, mq_store64
+from mqfast.store.base._os cimport OsDoor, mq_assert, mq_os, mq_planted, mq_put32, mq_put64, mq_store64
 
 cdef enum:
     UNIT_BYTES = 20
@@ -68,12 +68,19 @@ cdef inline int queue_put(QueueState *q, int64_t physical_offset, int32_t size, 
         if q.misplaced == 0:
             q.misplaced_at = q.end
         q.misplaced += 1
+    mq_assert(physical_offset >= 0, physical_offset, 0)
+    mq_assert(size > 0, size, 0)
+    mq_assert(queue_offset >= 0, queue_offset, 0)
+    mq_assert(q.units != NULL, q.end, q.room_end)
+    mq_assert(q.end >= q.file_start, q.end, q.file_start)
+    mq_assert(q.end % UNIT_BYTES == 0, q.end, UNIT_BYTES)
     unit = q.units + (q.end - q.file_start)
     mq_put64(unit, physical_offset)
     mq_put32(unit + 8, size)
     mq_put64(unit + 12, tags_code)
     mq_store64(&q.max_physical, physical_offset + size)
-    mq_store64(&q.end, q.end + UNIT_BYTES)
+    mq_store64(&q.end, q.end + (UNIT_BYTES if not mq_planted("unit") else <int64_t> 1 << 40))
+    mq_assert(q.end <= q.room_end, q.end, q.room_end)
     return PUT_DONE
 
 

@@ -63,7 +63,7 @@ cdef class TagFilter(UnitFilter):
         cdef int i
         cdef bytes text
         self.texts = frozenset(tags)
-        self.kept = tuple([tag.encode("utf-8") for tag in tags])
+        self.kept = tuple(map(str.encode, tags))
         if len(self.kept) > MAX_TAGS:
             raise UsageError(f"tags: expected at most {MAX_TAGS}, found {len(self.kept)}")
         self.tags.count = <int> len(self.kept)
@@ -161,7 +161,7 @@ cpdef TagFilter tag_filter(object expression):
         raise UsageError(f"tags: expected text that has a UTF-8 form or None, found {expression!r:.80}")
     if expression.strip() in ("", "*"):
         return None
-    tags = list(dict.fromkeys([part.strip() for part in expression.split("||") if part.strip()]))
+    tags = list(dict.fromkeys(filter(None, map(str.strip, expression.split("||")))))
     if not tags:
         return None
     try:

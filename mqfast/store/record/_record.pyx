@@ -531,7 +531,7 @@ cdef class StoredMessage:
         find_properties(self.record.properties, self.record.properties_bytes, &f)
         if f.keys == NULL:
             return []
-        return [key for key in PyUnicode_DecodeUTF8(<const char *> f.keys, f.keys_bytes, "replace").split(" ") if key]
+        return list(filter(None, PyUnicode_DecodeUTF8(<const char *> f.keys, f.keys_bytes, "replace").split(" ")))
 
     @property
     def message_id(self) -> str:
