@@ -1,4 +1,4 @@
-"""Commands and their bytes: what ``_codec.pyx`` offers, under the name that the rest of the code imports.
+"""Commands and their bytes: what ``_codec.pyx`` and ``_headers.pyx`` offer, under one public name.
 
 Room: remoting. It must never do I/O.
 """
@@ -12,15 +12,10 @@ from mqfast.remoting._codec import (
     ROCKETMQ,
     VERSION,
     FrameDecoder,
-    OffsetHeader,
-    PullHeader,
     RemotingCommand,
-    SendHeader,
     encode,
-    offset_header,
-    pull_header,
-    send_header,
 )
+from mqfast.remoting._headers import OffsetHeader, PullHeader, SendHeader, offset_header, pull_header, send_header
 
 __all__ = [
     "FRAME_BYTES_MAX",
