@@ -1,6 +1,16 @@
 # The one door to the operating system, and the C of csrc/, which is linked into this extension only: the others reach it by cimport.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+cdef extern from *:
+    """
+    /* Without memory for a traceback, the C that Cython makes of `except` and `with` increments and decrements the
+     * reference count of NULL, which ends the process. tests/memory meets that at open; no flag of Cython prevents it. */
+    #undef Py_INCREF
+    #undef Py_DECREF
+    #define Py_INCREF(object) Py_XINCREF((PyObject *) (object))
+    #define Py_DECREF(object) Py_XDECREF((PyObject *) (object))
+    """
+
 cdef extern from "short_copy.h" nogil:
     void mq_short_copy(uint8_t *to, const uint8_t *source, size_t n)
     bint mq_short_equal(const uint8_t *a, const uint8_t *b, size_t n)
