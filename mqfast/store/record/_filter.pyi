@@ -1,7 +1,7 @@
 """Types of _filter.pyx; what each part does is described there."""
 
 from collections.abc import Collection, Iterable
-from typing import Final, final
+from typing import Final, Self, final
 
 MAX_TAGS: Final[int]
 
@@ -15,6 +15,6 @@ class TagFilter(UnitFilter):
 
 @final
 class TagCodes(UnitFilter):
-    def __init__(self, codes: Iterable[int]) -> None: ...
+    def __new__(cls, codes: Iterable[int]) -> Self: ...
 
 def tag_filter(expression: str | None) -> TagFilter | None: ...
