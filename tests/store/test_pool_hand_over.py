@@ -219,7 +219,7 @@ def test_with_sync_flush_a_put_without_room_does_not_bring_the_dispatcher_beyond
         while store.log.dispatched == store.log.written:
             store.put("T", b"y")
         assert len(bodies(store)) == store.put_count  # a reader dispatched what that put left, and made room
-        store.put("T", b"not durable yet", wait_store_ok=False)
+        store.put("T", b"not durable yet", keys="k", wait_store_ok=False)  # a key is left to the dispatcher
         assert store.log.dispatched == store.log.flushed < store.log.written
         assert not store.log.nap(Bell(), 0.0, True)
         assert lab(store).step_dispatch() == 0
