@@ -127,28 +127,6 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
 
 
 @pytest.mark.usefixtures("seldom_by_force")
-def test_with_sync_flush_nobody_asks_for_the_gil(tmp_path: Path) -> None:
-    """Those who put give it away to wait for the disk, and who waits awake has the processor of one of them."""
-    with open_still(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
-        sys.setswitchinterval(0.1)  # the first turn comes by force, before anybody knows that puts come fast
-        turns: list[None] = []
-
-        def turn(bell: Bell) -> None:
-            bell.sleep(0.0001)
-            turns.append(None)
-
-        store.put("Topic", b"the first one makes the log file, without the GIL")
-        service = Service("no-borrower", turn, log=store.log)
-        service.start()
-        try:
-            end = time.perf_counter() + 0.5
-            while time.perf_counter() < end:
-                store.put_nowait("Topic", b"x")
-        finally:
-            service.stop()
-        assert len(turns) < 20, "six by force; loans would be hundreds"
-
-
 def test_a_question_that_nobody_asks_keeps_nothing_out(tmp_path: Path) -> None:
     with mqfast.open(tmp_path) as store:
         producer = store.producer("Topic")

@@ -30,7 +30,7 @@ ALLOWED = {
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
 # Programs: their own files (results, exports, temporary directories) are no files of a store.
-PROGRAMS = ("mqfast/bench/", "mqfast/cli/", "mqfast/demo.py")
+PROGRAMS = ("mqfast/namesrv/", "mqfast/bench/", "mqfast/cli/", "mqfast/demo.py")
 ADAPTER = "mqfast/spark/"
 CALLS = re.compile(
     r"(?<![\w.])(?:open|fopen|creat|fsync|fdatasync|msync|mmap|munmap|ftruncate|fallocate|posix_fallocate|pwrite|pread|rename"
