@@ -10,9 +10,24 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent))
 
-from conftest import STEP_S, Cluster, Machine, OurNamesrv, free_port, wait_for
+from real_programs import (
+    NEEDS_JAVA,
+    STEP_S,
+    Cluster,
+    Machine,
+    OurNamesrv,
+    cluster,
+    free_port,
+    older_clients,
+    our_namesrv,
+    wait_for,
+)
+
+__all__ = ["cluster", "older_clients", "our_namesrv"]  # fixtures
+
+pytestmark = NEEDS_JAVA
 
 LINES = [
     ["clusterList"],

@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
+sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "remoting"))
 
 from captures import captures
-from conftest import HERE, NEWEST, Machine, OurNamesrv
+from real_programs import HERE, NEEDS_JAVA, NEWEST, Machine, OurNamesrv
 
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
 from mqfast.remoting.fastjson import standard
+
+pytestmark = NEEDS_JAVA
 
 Request = tuple[int, dict[str, Any] | None, bytes, int]
 

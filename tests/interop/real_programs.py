@@ -23,14 +23,8 @@ sys.path[:0] = [str(HERE.parent / "golden" / "make"), str(HERE.parent / "compat"
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
 from make import STEP_S, Machine, free_port, wait_for  # noqa: E402
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    there, why = JavaOracle.available()
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.interop)
-            if not there:
-                item.add_marker(pytest.mark.skip(reason=why))
+_there, _why = JavaOracle.available()
+NEEDS_JAVA = [pytest.mark.interop, pytest.mark.skipif(not _there, reason=_why or "Java is there")]
 
 
 def compile_java(home: Path, source: Path) -> None:
