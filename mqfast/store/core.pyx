@@ -106,7 +106,8 @@ cdef class Core:
 
     def wait_for_slaves(self, acks) -> None:
         """From now on a put ends when enough slaves have its message, by this AckTable; None: puts wait for no slave. The outcome is the status of
-        the put: FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, when it is stored here only. A put with ``wait_store_ok=False`` waits for nothing.
+        the put: FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, when it is stored here only. A put with ``wait_store_ok=False`` waits for nothing, and
+        ``put_nowait`` and ``aput`` wait for the disk only: watch the AckTable for them.
         """
         self.waiters.acks = acks
         self.sync_flush = self.log.sync_flush or acks is not None

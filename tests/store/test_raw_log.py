@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import shutil
 import signal
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -655,6 +656,15 @@ def test_the_statuses_of_slaves(tmp_path: Path, extra: dict[str, Any]) -> None:
     acks = AckTable(1, 0.01, fail_fast=True)
     store.engine.wait_for_slaves(acks)
     assert store.put("T", b"x").status.name == "SLAVE_NOT_AVAILABLE"
+    store.log.flush()  # put_stored reads what readers may see
+    element = struct.pack(">5i1sh", 23, 0, 0, 0, 1, b"x", 0)
+    for stored in (
+        store.engine.put_encoded(b"E", 0, b"x"),
+        store.engine.put_batch_encoded(b"E", 0, element),
+        store.engine.put_stored(0, b"E"),
+    ):
+        assert stored.status.name == "SLAVE_NOT_AVAILABLE"
+    assert store.engine.put_encoded(b"E", 0, b"x", b"WAIT\x01false\x02").status.name == "PUT_OK"
     acks.report("a", 0)
     assert store.put("T", b"x").status.name == "FLUSH_SLAVE_TIMEOUT"
     acks.report("a", 1 << 40)
