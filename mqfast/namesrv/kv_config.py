@@ -37,7 +37,8 @@ class KvConfig:
         self._path = path
         self._table: dict[str, dict[str, str]] = {}
         if path is not None:
-            self._table = _read(path) or _read(_with(path, ".bak")) or {}
+            found = _read(path)
+            self._table = (_read(_with(path, ".bak")) or {}) if found is None else found
 
     def get(self, namespace: str, key: str) -> str | None:
         """One value."""

@@ -72,3 +72,15 @@ def test_without_a_path_nothing_is_written(tmp_path: Path) -> None:
     values.put("n", "k", "v")
     assert values.get("n", "k") == "v"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_without_values_does_not_bring_back_those_of_the_backup(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    values = KvConfig(path)
+    values.put("ns", "key", "old")
+    values.put("ns", "key", "new")
+    assert path.with_name("kvConfig.json.bak").exists()
+    path.write_text('{"configTable":{}}')
+    assert KvConfig(path).get("ns", "key") is None
+    path.unlink()
+    assert KvConfig(path).get("ns", "key") == "old", "only a missing file is replaced by its backup"
