@@ -127,6 +127,39 @@ def test_prefault_keeps_away_while_the_gil_is_lent() -> None:
 
 
 @pytest.mark.usefixtures("seldom_by_force")
+def test_with_sync_flush_nobody_asks_for_the_gil(tmp_path: Path) -> None:
+    """Those who put give it away to wait for the disk, and who waits awake has the processor of one of them.
+
+    A busy machine can only add turns: one round of ten with few of them shows that nothing is lent.
+    """
+    with open_still(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
+        sys.setswitchinterval(0.1)  # the first turn comes by force, before anybody knows that puts come fast
+        store.put("Topic", b"the first one makes the log file, without the GIL")
+        rounds = [turns_beside_puts(store) for _ in range(3)]
+        while min(rounds) >= 20 and len(rounds) < 10:
+            rounds.append(turns_beside_puts(store))
+        assert min(rounds) < 20, f"six by force; loans would be hundreds: {rounds}"
+
+
+def turns_beside_puts(store: mqfast.MessageStore) -> int:
+    """Turns of a service in half a second of puts without a pause."""
+    turns: list[None] = []
+
+    def turn(bell: Bell) -> None:
+        bell.sleep(0.0001)
+        turns.append(None)
+
+    service = Service("no-borrower", turn, log=store.log)
+    service.start()
+    try:
+        end = time.perf_counter() + 0.5
+        while time.perf_counter() < end:
+            store.put_nowait("Topic", b"x")
+    finally:
+        service.stop()
+    return len(turns)
+
+
 def test_a_question_that_nobody_asks_keeps_nothing_out(tmp_path: Path) -> None:
     with mqfast.open(tmp_path) as store:
         producer = store.producer("Topic")
