@@ -24,7 +24,7 @@ from mqfast.store.base.service import Service
 from mqfast.store.log._commit_log import Bell
 
 WANTED = 32  # LOG_GIL_WANTED
-TURNS = 100  # by force they would take twice as many seconds
+TURNS = 50  # of two appends each; by force there are some 31 in the half minute of puts_until
 
 
 @pytest.fixture

@@ -237,6 +237,21 @@ def test_removed_log_files(copy: Path) -> None:
 # --- beside a writer --------------------------------------------------------------------------------------------------
 
 
+def test_a_queue_that_was_listed_before_its_first_file_was_made(tmp_path: Path) -> None:
+    """The writer makes the directory first; a reader that lists the queues in between sees its messages all the same."""
+    with mqfast.open(tmp_path / "store", **TINY) as store:
+        store.put("A", b"another queue")
+        directory = tmp_path / "store" / "consumequeue" / "T" / "0"
+        directory.mkdir(parents=True)
+        with StoreReader(tmp_path / "store") as reader:
+            assert ("T", 0, 0, 0) in reader.queues()
+            assert reader.get("T", 0, 0).max_offset == 0
+            store.put("T", b"first")
+            assert [bytes(m.body) for m in store.get("T", 0, 0)] == [b"first"]
+            assert [bytes(m.body) for m in reader.get("T", 0, 0)] == [b"first"]
+            assert reader.max_offset("T", 0) == 1
+
+
 def test_beside_a_live_writer(tmp_path: Path) -> None:
     """Each message is seen as soon as it is dispatched, over many file ends and in queues that are new."""
     with mqfast.open(tmp_path / "store", **TINY) as store, StoreReader(tmp_path / "store") as reader:

@@ -187,6 +187,8 @@ class UnitQueue:
 
     def end(self) -> int:
         """Position behind the last valid unit, looked for from the third-last file on, as recovery does."""
+        if not self.stream.files:
+            self.stream.refresh()  # the directory may have been listed before its first file was made
         files = self.stream.files
         if not files:
             return 0
