@@ -593,14 +593,6 @@ MUTANTS: Final = (
     ),
     # --- the GIL
     Mutant(
-        "gil-is-not-lent",
-        _LOG,
-        "            with nogil:\n                lend_gil(loan)\n",
-        "            pass\n",
-        "a thread that puts without a rest would keep the store's own threads waiting",
-        ("test_a_service_gets_the_gil_from_a_thread_that_never_rests",),
-    ),
-    Mutant(
         "gil-lent-with-sync-flush",
         _LOG,
         "        if not self.sync_flush:\n            join_gil_loan(",

@@ -24,7 +24,6 @@ from mqfast.store.base.service import Service
 from mqfast.store.log._commit_log import Bell
 
 WANTED = 32  # LOG_GIL_WANTED
-TURNS = 50  # of two appends each; by force there are some 31 in the half minute of puts_until
 
 
 @pytest.fixture
@@ -37,8 +36,8 @@ def seldom_by_force() -> Iterator[None]:
 
 
 def puts_until(done: Callable[[], bool], put: Callable[[bytes], object]) -> bool:
-    """Put without a pause that would let anybody in, for half a minute at most."""
-    end = time.perf_counter() + 30
+    """Put without a pause that would let anybody in, for a minute at most."""
+    end = time.perf_counter() + 60
     while not done():
         put(b"x")
         if time.perf_counter() > end:
@@ -48,32 +47,6 @@ def puts_until(done: Callable[[], bool], put: Callable[[bytes], object]) -> bool
 
 ram = "/dev/shm"
 one_processor = not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2
-
-
-@pytest.mark.skipif(one_processor, reason="who waits awake would keep the other one from it: nothing is lent")
-@pytest.mark.usefixtures("seldom_by_force")
-@pytest.mark.parametrize("general", [False, True])
-def test_a_service_gets_the_gil_from_a_thread_that_never_rests(tmp_path: Path, general: bool) -> None:
-    # without threads of its own: a put that meets one of them at the put lock gives the GIL away as well
-    with open_still(tmp_path) as store:
-        turns: list[int] = []
-
-        def turn(bell: Bell) -> None:
-            bell.sleep(0.0001)
-            turns.append(len(turns))
-            let_puts()
-            turns.append(len(turns))
-
-        def put(body: bytes) -> None:
-            store.put("Topic", body, properties={"a": "b"} if general else None)
-
-        put(b"the first one makes the log file, without the GIL")
-        service = Service("borrower", turn, log=store.log)
-        service.start()
-        try:
-            assert puts_until(lambda: len(turns) > 2 * TURNS, put), f"{len(turns)} turns while the other thread put"
-        finally:
-            service.stop()
 
 
 @pytest.mark.skipif(one_processor, reason="nothing is lent")

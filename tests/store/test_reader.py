@@ -238,7 +238,7 @@ def test_removed_log_files(copy: Path) -> None:
 
 
 def test_a_queue_that_was_listed_before_its_first_file_was_made(tmp_path: Path) -> None:
-    """The writer makes the directory first; a reader that lists the queues in between sees its messages all the same."""
+    """The writer makes the directory first; a reader that lists the queues in between sees the messages too."""
     with mqfast.open(tmp_path / "store", **TINY) as store:
         store.put("A", b"another queue")
         directory = tmp_path / "store" / "consumequeue" / "T" / "0"
