@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import copy_of_open
 from java_oracle import NEWEST, JavaOracle, checkpoint_numbers
-from laboratory import lab
+from laboratory import lab, open_still
 from ours import LONG_TOPIC, TAGS, carry_out, make_steps, messages_of, write, write_and_be_killed
 from reference import ModelStore, Record, encode_properties, jhash, scan
 
@@ -319,10 +319,8 @@ def test_an_accelerated_recovery_of_5_5_begins_where_our_checkpoint_says(
     java_oracle: JavaOracle, tmp_path: Path
 ) -> None:
     """The sixth number of the checkpoint: without it 5.5 refuses to load, and behind it units would be missing."""
-    import mqfast
-
     steps = make_steps(80, 55)
-    with mqfast.open(tmp_path / "store", **ROLLING) as store:
+    with open_still(tmp_path / "store", **ROLLING) as store:
         carry_out(store, steps[:60], lambda _: None)
         store.get("TopicA", 0, 0)  # after it everything is dispatched
         store.flush()

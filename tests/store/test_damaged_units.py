@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory import lab
+from laboratory import lab, open_still
 
 import mqfast
 from mqfast.errors import CorruptFile
@@ -67,7 +67,7 @@ def test_after_a_kill_units_lost_below_the_start_of_the_walk_are_put_again(tmp_p
     door = OsDoor()
     door.fix_clock(T0)
     settings = {**SETTINGS, "messageIndexEnable": False}  # else the walk for lost keys passes there
-    with mqfast.open(tmp_path / "store", door=door, **settings) as store:
+    with open_still(tmp_path / "store", door=door, **settings) as store:
         for i in range(100):
             store.put("TU"[i % 2], b"%d" % (i // 2))
         door.fix_clock(T0 + 60_000)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import copy_of, golden_cases
 from golden_checks import files_of, read_queue
-from laboratory import bodies, lab
+from laboratory import bodies, lab, open_still
 from reference import DELAYS_MS, FILLER_SIZE, Record, encode_properties, jhash, unit
 from traps.common import (
     ENGINE,
@@ -262,7 +262,7 @@ def test_trap_26_hash_twins_are_told_apart_by_the_message(tmp_path: Path) -> Non
 def test_trap_27_no_key_is_lost_by_a_crash(tmp_path: Path) -> None:
     """RocketMQ drops the newest index file and rebuilds it only from the log file where recovery starts."""
     door = OsDoor()
-    with mqfast.open(tmp_path / "store", door=door, **SMALL | {"maxIndexNum": 100}) as store:
+    with open_still(tmp_path / "store", door=door, **SMALL | {"maxIndexNum": 100}) as store:
         for i in range(40):
             door.fix_clock(T0 + i * 1000)
             store.put("T", b"%03d" % i + b"x" * 400, keys=f"k{i}")
