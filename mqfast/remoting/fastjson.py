@@ -9,10 +9,10 @@ Source: SerializerFeature of fastjson 1.2 and 2.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["DEPTH_MAX", "bare_keys", "standard"]
+__all__ = ["DEPTH_MAX", "bare_keys", "object_keys", "standard"]
 
 DEPTH_MAX: Final = 64
 _KEYS_IN_KEYS_MAX: Final = 2  # each level doubles the escapes of the one in it
@@ -31,6 +31,11 @@ def standard(text: bytes) -> bytes:
 def bare_keys(table: Mapping[int, str]) -> bytes:
     """An object with whole numbers as bare keys, in their order."""
     return b"{" + b",".join(b"%d:%s" % (key, quoted(table[key])) for key in sorted(table)) + b"}"
+
+
+def object_keys(table: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """An object whose keys are whole objects. Args: table: the JSON of each key and of its value."""
+    return b"{" + b",".join(key + b":" + value for key, value in table) + b"}"
 
 
 def quoted(text: str) -> bytes:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import DataVersion, RegisterBody, decode_body, decode_registration, header_of, inflate
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import bare_keys, quoted, standard
+from mqfast.remoting.fastjson import bare_keys, object_keys, quoted, standard
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,13 @@ def test_deep_json_is_refused() -> None:
             decode_body(text, RegisterBody, "body")
     with pytest.raises(FieldError):
         decode_body(b"[" * 70 + b"{0:1}" + b"]" * 70, list, "body")
+
+
+def test_objects_as_keys_are_written_and_read() -> None:
+    text = object_keys([(b'{"topic":"a\\"b"}', b"5"), (b'{"topic":"c"}', b"[6]")])
+    assert text == b'{{"topic":"a\\"b"}:5,{"topic":"c"}:[6]}'
+    assert json.loads(standard(text)) == {'{"topic":"a\\"b"}': 5, '{"topic":"c"}': [6]}
+    assert object_keys([]) == b"{}"
 
 
 def test_bare_keys_in_their_order() -> None:

@@ -1,0 +1,217 @@
+"""What the bodies of admin requests carry, as types; maps with queues as keys, as fastjson writes and reads them.
+
+Room: broker. It must never keep a table or decide anything. Source: the classes of the same names in RocketMQ's
+remoting.protocol.body and remoting.protocol.admin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from mqfast.broker.heartbeat import Subscription
+from mqfast.errors import FieldError
+from mqfast.remoting.bodies import DataVersion, decode_body, encode_body
+from mqfast.remoting.fastjson import object_keys
+
+__all__ = [
+    "AllGroups", "AllTopics", "ConsumeStats", "ConsumeStatsList", "Group", "GroupForbidden", "GroupList",
+    "GroupNames", "OffsetWrapper", "Offsets", "ProducerRow", "Queue", "QueueRow", "QueueRows", "StatsData",
+    "StatsItem", "SubscriptionOf", "TimeSpan", "TopicNames", "TopicOffset", "TopicStats", "by_client",
+    "by_queue", "queue_offsets",
+]  # fmt: skip
+
+
+class Queue(Struct, rename="camel", frozen=True, order=True):
+    """One queue of a topic on one broker; a key of maps."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class TopicOffset(Struct, rename="camel"):
+    """The bounds of one queue (202)."""
+
+    last_update_timestamp: int
+    max_offset: int
+    min_offset: int
+
+
+class TopicStats(Struct, rename="camel"):
+    """Body of 202; ``offset_table`` by ``by_queue``."""
+
+    offset_table: Raw
+    topic_put_tps: float
+
+
+class OffsetWrapper(Struct, rename="camel"):
+    """How far a group is in one queue (208, 317)."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+    pull_offset: int
+
+
+class ConsumeStats(Struct, rename="camel"):
+    """Body of 208."""
+
+    consume_tps: float
+    offset_table: Raw
+
+
+class ConsumeStatsList(Struct, rename="camel"):
+    """Body of 317."""
+
+    broker_addr: str
+    consume_stats_list: list[dict[str, list[ConsumeStats]]]
+    total_diff: int
+    total_inflight_diff: int
+
+
+class Offsets(Struct, rename="camel"):
+    """Body of 222, and of 220 to a client."""
+
+    offset_table: Raw
+
+
+class StatsItem(Struct):
+    """One window of a counter (315)."""
+
+    avgpt: float
+    sum: int
+    tps: float
+
+
+class StatsData(Struct, rename="camel"):
+    """Body of 315."""
+
+    stats_day: StatsItem
+    stats_hour: StatsItem
+    stats_minute: StatsItem
+
+
+class TimeSpan(Struct, rename="camel"):
+    """From when to when the messages of a queue are, and how far a group is (303)."""
+
+    consume_time_stamp: int
+    consume_time_stamp_str: str
+    delay_time: int
+    max_time_stamp: int
+    max_time_stamp_str: str
+    message_queue: Queue
+    min_time_stamp: int
+    min_time_stamp_str: str
+
+
+class QueueRow(Struct, rename="camel"):
+    """One unit of a queue (321)."""
+
+    eval: bool
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+
+
+class QueueRows(Struct, rename="camel"):
+    """Body of 321."""
+
+    filter_data: str | UnsetType
+    max_queue_index: int
+    min_queue_index: int
+    queue_data: list[QueueRow] | UnsetType = UNSET
+    subscription_data: Subscription | UnsetType = UNSET
+
+
+class TopicNames(Struct, rename="camel"):
+    """Topics (305, 343)."""
+
+    broker_addr: str | UnsetType
+    topic_list: list[str]
+
+
+class GroupList(Struct, rename="camel"):
+    """Groups (300)."""
+
+    group_list: list[str]
+
+
+class SubscriptionOf(Struct, rename="camel"):
+    """What a group wants of a topic (345)."""
+
+    group: str
+    subscription_data: Subscription | UnsetType
+    topic: str
+
+
+class GroupForbidden(Struct, rename="camel"):
+    """May a group read a topic? (353)"""
+
+    group: str
+    readable: bool
+    topic: str
+
+
+class Group(Struct):
+    """The name in a group's settings; the rest stays as it came (200, 225)."""
+
+    groupName: str | None = None
+
+
+class GroupNames(Struct):
+    """Body of 225."""
+
+    groupConfigList: list[dict[str, Any]]
+
+
+class AllTopics(Struct, rename="camel"):
+    """Body of 21."""
+
+    data_version: DataVersion
+    mapping_data_version: DataVersion
+    topic_config_table: Mapping[str, Any]
+
+
+class AllGroups(Struct, rename="camel"):
+    """Body of 201."""
+
+    data_version: DataVersion
+    forbidden_table: Mapping[str, Any]
+    subscription_group_table: Mapping[str, Any]
+
+
+class ProducerRow(Struct, rename="camel"):
+    """One member of a producer group (328)."""
+
+    client_id: str
+    language: str
+    last_update_timestamp: int
+    remote_ip: str = msgspec.field(name="remoteIP")
+    version: int
+
+
+def by_queue(table: Iterable[tuple[Queue, Any]]) -> Raw:
+    """A map with queues as keys, as fastjson writes it."""
+    return Raw(object_keys((encode_body(queue), encode_body(value)) for queue, value in table))
+
+
+def by_client(tables: Mapping[str, Mapping[Queue, int]]) -> Raw:
+    """Client id -> queue -> offset."""
+    return Raw(encode_body({client: by_queue(table.items()) for client, table in tables.items()}))
+
+
+class _QueueTable(Struct, rename="camel"):
+    message_queue_table: dict[str, int] | None = None
+
+
+def queue_offsets(body: bytes) -> dict[Queue, int]:
+    """The answer of a client to 221. Raises: FieldError."""
+    found = decode_body(body, _QueueTable, "body").message_queue_table or {}
+    try:
+        return {msgspec.json.decode(key, type=Queue, strict=False): offset for key, offset in found.items()}
+    except msgspec.MsgspecError as error:
+        raise FieldError("body.messageQueueTable", f"queues as keys ({str(error)[:80]})", "another key") from None
