@@ -19,19 +19,25 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mqfast"
 GROUND = frozenset(
     f"mqfast.{name}"
-    for name in ("errors", "config", "message", "properties", "broker_conf", "retention_rules", "settings")
+    for name in (
+        "errors",
+        "config",
+        "message",
+        "properties",
+        "broker_conf",
+        "retention_rules",
+        "settings",
+        "property_settings",
+    )
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
 
-WITH_MSGSPEC = (
-    "mqfast.broker.admin",
-    "mqfast.broker.client_processor",
-    "mqfast.broker.heartbeat",
-    "mqfast.remoting.bodies",
-    "mqfast.namesrv.kv_config",
-    "mqfast.namesrv.processor",
-    "mqfast.namesrv.tables",
-)
+# What the network needs beyond the standard library, and in which rooms: the extra that the commands of servers ask for.
+OF_THE_NETWORK = {
+    "msgspec": ("mqfast.broker", "mqfast.namesrv", "mqfast.remoting"),
+    "lark": ("mqfast.broker.pull.filter",),
+    "yaml": ("mqfast.broker.acl",),
+}
 
 
 class Edge(NamedTuple):
@@ -163,7 +169,7 @@ def test_gets_and_puts_know_the_core_and_not_each_other() -> None:
 def test_the_network_knows_nothing_of_the_store(room: str) -> None:
     offending = [e for e in EDGES if is_in(e.importer, room) and is_in(e.imported, "mqfast.store")]
     assert_none(offending, f"{room} imports no store")
-    others = ("mqfast.errors", "mqfast.broker_conf", "mqfast.remoting", room)
+    others = ("mqfast.errors", "mqfast.broker_conf", "mqfast.property_settings", "mqfast.remoting", room)
     offending = [
         e
         for e in EDGES
@@ -198,8 +204,7 @@ def test_the_core_needs_only_the_standard_library() -> None:
     known = {*sys.stdlib_module_names, "mqfast", "cpython", "libc", "cython"}
     optional = {"numpy", "rich", "pyarrow"}
     core = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
-    # Bodies of the network are msgspec's, in the extra that the commands of servers ask for.
-    core = [e for e in core if not (e.imported == "msgspec" and any(is_in(e.importer, m) for m in WITH_MSGSPEC))]
+    core = [e for e in core if not any(is_in(e.importer, room) for room in OF_THE_NETWORK.get(e.imported, ()))]
     offending = [e for e in core if e.imported.split(".")[0] not in known | optional]
     offending += [e for e in core if e.imported.split(".")[0] in optional and e.at_import]
     assert_none(offending, "only the standard library is imported, numpy, rich and pyarrow inside functions")

@@ -6,25 +6,13 @@ near ones. Source: NamesrvConfig, NettyServerConfig, NamesrvStartup.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from mqfast.broker_conf import decode_conf, java_number, java_trim, parse_properties
-from mqfast.errors import ConfigError
+from mqfast.property_settings import PropertySettings, Setting
 
-__all__ = ["NamesrvConfig", "Setting"]
-
-_I64_MAX: Final = 2**63 - 1
-
-
-class Setting(NamedTuple):
-    """One setting: its default, and whether it does anything here, and at run time."""
-
-    default: bool | int | str
-    acts: bool = True
-    live: bool = False
+__all__ = ["NamesrvConfig"]
 
 
 def _home(name: str) -> str:
@@ -90,55 +78,11 @@ _HIDDEN: Final = ("tls.server.keyPassword",)
 _NEVER_LIVE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "bindAddress", "listenPort")
 
 
-class NamesrvConfig:
-    """All settings with their values.
-
-    Attributes: ``warnings``: what to tell the user once; ``unknown``: names that are no settings.
-    """
+class NamesrvConfig(PropertySettings):
+    """All settings of a name server with their values."""
 
     def __init__(self) -> None:
-        self._known = _settings()
-        self._values: dict[str, bool | int | str] = {name: one.default for name, one in self._known.items()}
-        self.warnings: list[str] = []
-        self.unknown: list[str] = []
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def read_file(self, path: str | Path) -> None:
-        """Take the settings of a property file. Raises: ConfigError, OSError."""
-        text, warnings = decode_conf(Path(path).read_bytes())
-        self.warnings += [f"{path}: {line}" for line in warnings]
-        self.take(parse_properties(text), str(path))
-
-    def take(self, pairs: Mapping[str, str], where: str) -> None:
-        """Take settings. Raises: ConfigError for a value of the wrong kind; nothing is taken then."""
-        taken = {name: self._parsed(name, text, where) for name, text in pairs.items() if name in self._known}
-        without_effect = sorted(name for name in taken if not self._known[name].acts)
-        if without_effect:
-            self.warnings.append(f"{where}: without effect here: {', '.join(without_effect)}")
-        for name in pairs:
-            if name not in self._known:
-                self.unknown.append(name)
-                near = difflib.get_close_matches(name, self._known, 3)
-                hint = f"; did you mean {' or '.join(near)}?" if near else ""
-                self.warnings.append(f"{where}: expected a setting of the name server, found {name}{hint}")
-        self._values.update(taken)
-
-    def _parsed(self, name: str, text: str, where: str) -> bool | int | str:
-        default = self._known[name].default
-        found = java_trim(text)
-        if isinstance(default, bool):
-            if found.lower() not in ("true", "false"):
-                raise ConfigError(f"{where}: {name}: expected true or false, found {text!r}")
-            return found.lower() == "true"
-        if isinstance(default, int):
-            number = java_number(found, _I64_MAX)
-            most = 65535 if name == "listenPort" else 2**31 - 1
-            if number is None or not 0 <= number <= most:
-                raise ConfigError(f"{where}: {name}: expected a whole number from 0 to {most}, found {text!r}")
-            return number
-        return found
+        super().__init__(_settings(), "name server", _HIDDEN)
 
     def update(self, pairs: Mapping[str, str]) -> None:
         """Take what an admin sends at run time (318).
@@ -149,21 +93,3 @@ class NamesrvConfig:
         if not black.isdisjoint(pairs) or any(name.startswith("tls.") for name in pairs):
             raise PermissionError("Can not update config in black list.")
         self.take(pairs, "request 318")
-
-    def changes(self) -> dict[str, str]:
-        """Name -> text of what differs from its default."""
-        return {
-            name: as_text(value)
-            for name, value in self._values.items()
-            if value != self._known[name].default and name not in _HIDDEN
-        }
-
-    def text(self) -> str:
-        """All settings as a property file, sorted (319); no secrets."""
-        lines = sorted(f"{name}={as_text(value)}" for name, value in self._values.items() if name not in _HIDDEN)
-        return "".join(line + "\n" for line in lines)
-
-
-def as_text(value: bool | int | str) -> str:
-    """How a property file says it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

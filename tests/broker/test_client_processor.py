@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
 
 from captures import captures
 
-from mqfast.broker.client_processor import ClientProcessor
-from mqfast.broker.consumer_manager import ConsumerManager
-from mqfast.broker.producer_manager import ProducerManager
-from mqfast.broker.queue_locks import QueueLocks
+from mqfast.broker.clients.client_processor import ClientProcessor
+from mqfast.broker.clients.consumer_manager import ConsumerManager
+from mqfast.broker.clients.producer_manager import ProducerManager
+from mqfast.broker.clients.queue_locks import QueueLocks
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand

@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
 
 from captures import SETS, captures
 
-from mqfast.broker.consumer_manager import ConsumerManager, Notice
-from mqfast.broker.heartbeat import ConsumerData, Subscription, decode_heartbeat
-from mqfast.broker.producer_manager import ProducerManager
-from mqfast.broker.queue_locks import MessageQueue, QueueLocks
+from mqfast.broker.clients.consumer_manager import ConsumerManager, Notice
+from mqfast.broker.clients.heartbeat import ConsumerData, Subscription, decode_heartbeat
+from mqfast.broker.clients.producer_manager import ProducerManager
+from mqfast.broker.clients.queue_locks import MessageQueue, QueueLocks
 from mqfast.errors import FieldError
 from mqfast.remoting.command import FrameDecoder
 

@@ -240,6 +240,27 @@ class _Table:
         return int(self._root.get("dataVersion", {}).get("timestamp", 0))
 
     @property
+    def data_version(self) -> dict[str, int]:
+        """A copy of the table's version; a new one where the table has none yet."""
+        version = self._root.get("dataVersion")
+        return dict(version) if version else new_data_version(0)
+
+    def put(self, name: str, raw: dict[str, Any]) -> None:
+        """Set the object of a name, and step the version."""
+        with self._lock:
+            self._entries[name] = raw
+            self._changed()
+
+    def delete(self, name: str) -> bool:
+        """Take a name out of the table; says whether it was there."""
+        with self._lock:
+            if name not in self:
+                return False
+            del self._entries[name]
+            self._changed()
+            return True
+
+    @property
     def _entries(self) -> _Json:
         # The order of the fields in a file is alphabetical, so the version comes first.
         if self._VERSIONED and not self._root:
@@ -386,15 +407,6 @@ class TopicTable(_Table):
                 raw["writeQueueNums"] = max(queue_nums, config.write_queue_nums)
                 self._changed()
             return config
-
-    def delete(self, topic: str) -> bool:
-        """Take the topic out of the table; says whether it was there."""
-        with self._lock:
-            if topic not in self:
-                return False
-            del self._entries[topic]
-            self._changed()
-            return True
 
 
 class SubscriptionGroupTable(_Table):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from mqfast.broker.consumer_manager import EXPIRY_MS, Member
+from mqfast.broker.clients.consumer_manager import EXPIRY_MS, Member
 
 __all__ = ["ProducerManager"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
-from mqfast.broker.heartbeat import ConsumerData, Subscription
+from mqfast.broker.clients.heartbeat import ConsumerData, Subscription
 
 __all__ = ["ConsumerGroup", "ConsumerManager", "Member", "Notice"]
 

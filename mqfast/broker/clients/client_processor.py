@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from mqfast.broker.consumer_manager import ConsumerManager, Member, Notice
-from mqfast.broker.heartbeat import ConsumerData, Subscription, decode_heartbeat
-from mqfast.broker.producer_manager import ProducerManager
-from mqfast.broker.queue_locks import MessageQueue, QueueLocks
+from mqfast.broker.clients.consumer_manager import ConsumerManager, Member, Notice
+from mqfast.broker.clients.heartbeat import ConsumerData, Subscription, decode_heartbeat
+from mqfast.broker.clients.producer_manager import ProducerManager
+from mqfast.broker.clients.queue_locks import MessageQueue, QueueLocks
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import decode_body, encode_body
 from mqfast.remoting.channel import Channel

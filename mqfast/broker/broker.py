@@ -1,0 +1,285 @@
+"""The broker as a whole: store, tables, managers, parts, ports, registration; the order in which they start and end.
+
+It must never serve a request itself, nor know the command line. Source: BrokerController, BrokerStartup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.clients.client_processor import ClientProcessor
+from mqfast.broker.clients.consumer_manager import ConsumerManager
+from mqfast.broker.clients.heartbeat import ConsumerData
+from mqfast.broker.clients.producer_manager import ProducerManager
+from mqfast.broker.clients.queue_locks import QueueLocks
+from mqfast.broker.context import BrokerContext, Part
+from mqfast.broker.durable import Durable
+from mqfast.broker.groups import GroupManager
+from mqfast.broker.registration import Registration
+from mqfast.broker.send import SendProcessor
+from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
+from mqfast.broker.write import Writer
+from mqfast.errors import ConfigError, MqfastError
+from mqfast.message import parse_host
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.server import RemotingServer
+from mqfast.remoting.settings import RemotingSettings
+from mqfast.remoting.tls import TlsMode, server_context
+from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.meta.tables import ConfigTables
+
+__all__ = ["Broker"]
+
+_log = logging.getLogger("mqfast.broker")
+_SCAN_S: Final = 10.0
+_FAST_PORT_BELOW: Final = 2
+_STOP_S: Final = 0.5
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """A broker in the running event loop.
+
+    Args: config: its settings; now_ms: the wall clock; store_settings: more settings of the store, by any of its names.
+    Attributes: ``context``: what the parts share, once started.
+    Raises: ConfigError where settings cannot be used; what ``open_store`` raises.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, *, now_ms: Callable[[], int] = _wall_clock_ms, **store_settings: Any
+    ) -> None:
+        self.config: Final = config
+        self.processors: Final = Processors()
+        self.context: BrokerContext
+        self._now_ms = now_ms
+        self._store_settings = store_settings
+        self._servers: list[RemotingServer] = []
+        self._parts: list[Part] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self._clients: ClientProcessor
+        self._send: SendProcessor
+
+    # --- start ---
+
+    async def start(self) -> None:
+        """Open the store, listen, register. Raises: OSError where the address cannot be had; as ``open_store``."""
+        store, tables = self._open_store()
+        try:
+            await self._start(store, tables)
+        except BaseException:
+            for server in self._servers:
+                await server.stop(0)
+            store.close()
+            raise
+
+    def _open_store(self) -> tuple[MessageStore, ConfigTables]:
+        path = self.config.store_path
+        config = self.config.store_config(**self._store_settings)
+        tables = ConfigTables.load(path, config)
+        return open_store(path, config=config, tables=tables), tables
+
+    async def _start(self, store: MessageStore, tables: ConfigTables) -> None:
+        config = self.config
+        main = self._server(self.processors)
+        await main.start(config["bindAddress"], config["listenPort"])
+        self._servers.append(main)
+        host = config["brokerIP1"] or config["bindAddress"]
+        port = main.address[1]
+        address = f"{host}:{port}"
+        self._make_context(store, tables, address)
+        self._make_parts()
+        if config["listenPort"]:
+            fast = self._server(self.processors)
+            await fast.start(config["bindAddress"], port - _FAST_PORT_BELOW)
+            self._servers.append(fast)
+        for part in self._parts:
+            part.start()
+        self._by_the_clock(_SCAN_S, self._scan)
+        self._by_the_clock(config["flushConsumerOffsetInterval"] / 1000, self._persist)
+        self.context.registration.start()
+        await self.context.registration.told()
+
+    def _server(self, processors: Processors) -> RemotingServer:
+        config = self.config
+        return RemotingServer(
+            processors,
+            RemotingSettings(
+                connections_max=config["connectionsMax"],
+                idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
+                proxy_protocol=config["proxyProtocolEnable"],
+                tls_mode=_tls_mode(config["tls.server.mode"]),
+            ),
+            context=server_context({name: config[name] for name in _TLS_NAMES if config[name]}),
+            on_closed=self._channel_closed,
+            logger=logging.getLogger("mqfast.broker"),
+        )
+
+    def _make_context(self, store: MessageStore, tables: ConfigTables, address: str) -> None:
+        config, now_ms = self.config, self._now_ms
+        engine = store.engine
+        topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms))
+        groups = GroupManager(tables.groups, config)
+        topics.ensure_system_topics()
+        groups.ensure_system_groups()
+        durable = Durable(engine, store.config.sync_flush_timeout_ms / 1000)
+        host, _, port = address.rpartition(":")
+        client = RemotingClient()
+        registration = Registration(
+            config, tables.topics, client, address=address, ha_address=f"{config['brokerIP2'] or host}:{int(port) + 1}"
+        )
+        store_host = parse_host(address)
+        self.context = BrokerContext(
+            config=config,
+            loop=asyncio.get_running_loop(),
+            now_ms=now_ms,
+            store=store,
+            engine=engine,
+            tables=tables,
+            topics=topics,
+            groups=groups,
+            offsets=tables.offsets,
+            consumers=ConsumerManager(now_ms, expiry_ms=config["channelExpiredTimeout"]),
+            producers=ProducerManager(now_ms),
+            locks=QueueLocks(now_ms),
+            writer=Writer(
+                engine,
+                durable,
+                store_host=store_host,
+                sync_flush=store.config.sync_flush,
+                max_message_bytes=store.config.max_message_bytes,
+                disk_use=self._disk_use,
+                now_ms=now_ms,
+                logger=_log,
+            ),
+            durable=durable,
+            client=client,
+            registration=registration,
+            address=address,
+            store_host=store_host,
+            started_ms=now_ms(),
+        )
+        topics.on_change = self._topics_changed
+
+    def _make_parts(self) -> None:
+        context = self.context
+        self._clients = ClientProcessor(
+            context.consumers, context.producers, context.locks, is_group_allowed=self._is_group_allowed
+        )
+        self._clients.register(self.processors)
+        self._send = SendProcessor(context)
+        self._parts = [
+            self._send,
+        ]
+        for part in self._parts:
+            part.register(self.processors)
+
+    def _disk_use(self) -> str:
+        try:
+            use = self.context.engine.disk_use().percent / 100
+        except MqfastError:
+            use = -1.0
+        return f"CL: {use:5.2f} CQ: {use:5.2f} INDEX: {use:5.2f}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) where the broker listens."""
+        return self._servers[0].address
+
+    # --- while it runs ---
+
+    def _topics_changed(self, topics: list[str]) -> None:
+        one_by_one = self.config["enableSingleTopicRegister"] and topics
+        self.context.registration.tell(topics if one_by_one else None)
+
+    def _is_group_allowed(self, group: ConsumerData) -> bool:
+        """A consumer's heartbeat makes its group, and the topic of its retries. Source: ClientManageProcessor."""
+        found = self.context.groups.get(group.group_name)
+        if found is None:
+            return False
+        queues = int(found.get("retryQueueNums", 1))
+        self.context.topics.ensure(retry_topic(group.group_name), queues, READ | WRITE, 2 if group.unit_mode else 0)
+        return True
+
+    def _channel_closed(self, channel: Channel) -> None:
+        self._clients.channel_closed(channel)
+        self._send.channel_closed(channel)
+
+    def _by_the_clock(self, interval_s: float, work: Callable[[], object]) -> None:
+        place = len(self._timers)
+
+        def turn() -> None:
+            self._timers[place] = self.context.loop.call_later(interval_s, turn)
+            work()
+
+        self._timers.append(self.context.loop.call_later(interval_s, turn))
+
+    def _scan(self) -> None:
+        self._clients.scan()
+
+    def _persist(self) -> None:
+        """Put changed tables on disk, in a thread of the loop's pool: a sync may take long."""
+        future = self.context.loop.run_in_executor(None, self._persist_tables)
+        future.add_done_callback(_say_failure)
+
+    def _persist_tables(self) -> None:
+        context = self.context
+        context.tables.persist(before_offsets=context.store.flush)
+
+    # --- end ---
+
+    async def stop(self) -> None:
+        """Answer what waits, flush, persist, leave the name servers, close; within two seconds but for a slow disk."""
+        if not hasattr(self, "context"):
+            return
+        context = self.context
+        context.stopping = True
+        for timer in self._timers:
+            timer.cancel()
+        await context.registration.stop()
+        for part in reversed(self._parts):
+            await part.stop()
+        for server in self._servers:
+            await server.stop(_STOP_S)
+        context.durable.close()
+        await context.client.close()
+        await context.loop.run_in_executor(None, self._close_store)
+
+    def _close_store(self) -> None:
+        context = self.context
+        context.store.flush()
+        try:
+            context.tables.persist()
+        finally:
+            context.store.close()
+
+
+def _say_failure(future: asyncio.Future[None]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _log.warning("config tables were not persisted, the next turn tries again: %s", error)
+
+
+_TLS_NAMES: Final = (
+    "tls.server.certPath",
+    "tls.server.keyPath",
+    "tls.server.keyPassword",
+    "tls.server.trustCertPath",
+    "tls.server.need.client.auth",
+)
+
+
+def _tls_mode(text: str) -> TlsMode:
+    try:
+        return TlsMode(text.lower())
+    except ValueError:
+        raise ConfigError(f"tls.server.mode: expected disabled, permissive or enforcing, found {text!r}") from None

@@ -1,0 +1,81 @@
+"""BrokerContext: what each part of a broker gets in its constructor.
+
+It must never do anything itself: ``broker.py`` fills it, parts read it. Source: BrokerController's getters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from mqfast.remoting.processors import Processors
+
+if TYPE_CHECKING:
+    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.clients.consumer_manager import ConsumerManager
+    from mqfast.broker.clients.producer_manager import ProducerManager
+    from mqfast.broker.clients.queue_locks import QueueLocks
+    from mqfast.broker.durable import Durable
+    from mqfast.broker.groups import GroupManager
+    from mqfast.broker.registration import Registration
+    from mqfast.broker.topics import TopicManager
+    from mqfast.broker.write import Writer
+    from mqfast.remoting.client import RemotingClient
+    from mqfast.store.engine import Engine
+    from mqfast.store.message_store import MessageStore
+    from mqfast.store.meta.offsets import ConsumerOffsets
+    from mqfast.store.meta.tables import ConfigTables
+
+__all__ = ["BrokerContext", "Part"]
+
+
+class Part(Protocol):
+    """One part of a broker: what serves some codes, or works by the clock.
+
+    ``Broker`` registers the codes of every part, starts parts in the order of its list and stops them in reverse.
+    """
+
+    def register(self, processors: Processors) -> None:
+        """Put the codes into the table of the server."""
+
+    def start(self) -> None:
+        """Begin what runs by the clock; the event loop runs."""
+
+    async def stop(self) -> None:
+        """End it: answer what waits, persist what is to be persisted."""
+
+
+@dataclass(slots=True)
+class BrokerContext:
+    """What the parts share.
+
+    Attributes:
+        now_ms: the wall clock, ms since the epoch.
+        address: ``host:port`` that clients are told; store_host: the same as 8 or 20 bytes.
+        tables: the tables of ``config/``; the broker owns them and persists them.
+        stopping: the broker takes no new requests.
+    Thread: that of the event loop.
+    """
+
+    config: BrokerConfig
+    loop: asyncio.AbstractEventLoop
+    now_ms: Callable[[], int]
+    store: MessageStore
+    engine: Engine
+    tables: ConfigTables
+    topics: TopicManager
+    groups: GroupManager
+    offsets: ConsumerOffsets
+    consumers: ConsumerManager
+    producers: ProducerManager
+    locks: QueueLocks
+    writer: Writer
+    durable: Durable
+    client: RemotingClient
+    registration: Registration
+    address: str
+    store_host: bytes
+    stopping: bool = False
+    started_ms: int = field(default=0)

@@ -1,0 +1,87 @@
+"""Consumer groups that a broker knows, with their rules (retries, broadcasting, which queues they may read).
+
+Room: broker. It must never do I/O but through the table of the store. Source: SubscriptionGroupManager.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.topics import illegal_group
+from mqfast.store.meta.metadata import SubscriptionGroupTable
+
+__all__ = ["SYSTEM_GROUPS", "GroupManager"]
+
+SYSTEM_GROUPS: Final = (
+    "DEFAULT_CONSUMER",
+    "DEFAULT_PRODUCER",
+    "TOOLS_CONSUMER",
+    "SCHEDULE_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "__MONITOR_CONSUMER",
+    "CLIENT_INNER_PRODUCER",
+    "SELF_TEST_P_GROUP",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_PREFIX: Final = "CID_RMQ_SYS_"
+_MADE_AT_START: Final = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS",
+)  # fmt: skip
+_BROADCASTS: Final = ("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_ONS-HTTP-PROXY")
+
+
+def is_system_group(group: str) -> bool:
+    """Does the group belong to RocketMQ itself? Source: MixAll.isSysConsumerGroup."""
+    return group in SYSTEM_GROUPS or group.startswith(_PREFIX)
+
+
+class GroupManager:
+    """All groups of a broker, in the table of ``config/subscriptionGroup.json``. Thread: that of the event loop."""
+
+    def __init__(self, table: SubscriptionGroupTable, config: BrokerConfig) -> None:
+        self.table: Final = table
+        self._config = config
+
+    def ensure_system_groups(self) -> None:
+        """Make the groups that RocketMQ itself uses where they are not there."""
+        for name in _MADE_AT_START:
+            if name not in self.table:
+                group = self.table.ensure(name)
+                if name in _BROADCASTS:
+                    self.table.put(name, {**group, "consumeBroadcastEnable": True})
+        self.table.persist()
+
+    def get(self, group: str) -> dict[str, Any] | None:
+        """The rules of a group by RocketMQ's names; made where groups may be made at need; None: there is none.
+
+        Raises: StorageError. Source: findSubscriptionGroupConfig.
+        """
+        found = self.table.get(group)
+        if found is None and self._may_make(group):
+            found = self.table.ensure(group)
+            self.table.persist()
+        return found
+
+    def _may_make(self, group: str) -> bool:
+        if illegal_group(group) is not None:
+            return False
+        return bool(self._config["autoCreateSubscriptionGroup"]) or is_system_group(group)
+
+    def put(self, raw: dict[str, Any]) -> None:
+        """Set the rules of a group (200) and persist the table. Raises: StorageError."""
+        self.table.put(raw["groupName"], raw)
+        self.table.persist()
+
+    def delete(self, group: str) -> bool:
+        """Take a group out of the table (207). Raises: StorageError."""
+        found = self.table.delete(group)
+        if found:
+            self.table.persist()
+        return found

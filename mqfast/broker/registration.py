@@ -1,0 +1,147 @@
+"""Telling name servers: all topics at start and every 30 s, a changed topic at once, and the end.
+
+It must never let a name server that is away hold up anything: each one is told by a task of its own, with a time-out.
+Source: BrokerController.registerBrokerAll, BrokerOuterAPI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.topics import READ, WRITE
+from mqfast.errors import RemotingError
+from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.log_limit import LogLimit
+from mqfast.store.meta.metadata import TopicTable
+
+__all__ = ["Registration"]
+
+_log = logging.getLogger("mqfast.broker")
+_SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
+
+
+class Registration:
+    """Keeps a broker registered with all name servers.
+
+    Args: address: ``host:port`` that clients are told; ha_address: the same for slaves.
+    Attributes: ``registered``: name server -> did it take the last registration?
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, client: RemotingClient, *, address: str, ha_address: str
+    ) -> None:
+        self.registered: dict[str, bool] = {}
+        self.on_order_topics: Callable[[set[str]], object] = lambda _topics: None
+        self._config = config
+        self._topics = topics
+        self._client = client
+        self._address: Final = address
+        self._ha_address: Final = ha_address
+        self._limit = LogLimit(_log, 60.0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        """Register now, and from now on by the clock."""
+        self._by_the_clock()
+
+    def _by_the_clock(self) -> None:
+        self.tell()
+        interval_ms = min(max(self._config["registerNameServerPeriod"], _SHORTEST_MS), _LONGEST_MS)
+        self._timer = asyncio.get_running_loop().call_later(interval_ms / 1000, self._by_the_clock)
+
+    def tell(self, topics: Iterable[str] | None = None) -> None:
+        """Register all topics, or only these, with every name server; returns at once."""
+        if self._ended:
+            return
+        body, fields = self._request(topics)
+        for address in self._config.name_servers:
+            task = asyncio.ensure_future(self._tell_one(address, fields, body))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def told(self) -> None:
+        """Await the end of all registrations that are under way."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _request(self, topics: Iterable[str] | None) -> tuple[bytes, dict[str, Any]]:
+        names = self._topics if topics is None else topics
+        permission = self._config["brokerPermission"]
+        table = {}
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is None:
+                continue
+            raw = topic.raw
+            if not permission & READ or not permission & WRITE:
+                raw = {**raw, "perm": topic.perm & (permission | ~(READ | WRITE))}
+            table[name] = raw
+        version = self._topics.data_version
+        body = encode_body(
+            {
+                "filterServerList": [],
+                "topicConfigSerializeWrapper": {
+                    "dataVersion": version,
+                    "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": version.get("timestamp", 0)},
+                    "topicConfigTable": table,
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                },
+            }
+        )
+        fields = {
+            **self._who(),
+            "haServerAddr": self._ha_address,
+            "compressed": "false",
+            "enableActingMaster": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        }
+        return body, fields
+
+    def _who(self) -> dict[str, Any]:
+        return {
+            "brokerName": self._config["brokerName"],
+            "brokerAddr": self._address,
+            "clusterName": self._config["brokerClusterName"],
+            "brokerId": str(self._config["brokerId"]),
+        }
+
+    async def _tell_one(self, address: str, fields: dict[str, Any], body: bytes) -> None:
+        timeout_ms = self._config["registerBrokerTimeoutMills"]
+        try:
+            answer = await self._client.call(address, RequestCode.REGISTER_BROKER, fields, body, timeout_ms=timeout_ms)
+        except (RemotingError, ValueError) as error:
+            self.registered[address] = False
+            self._limit.warning(address, "name server %s: not registered: %s", address, error)
+            return
+        was = self.registered.get(address, False)
+        self.registered[address] = answer.code == 0
+        if answer.code != 0:
+            self._limit.warning(address, "name server %s refused the broker: %s", address, answer.remark)
+        elif not was:
+            _log.info("registered with name server %s", address)
+
+    async def stop(self) -> None:
+        """Tell all name servers that the broker leaves, and wait at most half a second for it."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        leaving = [
+            self._client.call(address, RequestCode.UNREGISTER_BROKER, self._who(), timeout_ms=500)
+            for address, is_there in self.registered.items()
+            if is_there
+        ]
+        await asyncio.gather(*leaving, return_exceptions=True)
+        self.registered.clear()

@@ -1,0 +1,381 @@
+"""Sends: one message (10, 310) and a batch (320).
+
+A message without delay and transaction is stored within the call, and answered there where nothing has to wait for the
+disk. It must never copy a body, and never answer a stored message with an error. Source: SendMessageProcessor,
+AbstractSendMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.topics import (
+    DLQ_PREFIX,
+    NOT_FOR_CLIENTS,
+    READ,
+    RETRY_PREFIX,
+    WRITE,
+    dlq_topic,
+    illegal_topic,
+)
+from mqfast.broker.write import Record, Stored, Writer
+from mqfast.errors import CallRefused, MqfastError
+from mqfast.message import parse_host
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
+from mqfast.remoting.processors import Lane, Processors
+from mqfast.store.meta.metadata import TopicConfig
+
+__all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
+
+_HONOURS_RECONSUME_MAX: Final = 121  # V3_4_9
+_MULTI_TAGS: Final = 2
+_INNER_BATCH: Final = 64 | 128
+_UNIT, _UNIT_SUB = 1, 2
+_SHORT_TOPIC_MAX: Final = 127
+_LATER: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
+
+PrepareHook = Callable[[Record], Record]
+"""Makes a half message of a record (transactions)."""
+RecallHandle = Callable[[Record, str], str | None]
+"""The handle by which a delayed message can be recalled; None: it has none."""
+
+
+def value_of(properties: bytes, name: bytes) -> bytes | None:
+    """The value of a property in a property string; None: it is not there."""
+    key = name + b"\x01"
+    at = properties.find(key)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(key, at + 1)
+    return None if at < 0 else properties[at + len(key) :].partition(b"\x02")[0]
+
+
+def without(properties: bytes, name: bytes) -> bytes:
+    """A property string without a property."""
+    if name not in properties:
+        return properties
+    return b"".join(one + b"\x02" for one in properties.split(b"\x02") if one and not one.startswith(name + b"\x01"))
+
+
+class SendProcessor:
+    """Serves 10, 310 and 320.
+
+    Attributes: ``prepare``: makes half messages; None: transactions are refused. ``recall_handle``: see RecallHandle.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self.prepare: PrepareHook | None = None
+        self.recall_handle: RecallHandle = lambda _record, _topic: None
+        config = context.config
+        self._context = context
+        self._writer: Writer = context.writer
+        self._additions: Final = (
+            f"\x02MSG_REGION\x01{config['regionId']}\x02TRACE_ON\x01{str(config['traceOn']).lower()}"
+            f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
+        ).encode()
+        self._answer_fields: Final = {"MSG_REGION": config["regionId"], "TRACE_ON": str(config["traceOn"]).lower()}
+        self._ids = UniqueIds()
+        self._hosts: dict[Channel, bytes] = {}
+
+    def register(self, processors: Processors) -> None:
+        """Sends have a lane of their own."""
+        config = self._context.config
+        lane = Lane(
+            "send",
+            concurrency=config["sendThreadPoolQueueCapacity"],
+            queue_max=config["sendThreadPoolQueueCapacity"],
+            queue_timeout_ms=config["waitTimeMillsInSendQueue"] if config["brokerFastFailureEnable"] else None,
+        )
+        codes = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        processors.register(codes, self.send, lane)
+
+    def start(self) -> None:
+        """Nothing runs by the clock."""
+
+    async def stop(self) -> None:
+        """Nothing runs by the clock."""
+
+    def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """10, 310, 320. Raises: FieldError, CallRefused."""
+        header = send_header(request)
+        topic = self.topic_of(channel, request, header)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(1, topic.write_queue_nums))
+        sys_flag = header.sys_flag | (_MULTI_TAGS if topic.is_multi_tag else 0)
+        properties = self._with_additions(without(header.properties, b"POP_CK"))
+        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            return self._send_batch(channel, request, header, topic, queue_id, sys_flag, properties)
+        unique = value_of(properties, b"UNIQ_KEY")
+        if not unique:
+            unique = self._ids.next()
+            properties = without(properties, b"UNIQ_KEY") + b"UNIQ_KEY\x01" + unique + b"\x02"
+        record = Record(
+            header.topic,
+            queue_id,
+            request.body,
+            properties,
+            flag=header.flag,
+            sys_flag=sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=self._born_host(channel),
+            reconsume_times=header.reconsume_times,
+        )
+        if record.topic.startswith(RETRY_PREFIX):
+            self._as_dead_letter(request, header, record)
+        if any(name in record.properties for name in _LATER):
+            return self._send_later(request, record, unique)
+        done = self._writer.write(record)
+        if done.result is not None and self._writer.must_wait(properties):
+            return self._when_durable(request, record, done, unique)
+        return self._answer(request, record, done, unique)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone."""
+        self._hosts.pop(channel, None)
+
+    def _born_host(self, channel: Channel) -> bytes:
+        host = self._hosts.get(channel)
+        if host is None:
+            host = host_bytes(channel)
+            if not channel.is_closed:
+                self._hosts[channel] = host
+        return host
+
+    # --- may it be stored? ---
+
+    def topic_of(self, channel: Channel, request: RemotingCommand, header: SendHeader) -> TopicConfig:
+        """The topic of a send, made where it may be made. Raises: CallRefused with RocketMQ's code and words.
+
+        Source: AbstractSendMessageProcessor.msgCheck.
+        """
+        context = self._context
+        config = context.config
+        refused_until = config["startAcceptSendRequestTimeStamp"]
+        if refused_until > context.now_ms():
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {when_text(refused_until)}")
+        topic = context.topics.get(header.topic)
+        if not config["brokerPermission"] & WRITE and topic is not None and topic.order:
+            raise CallRefused(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
+        if (wrong := illegal_topic(header.topic)) is not None:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, wrong)
+        if header.topic in NOT_FOR_CLIENTS:
+            raise CallRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
+        if topic is None:
+            topic = self._made(header)
+        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise CallRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, {topic!r} Producer: "
+                f"{channel.peer[0]}:{channel.peer[1]}",
+            )
+        return topic
+
+    @property
+    def _host(self) -> str:
+        return self._context.address.rpartition(":")[0]
+
+    def _made(self, header: SendHeader) -> TopicConfig:
+        is_retry = header.topic.startswith(RETRY_PREFIX)
+        sys_flag = (_UNIT_SUB if is_retry else _UNIT) if header.unit_mode else 0
+        topics = self._context.topics
+        made = topics.create_for_send(header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag)
+        if made is None and is_retry:
+            made = topics.ensure(header.topic, 1, READ | WRITE, sys_flag)
+        if made is None:
+            raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+        return made
+
+    def _as_dead_letter(self, request: RemotingCommand, header: SendHeader, record: Record) -> None:
+        """A message that a consumer sends back by itself: a dead letter where its retries are over.
+
+        Source: SendMessageProcessor.handleRetryAndDLQ.
+        """
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._context.groups.get(name)
+        if group is None:
+            raise CallRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        most = int(group.get("retryMaxTimes", 16))
+        if request.version >= _HONOURS_RECONSUME_MAX and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if header.reconsume_times > most or self._context.locks.is_orderly(name):
+            record.topic = dlq_topic(name)
+            record.queue_id = 0
+            record.properties = without(record.properties, b"DELAY") + b"DELAY\x01-1\x02"
+            self._context.topics.ensure(record.topic, 1)
+
+    # --- storing ---
+
+    def _with_additions(self, properties: bytes) -> bytes:
+        for name in (b"MSG_REGION", b"TRACE_ON", b"CLUSTER"):
+            if name in properties:
+                properties = without(properties, name)
+        if not properties or properties.endswith(b"\x02"):
+            return properties + self._additions[1:]
+        return properties + self._additions
+
+    def _send_later(
+        self, request: RemotingCommand, record: Record, unique: bytes
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        is_half = (value_of(record.properties, b"TRAN_MSG") or b"").lower() == b"true"
+        if is_half and not (record.reconsume_times > 0 and _level(record.properties) > 0):
+            if self._context.config["rejectTransactionMessage"] or self.prepare is None:
+                raise CallRefused(
+                    ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending transaction message is forbidden"
+                )
+            other = self.prepare(record)
+            done = self._store_as_it_is(other)
+        else:
+            done = self._writer.write(record)
+        if done.result is not None and self._writer.must_wait(record.properties):
+            return self._when_durable(request, record, done, unique)
+        return self._answer(request, record, done, unique)
+
+    def _store_as_it_is(self, record: Record) -> Stored:
+        try:
+            return Stored(0, None, self._writer.put(record))
+        except MqfastError as error:
+            return self._writer.failed(error)
+
+    def _send_batch(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+        queue_id: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        if len(header.topic) > _SHORT_TOPIC_MAX:
+            raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(header.topic)}")
+        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
+        unique = value_of(properties, b"UNIQ_KEY")
+        if topic.is_batch_queue and unique:
+            count = inner_count(request.body)
+            record = Record(
+                header.topic,
+                queue_id,
+                request.body,
+                properties + b"INNER_NUM\x01%d\x02" % count,
+                flag=header.flag,
+                sys_flag=sys_flag | _INNER_BATCH,
+                born_timestamp=header.born_timestamp,
+                born_host=self._born_host(channel),
+                reconsume_times=header.reconsume_times,
+            )
+            done = self._store_as_it_is(record)
+            fields = {"batchUniqId": unique.decode("utf-8", "replace")}
+        else:
+            record = Record(header.topic, queue_id, b"", properties)
+            done = self._writer.write_batch(
+                header.topic,
+                queue_id,
+                request.body,
+                b"",
+                sys_flag=sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=self._born_host(channel),
+                reconsume_times=header.reconsume_times,
+            )
+            fields = {}
+        if done.result is not None and self._writer.must_wait(properties):
+            return self._when_durable(request, record, done, unique, fields)
+        return self._answer(request, record, done, unique, fields)
+
+    async def _when_durable(
+        self,
+        request: RemotingCommand,
+        record: Record,
+        done: Stored,
+        unique: bytes | None,
+        more: dict[str, str] | None = None,
+    ) -> RemotingCommand:
+        return self._answer(request, record, await self._writer.durable(done), unique, more)
+
+    # --- the answer ---
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        record: Record,
+        done: Stored,
+        unique: bytes | None,
+        more: dict[str, str] | None = None,
+    ) -> RemotingCommand:
+        result = done.result
+        if result is None:
+            return request.response(done.code, remark=done.remark)
+        first = result if not hasattr(result, "end_offset") else result[0]  # type: ignore[index]
+        fields = {
+            "msgId": result.message_id,
+            "queueId": str(record.queue_id),
+            "queueOffset": str(first.queue_offset),
+            **self._answer_fields,
+        }
+        if unique:
+            fields["transactionId"] = unique.decode("utf-8", "replace")
+        if more:
+            fields.update(more)
+        if b"TIMER_" in record.properties and (handle := self.recall_handle(record, record.topic)) is not None:
+            fields["recallHandle"] = handle
+        return request.response(done.code, fields)
+
+
+def _level(properties: bytes) -> int:
+    text = value_of(properties, b"DELAY") or b"0"
+    return int(text) if text.isdigit() else 0
+
+
+def host_bytes(channel: Channel) -> bytes:
+    """The address of a channel's peer, as a record has it."""
+    host, port = channel.peer
+    try:
+        return parse_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except ValueError:
+        return bytes(8)
+
+
+def inner_count(body: bytes | memoryview) -> int:
+    """How many messages a batch body holds. Raises: CallRefused for one that is cut short."""
+    at = count = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        if size < 20 or at + size > len(body):
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch body: expected a whole message at byte {at}, found {len(body) - at} bytes",
+            )
+        at += size
+        count += 1
+    return count
+
+
+def when_text(ms: int) -> str:
+    """A time as RocketMQ's texts show it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f":{ms % 1000:03d}"
+
+
+class UniqueIds:
+    """Unique keys for messages whose client sent none. Source: MessageClientIDSetter."""
+
+    def __init__(self) -> None:
+        seed = os.urandom(4) + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
+        self._prefix: Final = seed.hex().upper().encode()
+        self._count = 0
+
+    def next(self) -> bytes:
+        """The next one: 32 hex characters."""
+        self._count = (self._count + 1) & 0xFFFF
+        ms = time.time_ns() // 1_000_000 & 0xFFFFFFFF
+        return self._prefix + b"%08X%04X" % (ms, self._count)

@@ -1,0 +1,259 @@
+"""Storing a message: the one way by which every part of the broker does it.
+
+A message that is to come later is given its other topic first (``deferrals``). The store's outcomes become RocketMQ's
+codes and texts here, and nowhere else. It must never block the event loop: what waits for the disk awaits.
+Source: HookUtils.handleScheduleMessage, SendMessageProcessor.handlePutMessageResult.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from mqfast.broker.durable import Durable
+from mqfast.errors import (
+    DiskFull,
+    MapFailed,
+    MessageIllegal,
+    MqfastError,
+    PageCacheBusy,
+    StorageError,
+    StoreBusy,
+    StoreClosed,
+)
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    from mqfast.store.engine import Engine
+    from mqfast.store.put._put_result import BatchResult, PutResult
+
+__all__ = ["Deferral", "Record", "Refusal", "Stored", "Writer", "failure"]
+
+PREPARED: Final = 4
+ROLLBACK: Final = 12
+_TRANSACTION_MASK: Final = 12
+_NO_WAIT: Final = b"WAIT\x01"
+
+
+class Record:
+    """One message on its way into the store; ``properties`` are the bytes of the property string."""
+
+    __slots__ = (
+        "body",
+        "born_host",
+        "born_timestamp",
+        "flag",
+        "prepared_transaction_offset",
+        "properties",
+        "queue_id",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        born_host: bytes | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.body = body
+        self.properties = properties
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_timestamp = born_timestamp
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.prepared_transaction_offset = prepared_transaction_offset
+
+
+class Refusal(NamedTuple):
+    """A message that is not stored, and why."""
+
+    code: int
+    remark: str
+
+
+class Stored(NamedTuple):
+    """How it went: RocketMQ's code, its remark, and where the message is, if it was stored."""
+
+    code: int
+    remark: str | None
+    result: PutResult | BatchResult | None
+
+
+class Deferral(Protocol):
+    """Gives messages that are to come later their other topic."""
+
+    def defer(self, record: Record, now_ms: int) -> Record | Refusal | None:
+        """The record to store instead; a refusal; None: the message is none of its own."""
+
+
+class Writer:
+    """Stores messages.
+
+    Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk.
+    Attributes: ``deferrals``: asked in order.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        durable: Durable,
+        *,
+        store_host: bytes,
+        sync_flush: bool,
+        max_message_bytes: int,
+        disk_use: Callable[[], str],
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        self.deferrals: list[Deferral] = []
+        self._engine = engine
+        self._durable = durable
+        self._store_host: Final = store_host
+        self._sync_flush: Final = sync_flush
+        self._max_message_bytes: Final = max_message_bytes
+        self._disk_use = disk_use
+        self._now_ms = now_ms
+        self._log = LogLimit(logger)
+
+    def put(self, record: Record) -> PutResult:
+        """Store a record as it is, without waiting for the disk. Raises: as ``Engine.put_encoded``."""
+        return self._engine.put_encoded(
+            record.topic.encode(),
+            record.queue_id,
+            record.body,
+            record.properties,
+            record.flag,
+            record.sys_flag,
+            record.born_timestamp,
+            record.born_host,
+            self._store_host,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            False,
+        )
+
+    def deferred(self, record: Record) -> Record | Refusal:
+        """The record as it is to be stored now."""
+        kind = record.sys_flag & _TRANSACTION_MASK
+        if self.deferrals and kind not in (PREPARED, ROLLBACK):
+            for one in self.deferrals:
+                other = one.defer(record, self._now_ms())
+                if other is not None:
+                    return other
+        return record
+
+    def write(self, record: Record) -> Stored:
+        """Store a message, later ones too, without waiting for the disk."""
+        other = self.deferred(record)
+        if isinstance(other, Refusal):
+            return Stored(other.code, other.remark, None)
+        try:
+            result = self.put(other)
+        except MqfastError as error:
+            return self.failed(error)
+        return Stored(0, None, result)
+
+    def write_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        born_host: bytes | None = None,
+        reconsume_times: int = 0,
+    ) -> Stored:
+        """Store a client's batch body (320), without waiting for the disk."""
+        try:
+            result = self._engine.put_batch_encoded(
+                topic.encode(),
+                queue_id,
+                body,
+                properties,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                self._store_host,
+                reconsume_times,
+                False,
+            )
+        except MqfastError as error:
+            return self.failed(error)
+        return Stored(0, None, result)
+
+    def must_wait(self, properties: bytes) -> bool:
+        """Does the answer wait for the disk? Source: Message.isWaitStoreMsgOK."""
+        if not self._sync_flush:
+            return False
+        at = properties.find(_NO_WAIT)
+        while at > 0 and properties[at - 1] != 2:
+            at = properties.find(_NO_WAIT, at + 1)
+        return at < 0 or properties[at + len(_NO_WAIT) :].partition(b"\x02")[0].lower() == b"true"
+
+    async def durable(self, stored: Stored) -> Stored:
+        """Wait until a stored message is durable. Its code becomes FLUSH_DISK_TIMEOUT where that takes too long."""
+        result = stored.result
+        if result is None:
+            return stored
+        end = getattr(result, "end_offset", None)
+        if end is None:
+            end = result.physical_offset + result.size  # type: ignore[union-attr]
+        try:
+            in_time = await self._durable.wait(end)
+        except MqfastError as error:
+            return self.failed(error)
+        return stored if in_time else stored._replace(code=ResponseCode.FLUSH_DISK_TIMEOUT)
+
+    async def stored(self, record: Record) -> Stored:
+        """Store a message and wait for the disk where the settings and the message say so."""
+        done = self.write(record)
+        return await self.durable(done) if done.result is not None and self.must_wait(record.properties) else done
+
+    def failed(self, error: MqfastError) -> Stored:
+        """RocketMQ's code and words for a put that failed; the cause is logged, at most once a minute for a kind."""
+        if not isinstance(error, MessageIllegal):
+            self._log.warning(type(error).__name__, "a message was refused: %s", error)
+        return failure(error, self._max_message_bytes, self._disk_use)
+
+
+def failure(error: MqfastError, max_message_bytes: int, disk_use: Callable[[], str]) -> Stored:
+    """RocketMQ's code and words for a put that failed."""
+    if isinstance(error, MessageIllegal):
+        remark = (
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{max_message_bytes}B, msg properties length limit 32KB."
+        )
+        return Stored(ResponseCode.MESSAGE_ILLEGAL, remark, None)
+    if isinstance(error, PageCacheBusy):
+        remark = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+        return Stored(ResponseCode.SYSTEM_BUSY, remark, None)
+    if isinstance(error, StoreBusy):
+        return Stored(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {error}", None)
+    if isinstance(error, MapFailed):
+        remark = f"create mapped file failed, server is busy or broken. ({error})"
+        return Stored(ResponseCode.SYSTEM_ERROR, remark, None)
+    if isinstance(error, (DiskFull, StorageError, StoreClosed)):
+        remark = (
+            "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
+            f"[{disk_use()}], messages are put to the slave, message store has been shut down, etc. ({error})"
+        )
+        return Stored(ResponseCode.SERVICE_NOT_AVAILABLE, remark, None)
+    return Stored(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", None)

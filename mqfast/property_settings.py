@@ -1,0 +1,100 @@
+"""Settings by RocketMQ's names, as its servers read them: from a property file, the command line and admins.
+
+It must never guess: a value of the wrong kind is an error, a name that nobody knows a warning with the near ones.
+Source: MixAll.properties2Object, Configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mqfast.broker_conf import decode_conf, java_number, java_trim, parse_properties
+from mqfast.errors import ConfigError
+
+__all__ = ["PropertySettings", "Setting", "as_text"]
+
+_I64_MAX: Final = 2**63 - 1
+_PORTS: Final = ("listenPort", "haListenPort")
+
+
+class Setting(NamedTuple):
+    """One setting: its default, and whether it does anything here, and at run time."""
+
+    default: bool | int | str
+    acts: bool = True
+    live: bool = False
+
+
+class PropertySettings:
+    """All settings of one server with their values.
+
+    Args: known: name -> setting; what: whose settings these are, for messages; hidden: names that no text may show.
+    Attributes: ``warnings``: what to tell the user once; ``unknown``: names that are no settings.
+    """
+
+    def __init__(self, known: Mapping[str, Setting], what: str, hidden: tuple[str, ...] = ()) -> None:
+        self._known: Final = known
+        self._what: Final = what
+        self._hidden: Final = hidden
+        self._values: dict[str, bool | int | str] = {name: one.default for name, one in known.items()}
+        self.warnings: list[str] = []
+        self.unknown: list[str] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def read_file(self, path: str | Path) -> None:
+        """Take the settings of a property file. Raises: ConfigError, OSError."""
+        text, warnings = decode_conf(Path(path).read_bytes())
+        self.warnings += [f"{path}: {line}" for line in warnings]
+        self.take(parse_properties(text), str(path))
+
+    def take(self, pairs: Mapping[str, str], where: str) -> None:
+        """Take settings. Raises: ConfigError for a value of the wrong kind; nothing is taken then."""
+        taken = {name: self._parsed(name, text, where) for name, text in pairs.items() if name in self._known}
+        without_effect = sorted(name for name in taken if not self._known[name].acts)
+        if without_effect:
+            self.warnings.append(f"{where}: without effect here: {', '.join(without_effect)}")
+        for name in pairs:
+            if name not in self._known:
+                self.unknown.append(name)
+                near = difflib.get_close_matches(name, self._known, 3)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                self.warnings.append(f"{where}: expected a setting of the {self._what}, found {name}{hint}")
+        self._values.update(taken)
+
+    def _parsed(self, name: str, text: str, where: str) -> bool | int | str:
+        default = self._known[name].default
+        found = java_trim(text)
+        if isinstance(default, bool):
+            if found.lower() not in ("true", "false"):
+                raise ConfigError(f"{where}: {name}: expected true or false, found {text!r}")
+            return found.lower() == "true"
+        if isinstance(default, int):
+            number = java_number(found, _I64_MAX)
+            most = 65535 if name in _PORTS else _I64_MAX if default > 2**31 - 1 else 2**31 - 1
+            if number is None or not 0 <= number <= most:
+                raise ConfigError(f"{where}: {name}: expected a whole number from 0 to {most}, found {text!r}")
+            return number
+        return found
+
+    def changes(self) -> dict[str, str]:
+        """Name -> text of what differs from its default."""
+        return {
+            name: as_text(value)
+            for name, value in self._values.items()
+            if value != self._known[name].default and name not in self._hidden
+        }
+
+    def text(self) -> str:
+        """All settings as a property file, sorted; no secrets."""
+        lines = sorted(f"{name}={as_text(value)}" for name, value in self._values.items() if name not in self._hidden)
+        return "".join(line + "\n" for line in lines)
+
+
+def as_text(value: bool | int | str) -> str:
+    """How a property file says it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,184 @@
+"""Sends to a running broker: what is stored, what the answers say, and what is refused with which code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import running_broker
+
+import mqfast
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.server import RemotingServer
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_a_message_is_stored_with_what_the_client_sent_and_what_the_broker_adds(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            answer = await one.send(
+                "orders", b"hello", queue_id=2, properties="KEYS\x01k1\x02TAGS\x01A\x02UNIQ_KEY\x01U1"
+            )
+            assert answer.code == 0, answer.remark
+            fields = answer.ext_fields
+            assert (fields["queueId"], fields["queueOffset"], fields["transactionId"]) == ("2", "0", "U1")
+            assert (fields["MSG_REGION"], fields["TRACE_ON"]) == ("DefaultRegion", "true")
+            assert len(fields["msgId"]) == 32
+            assert fields["msgId"].startswith("7F000001")
+            again = await one.send("orders", b"two", queue_id=2)
+            assert again.ext_fields["queueOffset"] == "1"
+
+    run(flow())
+    with mqfast.open(tmp_path) as store:
+        first, second = store.get("orders", 2, 0)
+        assert (bytes(first.body), first.tags, first.keys) == (b"hello", "A", ["k1"])
+        assert first.properties["UNIQ_KEY"] == "U1"
+        assert first.properties["CLUSTER"] == "DefaultCluster"
+        assert first.properties["MSG_REGION"] == "DefaultRegion"
+        assert first.properties["TRACE_ON"] == "true"
+        assert first.born_timestamp == 1_700_000_000_000
+        assert len(second.properties["UNIQ_KEY"]) == 32
+
+
+def batch_body(*bodies: bytes) -> bytes:
+    items = []
+    for body in bodies:
+        properties = b"TAGS\x01B\x02"
+        size = 4 + 4 + 4 + 4 + 4 + len(body) + 2 + len(properties)
+        head = b"".join(number.to_bytes(4, "big") for number in (size, 0, 0, 7, len(body)))
+        items.append(head + body + len(properties).to_bytes(2, "big") + properties)
+    return b"".join(items)
+
+
+def test_a_batch_is_stored_as_its_messages(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            fields = {
+                "a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "",
+                "m": "true",
+            }  # fmt: skip
+            answer = await one.call(320, batch_body(b"one", b"two", b"three"), **fields)
+            assert answer.code == 0, answer.remark
+            assert len(answer.ext_fields["msgId"].split(",")) == 3
+            assert answer.ext_fields["queueOffset"] == "0"
+            cut = await one.call(320, batch_body(b"one")[:-3], **fields)
+            assert cut.code == ResponseCode.MESSAGE_ILLEGAL
+
+    run(flow())
+    with mqfast.open(tmp_path) as store:
+        found = store.get("T", 0, 0)
+        assert [bytes(message.body) for message in found] == [b"one", b"two", b"three"]
+        assert {message.flag for message in found} == {7}
+
+
+@pytest.mark.parametrize(
+    ("topic", "more", "code", "words"),
+    [
+        ("bad topic", {}, ResponseCode.INVALID_PARAMETER, "contains illegal characters"),
+        ("../../etc", {}, ResponseCode.INVALID_PARAMETER, "contains illegal characters"),
+        ("t" * 128, {}, ResponseCode.INVALID_PARAMETER, "is longer than topic max length: 127"),
+        ("SELF_TEST_TOPIC", {}, ResponseCode.NO_PERMISSION, "Sending message to topic[SELF_TEST_TOPIC] is forbidden."),
+        ("T", {"queue_id": 9}, ResponseCode.INVALID_PARAMETER, "request queueId[9] is illegal"),
+        ("T", {"c": "nothing"}, ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist, apply first please!"),
+        ("T", {"g": "soon"}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_stored_is_refused_as_rocketmq_refuses_it(
+    tmp_path: Path, topic: str, more: dict[str, Any], code: int, words: str
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            answer = await one.send(topic, b"x", **more)
+            assert answer.code == code
+            assert words in str(answer.remark)
+            assert (await one.send("fine", b"x")).code == 0
+
+    run(flow())
+
+
+def test_without_automatic_topics_a_topic_must_be_there(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, autoCreateTopicEnable=False) as one:
+            assert (await one.send("T", b"x")).code == ResponseCode.TOPIC_NOT_EXIST
+
+    run(flow())
+
+
+def test_sync_flush_answers_when_the_message_is_durable(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as one:
+            answers = await asyncio.gather(*(one.send("T", b"%d" % number) for number in range(50)))
+            assert {answer.code for answer in answers} == {0}
+            ends = [int(answer.ext_fields["msgId"][16:], 16) for answer in answers]
+            assert one.context.store.stats()["flushed_offset"] > max(ends)
+            assert len(one.context.durable) == 0
+
+    run(flow())
+
+
+def test_a_name_server_learns_topics_at_start_and_when_they_are_made(tmp_path: Path) -> None:
+    async def flow() -> None:
+        from mqfast.namesrv.namesrv_config import NamesrvConfig
+        from mqfast.namesrv.server import NameServer
+
+        settings = NamesrvConfig()
+        settings.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
+        name_server = NameServer(settings)
+        await name_server.start()
+        address = "{}:{}".format(*name_server.address)
+        try:
+            async with running_broker(tmp_path / "store", namesrvAddr=address) as one:
+                assert one.context.registration.registered == {address: True}
+                assert "broker-a" in (await one.client.call(address, 106)).body.decode()
+                assert (await one.client.call(address, 105, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
+                await one.send("T", b"x")
+                await one.context.registration.told()
+                assert (await one.client.call(address, 105, {"topic": "T"})).code == 0
+        finally:
+            await name_server.stop()
+
+    run(flow())
+
+
+def test_a_stopped_broker_leaves_its_name_server(tmp_path: Path) -> None:
+    async def flow() -> None:
+        codes: list[int] = []
+
+        def serve(_channel: Any, request: Any) -> Any:
+            codes.append(request.code)
+            return request.response()
+
+        processors = Processors()
+        processors.register_default(serve, Lane("all"))
+        server = RemotingServer(processors)
+        await server.start()
+        try:
+            async with running_broker(tmp_path, namesrvAddr="{}:{}".format(*server.address)):
+                assert codes == [103]
+        finally:
+            await server.stop()
+        assert codes == [103, 104]
+
+    run(flow())
+
+
+def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"x", queues=3)
+            one.context.groups.get("G")
+        async with running_broker(tmp_path) as one:
+            found = one.context.topics.get("T")
+            assert found is not None
+            assert found.write_queue_nums == 3
+            assert "G" in one.context.groups.table
+            assert (await one.send("T", b"y", queue_id=0)).ext_fields["queueOffset"] == "1"
+
+    run(flow())

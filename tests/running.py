@@ -1,0 +1,88 @@
+"""A real broker on a free port with a real store, for tests: ``async with running_broker(tmp_path) as one: ...``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from mqfast.broker.broker import Broker
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.context import BrokerContext
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Processors
+
+SMALL = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+}
+
+
+class Running:
+    """A broker and one client of it."""
+
+    def __init__(self, broker: Broker, processors: Processors | None) -> None:
+        self.broker = broker
+        self.client = RemotingClient(processors)
+
+    @property
+    def context(self) -> BrokerContext:
+        return self.broker.context
+
+    @property
+    def address(self) -> str:
+        host, port = self.broker.address
+        return f"{host}:{port}"
+
+    async def call(self, code: int, body: bytes = b"", timeout_ms: int = 10_000, **fields: Any) -> RemotingCommand:
+        return await self.client.call(
+            self.address, code, {name: str(value) for name, value in fields.items()}, body, timeout_ms=timeout_ms
+        )
+
+    async def send(
+        self, topic: str, body: bytes, *, queue_id: int = 0, queues: int = 4, properties: str = "", **more: Any
+    ) -> RemotingCommand:
+        """One message by 310."""
+        letters: dict[str, Any] = {
+            "a": "producers", "b": topic, "c": "TBW102", "d": queues, "e": queue_id, "f": 0, "g": 1_700_000_000_000,
+            "h": 0, "i": properties, "j": 0, "k": "false", "m": "false",
+        }  # fmt: skip
+        letters.update(more)
+        return await self.call(RequestCode.SEND_MESSAGE_V2, body, **letters)
+
+
+def broker_config(path: Path, **settings: Any) -> BrokerConfig:
+    """The settings of a small broker with its store at ``path``."""
+    config = BrokerConfig()
+    given: dict[str, Any] = {
+        "brokerName": "broker-a", "listenPort": 0, "brokerIP1": "127.0.0.1", "storePathRootDir": str(path), **SMALL,
+        **settings,
+    }  # fmt: skip
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    config.take(texts, "test")
+    return config
+
+
+@contextlib.asynccontextmanager
+async def running_broker(
+    path: Path,
+    *,
+    now_ms: Callable[[], int] | None = None,
+    processors: Processors | None = None,
+    **settings: Any,
+) -> AsyncIterator[Running]:
+    """A broker with its store at ``path``; settings by RocketMQ's names. Args: processors: of the client."""
+    clock = {} if now_ms is None else {"now_ms": now_ms}
+    broker = Broker(broker_config(path, **settings), **clock)
+    await broker.start()
+    running = Running(broker, processors)
+    try:
+        yield running
+    finally:
+        await running.client.close()
+        await broker.stop()
