@@ -22,6 +22,7 @@ from mqfast.broker.durable import Durable
 from mqfast.broker.groups import GroupManager
 from mqfast.broker.registration import Registration
 from mqfast.broker.send import SendProcessor
+from mqfast.broker.stats import BrokerStats
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
 from mqfast.errors import ConfigError, MqfastError
@@ -105,6 +106,7 @@ class Broker:
             self._servers.append(fast)
         for part in self._parts:
             part.start()
+        self._by_the_clock(1.0, self.context.stats.tick)
         self._by_the_clock(_SCAN_S, self._scan)
         self._by_the_clock(config["flushConsumerOffsetInterval"] / 1000, self._persist)
         self.context.registration.start()
@@ -139,6 +141,7 @@ class Broker:
             config, tables.topics, client, address=address, ha_address=f"{config['brokerIP2'] or host}:{int(port) + 1}"
         )
         store_host = parse_host(address)
+        stats = BrokerStats(config["brokerClusterName"], topics.is_system)
         self.context = BrokerContext(
             config=config,
             loop=asyncio.get_running_loop(),
@@ -160,8 +163,10 @@ class Broker:
                 max_message_bytes=store.config.max_message_bytes,
                 disk_use=self._disk_use,
                 now_ms=now_ms,
+                stats=stats,
                 logger=_log,
             ),
+            stats=stats,
             durable=durable,
             client=client,
             registration=registration,

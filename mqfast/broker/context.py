@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mqfast.broker.durable import Durable
     from mqfast.broker.groups import GroupManager
     from mqfast.broker.registration import Registration
+    from mqfast.broker.stats import BrokerStats
     from mqfast.broker.topics import TopicManager
     from mqfast.broker.write import Writer
     from mqfast.remoting.client import RemotingClient
@@ -72,6 +73,7 @@ class BrokerContext:
     producers: ProducerManager
     locks: QueueLocks
     writer: Writer
+    stats: BrokerStats
     durable: Durable
     client: RemotingClient
     registration: Registration

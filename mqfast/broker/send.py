@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import (
@@ -31,6 +31,9 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.meta.metadata import TopicConfig
+
+if TYPE_CHECKING:
+    from mqfast.store.put._put_result import BatchResult
 
 __all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
 
@@ -76,6 +79,7 @@ class SendProcessor:
         config = context.config
         self._context = context
         self._writer: Writer = context.writer
+        self._stats: Final = context.stats
         self._additions: Final = (
             f"\x02MSG_REGION\x01{config['regionId']}\x02TRACE_ON\x01{str(config['traceOn']).lower()}"
             f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
@@ -316,7 +320,13 @@ class SendProcessor:
         result = done.result
         if result is None:
             return request.response(done.code, remark=done.remark)
-        first = result if not hasattr(result, "end_offset") else result[0]  # type: ignore[index]
+        if hasattr(result, "end_offset"):
+            batch = cast("BatchResult", result)
+            first = batch[0]
+            self._stats.put(record.topic, len(batch), batch.end_offset - first.physical_offset)
+        else:
+            first = result
+            self._stats.put(record.topic, 1, first.size)
         fields = {
             "msgId": result.message_id,
             "queueId": str(record.queue_id),

@@ -133,7 +133,14 @@ class TopicManager:
 
     def system_topics(self) -> list[str]:
         """The broker's own topics (305)."""
-        return [name for name, _, _ in self._system_topics()]
+        return sorted({*_SYSTEM, *(name for name, _, _ in self._system_topics())} - {TIMER_TOPIC})
+
+    def is_system(self, topic: str) -> bool:
+        """Does the topic belong to RocketMQ or to this broker? Source: TopicValidator.isSystemTopic."""
+        if is_system_topic(topic):
+            return True
+        cluster, broker = self._config["brokerClusterName"], self._config["brokerName"]
+        return topic in (cluster, broker, f"{cluster}_REPLY_TOPIC", self._config["msgTraceTopicName"])
 
     @staticmethod
     def raw(name: str, queues: int, perm: int, *, sys_flag: int = 0, filter_type: str = "SINGLE_TAG") -> dict[str, Any]:

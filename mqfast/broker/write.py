@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mqfast.broker.durable import Durable
@@ -26,6 +27,7 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.log_limit import LogLimit
 
 if TYPE_CHECKING:
+    from mqfast.broker.stats import BrokerStats
     from mqfast.store.engine import Engine
     from mqfast.store.put._put_result import BatchResult, PutResult
 
@@ -119,6 +121,7 @@ class Writer:
         max_message_bytes: int,
         disk_use: Callable[[], str],
         now_ms: Callable[[], int],
+        stats: BrokerStats,
         logger: logging.Logger,
     ) -> None:
         self.deferrals: list[Deferral] = []
@@ -129,11 +132,13 @@ class Writer:
         self._max_message_bytes: Final = max_message_bytes
         self._disk_use = disk_use
         self._now_ms = now_ms
+        self._stats: Final = stats
         self._log = LogLimit(logger)
 
     def put(self, record: Record) -> PutResult:
         """Store a record as it is, without waiting for the disk. Raises: as ``Engine.put_encoded``."""
-        return self._engine.put_encoded(
+        began = perf_counter()
+        result = self._engine.put_encoded(
             record.topic.encode(),
             record.queue_id,
             record.body,
@@ -147,6 +152,10 @@ class Writer:
             record.prepared_transaction_offset,
             False,
         )
+        took_s = perf_counter() - began
+        if took_s >= 0.001:
+            self._stats.put_took(took_s * 1000)
+        return result
 
     def deferred(self, record: Record) -> Record | Refusal:
         """The record as it is to be stored now."""
@@ -229,6 +238,7 @@ class Writer:
 
     def failed(self, error: MqfastError) -> Stored:
         """RocketMQ's code and words for a put that failed; the cause is logged, at most once a minute for a kind."""
+        self._stats.put_failed()
         if not isinstance(error, MessageIllegal):
             self._log.warning(type(error).__name__, "a message was refused: %s", error)
         return failure(error, self._max_message_bytes, self._disk_use)

@@ -106,6 +106,7 @@ def test_rates_of_the_broker_over_seconds() -> None:
 @pytest.mark.parametrize(("took_ms", "step"), [(0.4, 0), (1, 1), (9.9, 1), (10, 2), (9999, 11), (10_000, 12)])
 def test_times_of_puts_fall_into_their_steps(took_ms: float, step: int) -> None:
     stats = Clock().stats()
+    stats.put("T", 1, 1)
     stats.put_took(took_ms)
     counts = [int(text.rpartition(":")[2]) for text in stats.put_times_text().split()[: step + 1]]
     assert counts == [0] * step + [1]

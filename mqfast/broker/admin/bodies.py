@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from mqfast.broker.heartbeat import Subscription
+from mqfast.broker.clients.heartbeat import Subscription
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import DataVersion, decode_body, encode_body
 from mqfast.remoting.fastjson import object_keys
