@@ -197,19 +197,9 @@ _RULES: Final[dict[str, Callable[..., Any]]] = {
 @functools.cache
 def _parser() -> Lark:
     from lark import Lark
-    from lark.lexer import Lexer
-
-    class NoLexer(Lexer):
-        """The tokens are fed one by one."""
-
-        def __init__(self, _: Any) -> None:
-            pass
-
-        def lex(self, *_: Any) -> Iterator[Token]:
-            return iter(())
 
     def of_children(build: Callable[..., Any]) -> Callable[[list[Any]], Any]:
         return lambda children: build(*children)
 
     callbacks: Any = SimpleNamespace(**{name: of_children(build) for name, build in _RULES.items()})
-    return Lark(_GRAMMAR, parser="lalr", lexer=NoLexer, transformer=callbacks)
+    return Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=callbacks)
