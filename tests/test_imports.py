@@ -32,7 +32,7 @@ GROUND = frozenset(
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
 
-# What the network needs beyond the standard library, and in which rooms: the extra that the commands of servers ask for.
+# What the network needs beyond the standard library, and in which rooms: the extra mqfast[broker].
 OF_THE_NETWORK = {
     "msgspec": ("mqfast.broker", "mqfast.namesrv", "mqfast.remoting"),
     "lark": ("mqfast.broker.pull.filter",),

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import (
@@ -31,18 +31,21 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.meta.metadata import TopicConfig
+from mqfast.store.put._put_result import PutResult
 
 if TYPE_CHECKING:
-    from mqfast.store.put._put_result import BatchResult
+    pass
 
 __all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
 
 _HONOURS_RECONSUME_MAX: Final = 121  # V3_4_9
 _MULTI_TAGS: Final = 2
 _INNER_BATCH: Final = 64 | 128
+_REPLACED: Final = (b"MSG_REGION", b"TRACE_ON", b"CLUSTER", b"POP_CK")
+_KNOWN_MAX: Final = 100_000
+_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _UNIT, _UNIT_SUB = 1, 2
 _SHORT_TOPIC_MAX: Final = 127
-_LATER: Final = (b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01")
 
 PrepareHook = Callable[[Record], Record]
 """Makes a half message of a record (transactions)."""
@@ -66,6 +69,20 @@ def without(properties: bytes, name: bytes) -> bytes:
     return b"".join(one + b"\x02" for one in properties.split(b"\x02") if one and not one.startswith(name + b"\x01"))
 
 
+class _Topic:
+    """What a send needs of its topic; ``changes``: of which state of all topics."""
+
+    __slots__ = ("changes", "is_batch", "is_retry", "queues", "sys_flag", "write_queues")
+
+    def __init__(self, topic: TopicConfig, changes: int) -> None:
+        self.changes = changes
+        self.queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        self.write_queues = topic.write_queue_nums
+        self.sys_flag = _MULTI_TAGS if topic.is_multi_tag else 0
+        self.is_batch = topic.is_batch_queue
+        self.is_retry = topic.name.startswith(RETRY_PREFIX)
+
+
 class SendProcessor:
     """Serves 10, 310 and 320.
 
@@ -87,6 +104,8 @@ class SendProcessor:
         self._answer_fields: Final = {"MSG_REGION": config["regionId"], "TRACE_ON": str(config["traceOn"]).lower()}
         self._ids = UniqueIds()
         self._hosts: dict[Channel, bytes] = {}
+        self._known: dict[str, _Topic] = {}
+        self._id_prefix: Final = message_id_prefix(context.store_host)
 
     def register(self, processors: Processors) -> None:
         """Sends have a lane of their own."""
@@ -109,13 +128,17 @@ class SendProcessor:
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         """10, 310, 320. Raises: FieldError, CallRefused."""
         header = send_header(request)
-        topic = self.topic_of(channel, request, header)
+        topic = self._known.get(header.topic)
+        if topic is None or topic.changes != self._context.topics.changes or self._is_refusing:
+            topic = self._known_topic(channel, header)
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(max(1, topic.write_queue_nums))
-        sys_flag = header.sys_flag | (_MULTI_TAGS if topic.is_multi_tag else 0)
-        properties = self._with_additions(without(header.properties, b"POP_CK"))
-        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            queue_id = random.randrange(max(1, topic.write_queues))
+        elif queue_id >= topic.queues:
+            raise self._no_such_queue(channel, header)
+        sys_flag = header.sys_flag | topic.sys_flag
+        properties = self._with_additions(header.properties)
+        if header.batch or request.code == _BATCH:
             return self._send_batch(channel, request, header, topic, queue_id, sys_flag, properties)
         unique = value_of(properties, b"UNIQ_KEY")
         if not unique:
@@ -132,9 +155,10 @@ class SendProcessor:
             born_host=self._born_host(channel),
             reconsume_times=header.reconsume_times,
         )
-        if record.topic.startswith(RETRY_PREFIX):
+        if topic.is_retry:
             self._as_dead_letter(request, header, record)
-        if any(name in record.properties for name in _LATER):
+        properties = record.properties
+        if b"DELAY\x01" in properties or b"TIMER_" in properties or b"TRAN_MSG\x01" in properties:
             return self._send_later(request, record, unique)
         done = self._writer.write(record)
         if done.result is not None and self._writer.must_wait(properties):
@@ -155,7 +179,20 @@ class SendProcessor:
 
     # --- may it be stored? ---
 
-    def topic_of(self, channel: Channel, request: RemotingCommand, header: SendHeader) -> TopicConfig:
+    @property
+    def _is_refusing(self) -> bool:
+        config = self._context.config
+        return config["startAcceptSendRequestTimeStamp"] > 0 or not config["brokerPermission"] & WRITE
+
+    def _known_topic(self, channel: Channel, header: SendHeader) -> _Topic:
+        """The topic of a send, checked and kept until any topic changes. Raises: CallRefused."""
+        found = self.topic_of(header)
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        known = self._known[header.topic] = _Topic(found, self._context.topics.changes)
+        return known
+
+    def topic_of(self, header: SendHeader) -> TopicConfig:
         """The topic of a send, made where it may be made. Raises: CallRefused with RocketMQ's code and words.
 
         Source: AbstractSendMessageProcessor.msgCheck.
@@ -172,15 +209,14 @@ class SendProcessor:
             raise CallRefused(ResponseCode.INVALID_PARAMETER, wrong)
         if header.topic in NOT_FOR_CLIENTS:
             raise CallRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
-        if topic is None:
-            topic = self._made(header)
-        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
-            raise CallRefused(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{header.queue_id}] is illegal, {topic!r} Producer: "
-                f"{channel.peer[0]}:{channel.peer[1]}",
-            )
-        return topic
+        return topic if topic is not None else self._made(header)
+
+    def _no_such_queue(self, channel: Channel, header: SendHeader) -> CallRefused:
+        topic = self._context.topics.get(header.topic)
+        return CallRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{header.queue_id}] is illegal, {topic!r} Producer: {channel.peer[0]}:{channel.peer[1]}",
+        )
 
     @property
     def _host(self) -> str:
@@ -218,7 +254,7 @@ class SendProcessor:
     # --- storing ---
 
     def _with_additions(self, properties: bytes) -> bytes:
-        for name in (b"MSG_REGION", b"TRACE_ON", b"CLUSTER"):
+        for name in _REPLACED:
             if name in properties:
                 properties = without(properties, name)
         if not properties or properties.endswith(b"\x02"):
@@ -253,7 +289,7 @@ class SendProcessor:
         channel: Channel,
         request: RemotingCommand,
         header: SendHeader,
-        topic: TopicConfig,
+        topic: _Topic,
         queue_id: int,
         sys_flag: int,
         properties: bytes,
@@ -265,7 +301,7 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
         unique = value_of(properties, b"UNIQ_KEY")
-        if topic.is_batch_queue and unique:
+        if topic.is_batch and unique:
             count = inner_count(request.body)
             record = Record(
                 header.topic,
@@ -320,17 +356,17 @@ class SendProcessor:
         result = done.result
         if result is None:
             return request.response(done.code, remark=done.remark)
-        if hasattr(result, "end_offset"):
-            batch = cast("BatchResult", result)
-            first = batch[0]
-            self._stats.put(record.topic, len(batch), batch.end_offset - first.physical_offset)
+        if type(result) is PutResult:
+            message_id, queue_offset = f"{self._id_prefix}{result.physical_offset:016X}", result.queue_offset
+            self._stats.put(record.topic, 1, result.size)
         else:
-            first = result
-            self._stats.put(record.topic, 1, first.size)
-        fields = {
-            "msgId": result.message_id,
-            "queueId": str(record.queue_id),
-            "queueOffset": str(first.queue_offset),
+            batch = cast("BatchResult", result)
+            message_id, queue_offset = batch.message_id, batch[0].queue_offset
+            self._stats.put(record.topic, len(batch), batch.end_offset - batch[0].physical_offset)
+        fields: dict[str, object] = {
+            "msgId": message_id,
+            "queueId": record.queue_id,
+            "queueOffset": queue_offset,
             **self._answer_fields,
         }
         if unique:
@@ -340,6 +376,11 @@ class SendProcessor:
         if b"TIMER_" in record.properties and (handle := self.recall_handle(record, record.topic)) is not None:
             fields["recallHandle"] = handle
         return request.response(done.code, fields)
+
+
+def message_id_prefix(store_host: bytes) -> str:
+    """How the ids of all messages of a broker begin: its address, in upper hex."""
+    return store_host.hex().upper()
 
 
 def _level(properties: bytes) -> int:

@@ -22,7 +22,7 @@ from mqfast.broker.pull.filter.java_numbers import EvaluationFailed
 from mqfast.broker.pull.filter.sql_nodes import Node, SqlError
 
 if TYPE_CHECKING:
-    from lark import Lark, Token
+    from lark import Lark
 
 __all__ = ["SQL_CHARS_MAX", "SqlError", "SqlExpression", "compile_sql"]
 
