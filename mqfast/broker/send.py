@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import (
@@ -31,10 +31,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.meta.metadata import TopicConfig
-from mqfast.store.put._put_result import PutResult
-
-if TYPE_CHECKING:
-    pass
+from mqfast.store.put._put_result import BatchResult
 
 __all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
 
@@ -356,13 +353,12 @@ class SendProcessor:
         result = done.result
         if result is None:
             return request.response(done.code, remark=done.remark)
-        if type(result) is PutResult:
+        if not isinstance(result, BatchResult):
             message_id, queue_offset = f"{self._id_prefix}{result.physical_offset:016X}", result.queue_offset
             self._stats.put(record.topic, 1, result.size)
         else:
-            batch = cast("BatchResult", result)
-            message_id, queue_offset = batch.message_id, batch[0].queue_offset
-            self._stats.put(record.topic, len(batch), batch.end_offset - batch[0].physical_offset)
+            message_id, queue_offset = result.message_id, result[0].queue_offset
+            self._stats.put(record.topic, len(result), result.end_offset - result[0].physical_offset)
         fields: dict[str, object] = {
             "msgId": message_id,
             "queueId": record.queue_id,
