@@ -1,0 +1,200 @@
+"""The files of ACL 1.0: ``plain_acl.yml`` and those in ``acl/`` beside it; watched by their times, changed by admins.
+
+Room: broker/acl. It must never show a file half written, or leave a secret readable for others. A change by an admin
+is on disk before the answer. Source: PlainPermissionManager, AclFileWatchService.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mqfast.broker.acl.plain import PlainAccounts, account_of
+from mqfast.errors import ConfigError
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["PlainFiles", "write_private"]
+
+_log = logging.getLogger("mqfast.broker.acl")
+_FIELDS: Final = (
+    "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
+    "groupPerms",
+)  # fmt: skip
+Content = dict[str, Any]
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file that only its owner may read; the new one is on disk before it takes the old one's place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".tmp")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), path.stat().st_mode & 0o777 if path.exists() else 0o600)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class PlainFiles:
+    """The accounts in force, and the files that they come from.
+
+    Args: file: ``plain_acl.yml``; it may be missing while ``directory`` has others. now_ms: for versions.
+    Raises: ConfigError, OSError where they cannot be read or used.
+    """
+
+    def __init__(self, file: Path, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self.file = file
+        self._directory = file.parent / "acl"
+        self._now_ms = now_ms
+        self._seen = self._times()
+        self._content = self._read()
+        self._accounts = PlainAccounts(self._content)
+        if not self._content:
+            raise ConfigError(f"aclEnable: expected accounts in {file} or {self._directory}/*.yml, found no such file")
+
+    def check(self, request: RemotingCommand, address: str) -> None:
+        """May this request be served? Raises: CallRefused."""
+        self._accounts.check(request, address)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _paths(self) -> list[Path]:
+        found = sorted(p for p in self._directory.rglob("*") if p.suffix in (".yml", ".yaml") and p.is_file())
+        return [*found, self.file] if self.file.exists() and self.file not in found else found
+
+    def _times(self) -> dict[Path, tuple[int, int, int]]:
+        times = {}
+        for path in self._paths():
+            status = path.stat()
+            times[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        return times
+
+    def _read(self) -> dict[Path, Content]:
+        return {path: _yaml_of(path) for path in self._paths()}
+
+    def reload_if_changed(self) -> bool:
+        """Take the files again when one of them changed. A broken file leaves the accounts as they are."""
+        try:
+            times = self._times()
+            if times == self._seen:
+                return False
+            self._seen = times
+            content = self._read()
+            self._accounts = PlainAccounts(content)
+        except (ConfigError, OSError) as error:
+            _log.error("ACL: the accounts of before stay in force: %s", error)
+            return False
+        self._content = content
+        _log.info("ACL: read again: %s", ", ".join(map(str, content)) or "no file; every request is refused")
+        return True
+
+    # -- what admins change --------------------------------------------------------------------------------------------
+
+    def put_account(self, given: Mapping[str, Any]) -> None:
+        """Make or change an account (50). Raises: ConfigError."""
+        account_of(given)
+        for what in ("topicPerms", "groupPerms"):
+            for line in given.get(what) or ():
+                _check_perm(str(line))
+        path = self._accounts.file_of.get(str(given["accessKey"]), self.file)
+        content = dict(self._content.get(path, {}))
+        accounts = [dict(one) for one in content.get("accounts") or ()]
+        found = next((one for one in accounts if one.get("accessKey") == given["accessKey"]), None)
+        if found is None:
+            accounts.append(found := {})
+        found.update({name: given[name] for name in _FIELDS if given.get(name) is not None})
+        self._write(path, {**content, "accounts": accounts})
+
+    def delete_account(self, access_key: str) -> bool:
+        """Remove an account (51). False: there is none."""
+        path = self._accounts.file_of.get(access_key)
+        if path is None:
+            return False
+        content = self._content[path]
+        left = [one for one in content.get("accounts") or () if one.get("accessKey") != access_key]
+        self._write(path, {**content, "accounts": left})
+        return True
+
+    def set_white_list(self, addresses: list[str], file: str | None) -> bool:
+        """Set the addresses from which everything is allowed (53). False: no such file of ACL. Raises: ConfigError."""
+        path = Path(file) if file else self.file
+        if path not in self._content:
+            return False
+        self._write(path, {**self._content[path], "globalWhiteRemoteAddresses": addresses})
+        return True
+
+    def _write(self, path: Path, content: Content) -> None:
+        version = self.version_of(content)
+        content["dataVersion"] = [{"counter": version["counter"] + 1, "timestamp": self._now_ms()}]
+        changed = {**self._content, path: content}
+        accounts = PlainAccounts(changed)  # what cannot be used is refused before it is written
+        import yaml
+
+        write_private(path, yaml.safe_dump(content, allow_unicode=True, sort_keys=False).encode())
+        self._content, self._accounts, self._seen = changed, accounts, self._times()
+
+    # -- what admins ask -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def version_of(content: Mapping[str, Any]) -> dict[str, int]:
+        """The data version of a file."""
+        found = (content.get("dataVersion") or [{}])[0]
+        return {name: int(found.get(name) or 0) for name in ("counter", "stateVersion", "timestamp")}
+
+    def versions(self) -> dict[str, dict[str, int]]:
+        """Path -> data version of every file (52)."""
+        return {str(path): self.version_of(content) for path, content in self._content.items()}
+
+    def everything(self) -> tuple[list[str], list[Content]]:
+        """The addresses from which everything is allowed, and all accounts (54)."""
+        white = [
+            str(one) for content in self._content.values() for one in content.get("globalWhiteRemoteAddresses") or ()
+        ]
+        accounts: dict[str, Content] = {}
+        for content in self._content.values():
+            for entry in content.get("accounts") or ():
+                shown = {name: entry[name] for name in _FIELDS if entry.get(name) is not None}
+                accounts.setdefault(str(entry["accessKey"]), {"admin": False, **shown})
+        return white, list(accounts.values())
+
+
+def _check_perm(line: str) -> None:
+    words = [word.strip() for word in line.split("=") if word]
+    if len(words) != 2:
+        raise ConfigError(
+            f"Parse Resource format error for {line}.\n"
+            "The expected resource format is 'Res=Perm'. For example: topicA=SUB"
+        )
+    if words[1] not in ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY"):
+        raise ConfigError(
+            f"Parse resource permission error for {line}.\n"
+            "The expected permissions are 'SUB' or 'PUB' or 'SUB|PUB' or 'PUB|SUB'."
+        )
+
+
+def _yaml_of(path: Path) -> Content:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ConfigError("aclEnable needs PyYAML: pip install 'mqfast[broker]'") from None
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: expected YAML, found {' '.join(str(error).split())}") from None
+    if found is None:
+        return {}
+    lists = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
+    if not isinstance(found, dict) or any(not isinstance(found.get(name) or [], list) for name in lists):
+        raise ConfigError(f"{path}: expected a mapping with lists {', '.join(lists)}, found {type(found).__name__}")
+    if any(not isinstance(entry, dict) for entry in found.get("accounts") or ()):
+        raise ConfigError(f"{path}: accounts: expected a mapping for each, found another kind")
+    return found

@@ -1,0 +1,246 @@
+"""ACL 2.0: the rules of each user, and whether they allow what a request needs.
+
+Room: broker/acl. It must never allow what no rule allows. Where two rules fit equally well, the one that denies counts
+(RocketMQ says so too, and sorts the other way round). RocketMQ keeps its rules in RocksDB; here they are in
+``config/authAcls.json``. Source: AuthorizationMetadataManagerImpl, AclAuthorizationHandler, Resource, PolicyEntry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from mqfast.broker.acl.addresses import is_in_network, is_network
+from mqfast.broker.acl.kinds import Action, Decision, Kind, PolicyType, word
+from mqfast.broker.acl.needs import Need
+from mqfast.broker.acl.plain_files import write_private
+from mqfast.broker.acl.users import denied
+from mqfast.errors import CallRefused, CorruptFile, FieldError
+from mqfast.remoting.bodies import decode_body, encode_body
+
+__all__ = ["Acl", "Entry", "Policies", "Policy", "subject_of"]
+
+_USER: Final = "User:"
+
+
+class Entry(Struct, rename="camel", omit_defaults=True, frozen=True):
+    """One rule, as the wire has it."""
+
+    resource: str | None = None
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class Policy(Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Rules of one type."""
+
+    policy_type: str | None = None
+    entries: list[Entry] | None = None
+
+
+class Acl(Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Body of 3006 and 3007, and what 3009 and 3010 answer: AclInfo."""
+
+    subject: str | None = None
+    policies: list[Policy] | None = None
+
+
+class _File(Struct):
+    acls: dict[str, Acl] = {}
+
+
+class _Resource(NamedTuple):
+    kind: Kind
+    name: str | None  # None: every name
+    is_prefix: bool = False
+
+    def __str__(self) -> str:
+        if self.kind is Kind.ANY:
+            return "*"
+        return f"{self.kind}:{'*' if self.name is None else self.name + '*' * self.is_prefix}"
+
+    def fits(self, kind: Kind, name: str) -> bool:
+        """Does the rule name this resource?"""
+        if self.kind is Kind.ANY:
+            return True
+        if self.kind is not kind:
+            return False
+        return self.name is None or (name.startswith(self.name) if self.is_prefix else name == self.name)
+
+    @property
+    def closeness(self) -> tuple[bool, int, int]:
+        """The smaller, the closer: a kind before any, a name before a prefix before all, a longer prefix first."""
+        return self.kind is Kind.ANY, 2 if self.name is None else int(self.is_prefix), -len(self.name or "")
+
+
+def _resource(text: str | None) -> _Resource:
+    if not (text or "").strip():
+        raise denied("The resource is null.")
+    if text == "*":
+        return _Resource(Kind.ANY, None)
+    kind, colon, name = str(text).partition(":")
+    found = word(Kind, kind)
+    if found is None or not colon:
+        raise denied("The resource is null.")
+    if name == "*":
+        return _Resource(found, None)
+    return _Resource(found, name.partition("*")[0] if name.endswith("*") else name, name.endswith("*"))
+
+
+class _Rule(NamedTuple):
+    resource: _Resource
+    actions: frozenset[Action]
+    source_ips: tuple[str, ...]
+    decision: Decision
+
+    def fits(self, need: Need, name: str, address: str) -> bool:
+        return (
+            self.resource.fits(need.kind, name)
+            and (Action.ALL in self.actions or not self.actions.isdisjoint(need.actions))
+            and (not self.source_ips or any(is_in_network(address, one) for one in self.source_ips))
+        )
+
+    def shown(self) -> Entry:
+        actions = [one.value for one in Action if one in self.actions]
+        return Entry(str(self.resource), actions, list(self.source_ips) or None, self.decision.value)
+
+
+def _rule(entry: Entry) -> _Rule:
+    resource = _resource(entry.resource)
+    actions = frozenset(found for text in entry.actions or () if (found := word(Action, text)) is not None)
+    if not actions:
+        raise denied("The actions is empty.")
+    if Action.ANY in actions:
+        raise denied("The actions can not be Any.")
+    for address in entry.source_ips or ():
+        if not address.strip():
+            raise denied("The source ip is empty.")
+        if not is_network(address):
+            raise denied("The source ip is invalid.")
+    decision = word(Decision, entry.decision)
+    if decision is None:
+        raise denied("The decision is null or illegal.")
+    return _Rule(resource, actions, tuple(entry.source_ips or ()), decision)
+
+
+_Rules = dict[PolicyType, dict[_Resource, _Rule]]
+
+
+def _rules(acl: Acl) -> _Rules:
+    if not acl.policies:
+        raise denied("The policies is empty.")
+    found: _Rules = {}
+    for policy in acl.policies:
+        if not policy.entries:
+            raise denied("The policy entries is empty.")
+        kind = word(PolicyType, policy.policy_type) or PolicyType.CUSTOM
+        for entry in policy.entries:
+            rule = _rule(entry)
+            found.setdefault(kind, {})[rule.resource] = rule
+    return found
+
+
+def subject_of(text: str | None) -> str | None:
+    """``User:name`` as the table has it; None where it names nobody."""
+    kind, colon, name = (text or "").partition(":")
+    return _USER + name if colon and kind.lower() == "user" and name else None
+
+
+class Policies:
+    """All rules, by subject.
+
+    Args: path: of their file. cluster: name of the broker's cluster.
+    Raises: CorruptFile, OSError where the file cannot be read.
+    """
+
+    def __init__(self, path: Path, cluster: str) -> None:
+        self._path = path
+        self._cluster = cluster
+        self._rules: dict[str, _Rules] = {}
+        if path.exists():
+            try:
+                acls = decode_body(path.read_bytes(), _File, "acls").acls
+                self._rules = {subject: _rules(acl) for subject, acl in acls.items()}
+            except (FieldError, CallRefused) as error:
+                raise CorruptFile(f"the rules cannot be read ({error}); repair the file", path=str(path)) from None
+
+    def authorize(self, user: str, need: Need, address: str) -> None:
+        """May this user do one of the actions? Raises: CallRefused."""
+        subject = _USER + user
+        name = self._cluster if need.kind is Kind.CLUSTER else need.name
+        fitting: list[_Rule] = []
+        for kind in PolicyType:
+            rules = self._rules.get(subject, {}).get(kind, {}).values()
+            fitting = fitting or [rule for rule in rules if rule.fits(need, name, address)]
+        best = min(
+            fitting, key=lambda rule: (rule.resource.closeness, rule.decision is not Decision.DENY), default=None
+        )
+        if best is None or best.decision is Decision.DENY:
+            why = "no matched policies." if best is None else "the decision is deny."
+            raise denied(f"{subject} has no permission to access {need.kind}:{name} from {address}, {why}")
+
+    # -- what admins change and ask ------------------------------------------------------------------------------------
+
+    def put(self, subject: str, acl: Acl) -> None:
+        """Add the rules, in place of those for the same resources. Raises: CallRefused, OSError."""
+        old, new = self._rules.get(subject, {}), _rules(acl)
+        kinds = [kind for kind in PolicyType if kind in old or kind in new]
+        merged = {kind: {**old.get(kind, {}), **new.get(kind, {})} for kind in kinds}
+        self._write({**self._rules, subject: merged})
+
+    def delete(self, subject: str, policy_type: str | None = None, resource: str | None = None) -> None:
+        """Remove the rule for a resource, or all rules of the subject. Raises: CallRefused, OSError."""
+        if subject not in self._rules:
+            raise denied("The acl is not exist.")
+        left: _Rules = {}
+        if (resource or "").strip():
+            which, kind = _resource(resource), word(PolicyType, policy_type) or PolicyType.CUSTOM
+            left = {
+                other: kept
+                for other, rules in self._rules[subject].items()
+                if (kept := {name: rule for name, rule in rules.items() if other is not kind or name != which})
+            }
+        self._write({**self._without(subject), **({subject: left} if left else {})})
+
+    def forget(self, subject: str) -> None:
+        """The subject is gone, and its rules with it. Raises: OSError."""
+        if subject in self._rules:
+            self._write(self._without(subject))
+
+    def _without(self, subject: str) -> dict[str, _Rules]:
+        return {other: rules for other, rules in self._rules.items() if other != subject}
+
+    def get(self, subject: str) -> Acl | None:
+        """The rules of one subject, as the wire has them."""
+        rules = self._rules.get(subject)
+        return None if rules is None else _shown(subject, rules)
+
+    def listed(self, subject_part: str | None, resource_part: str | None) -> list[Acl]:
+        """The rules of subjects and for resources with these texts in their names."""
+        return list(self._listed(subject_part or "", resource_part or ""))
+
+    def _listed(self, subject_part: str, resource_part: str) -> Iterator[Acl]:
+        for subject in sorted(self._rules):
+            shown = {
+                kind: kept
+                for kind, rules in self._rules[subject].items()
+                if (kept := {name: rule for name, rule in rules.items() if resource_part in str(name)})
+            }
+            if subject_part in subject and shown:
+                yield _shown(subject, shown)
+
+    def _write(self, rules: dict[str, _Rules]) -> None:
+        write_private(self._path, encode_body(_File({subject: _shown(subject, one) for subject, one in rules.items()})))
+        self._rules = rules
+
+
+def _shown(subject: str, rules: _Rules) -> Acl:
+    return Acl(subject, [Policy(kind.value, _entries(found.values())) for kind, found in rules.items()])
+
+
+def _entries(rules: Iterable[_Rule]) -> list[Entry]:
+    return [rule.shown() for rule in rules]

@@ -1,0 +1,125 @@
+"""ACL 2.0: the users, and who of them signed a request.
+
+Room: broker/acl. It must never lose a user: the file is on disk before a change counts. RocketMQ keeps its users in
+RocksDB; here they are in ``config/authUsers.json``, in clear as there, since a signature is checked with the password.
+Source: AuthenticationMetadataManagerImpl, DefaultAuthenticationHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from mqfast.broker.acl.kinds import UserStatus, UserType
+from mqfast.broker.acl.plain_files import write_private
+from mqfast.broker.acl.signature import ACCESS_KEY, is_signed_with
+from mqfast.errors import CallRefused, CorruptFile, FieldError
+from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["User", "Users", "denied"]
+
+
+def denied(text: str) -> CallRefused:
+    """The answer of a Java broker: code 16 and the exception's text."""
+    return CallRefused(ResponseCode.NO_PERMISSION, text)
+
+
+class User(Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Body of 3001 and 3002, and what 3004 and 3005 answer: UserInfo."""
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<user {self.username}, {self.user_type}, {self.user_status}>"
+
+
+class _File(Struct):
+    users: dict[str, User] = {}
+
+
+class Users:
+    """All users, by name.
+
+    Args: path: of their file; where there is none, there is no user. whitelist: codes that need no user.
+    Raises: CorruptFile, OSError where the file cannot be read.
+    """
+
+    def __init__(self, path: Path, whitelist: Iterable[int] = ()) -> None:
+        self._path = path
+        self._whitelist = frozenset(whitelist)
+        self._users: dict[str, User] = {}
+        if path.exists():
+            try:
+                self._users = decode_body(path.read_bytes(), _File, "users").users
+            except FieldError as error:
+                raise CorruptFile(f"the users cannot be read ({error}); repair the file", path=str(path)) from None
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def authenticate(self, request: RemotingCommand) -> None:
+        """Did a user sign this request? Raises: CallRefused."""
+        if request.code in self._whitelist:
+            return
+        name = request.ext_fields.get(ACCESS_KEY)
+        if not name:
+            raise denied("username cannot be null.")
+        user = self._users.get(name)
+        if user is None:
+            raise denied(f"User:{name} is not found.")
+        if user.user_status == UserStatus.DISABLE:
+            raise denied(f"User:{name} is disabled.")
+        if not is_signed_with(request, user.password or ""):
+            raise denied("check signature failed.")
+
+    def get(self, name: str) -> User | None:
+        """One user."""
+        return self._users.get(name)
+
+    def is_super(self, name: str) -> bool:
+        """May this user do everything? Raises: CallRefused where there is no such user."""
+        user = self._users.get(name)
+        if user is None:
+            raise denied(f"User:{name} is not found")
+        return user.user_type == UserType.SUPER
+
+    def listed(self, part: str | None) -> list[User]:
+        """The users with this text in their names, in the order of the names."""
+        return [self._users[name] for name in sorted(self._users) if not part or part in name]
+
+    def create(self, user: User) -> None:
+        """Add a user. Raises: CallRefused, OSError."""
+        name = (user.username or "").strip()
+        if not name:
+            raise denied("username can not be blank")
+        if not (user.password or "").strip():
+            raise denied("password can not be blank")
+        if name in self._users:
+            raise denied("The user is existed")
+        self._put(User(name, user.password, user.user_type or UserType.NORMAL, user.user_status or UserStatus.ENABLE))
+
+    def update(self, user: User) -> None:
+        """Change what is given of a user. Raises: CallRefused, OSError."""
+        old = self._users.get(user.username or "")
+        if old is None:
+            raise denied("The user is not exist")
+        password = user.password if (user.password or "").strip() else old.password
+        self._put(User(old.username, password, user.user_type or old.user_type, user.user_status or old.user_status))
+
+    def delete(self, name: str) -> None:
+        """Remove a user; one that is not there is gone already. Raises: OSError."""
+        self._write({other: user for other, user in self._users.items() if other != name})
+
+    def _put(self, user: User) -> None:
+        self._write({**self._users, str(user.username): user})
+
+    def _write(self, users: dict[str, User]) -> None:
+        write_private(self._path, encode_body(_File(users)))
+        self._users = users
