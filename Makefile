@@ -23,13 +23,14 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
 	distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
 	@echo "make demo-spark   stores in Spark: rows, SQL, a stream with a restart, the jobs and their charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
+	@echo "make sweeps  whole, what the suite only samples (the tests marked as sampled)"
 	@echo "make interop Apache RocketMQ's own brokers, clients and tools on ours (needs Java and Maven)"
 	@echo "make test-debug  a part of the suite on a build that checks its own rules (csrc/invariants.h), and that each lane stops at a broken one"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
@@ -61,6 +62,10 @@ demo-spark: build $(VENV)/.spark
 # With Java there, the tests of the Spark part run as well.
 test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+# Whole, what make test takes a sample of; its report names each.
+sweeps: $(TESTING)
+	MQFAST_LONG=1 $(BIN)/python -m pytest $(PARALLEL) -m sampled $(PYTEST_ARGS)
 
 # Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
 interop: $(TESTING)

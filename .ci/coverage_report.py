@@ -162,8 +162,6 @@ def run_tests(python: str, tests: list[str]) -> int:
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     environment = {
         **os.environ,
-        # Each kind of damage comes soon; unoptimised and traced, the suite's 20,000 would take a quarter of an hour.
-        "MQFAST_DAMAGE": "3000",
         "CC": str(compiler),
         "TMPDIR": str(temporary),
         "COVERAGE_PROCESS_START": str(config),

@@ -31,14 +31,15 @@ for room in (TESTS, TESTS / "model", TESTS / "compat"):
         sys.path.insert(0, str(room))
 
 from java_oracle import NEWEST, RELEASES, JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
+from sampling import WHOLE, Sample, choose, seed_of_the_run  # noqa: E402
 
 _CALM = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 # The suite draws the same every time, so that what fails in it failed because of the change; new ground is the business
 # of the long lanes. print_blob: a failing run prints the seed (reproduce_failure) that repeats it.
 settings.register_profile("default", deadline=None, max_examples=30, derandomize=True, suppress_health_check=_CALM)
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_CALM)
-LONG = os.environ.get("MQFAST_LONG") == "1"
-settings.load_profile("long" if LONG else "default")
+settings.load_profile("long" if WHOLE else "default")
+seed_of_the_run()  # settled before there are other processes
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,16 @@ def _logging_as_it_was() -> Iterator[None]:
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """Of a random workload: always the same for a test, another one in the long lanes."""
-    return random.SystemRandom().randrange(1 << 30) if LONG else zlib.crc32(request.node.nodeid.encode()) >> 2
+    return random.SystemRandom().randrange(1 << 30) if WHOLE else zlib.crc32(request.node.nodeid.encode()) >> 2
+
+
+@pytest.fixture
+def sample(request: pytest.FixtureRequest) -> Iterator[Sample]:
+    """Of a sweep that the suite cannot run whole; the test is marked ``sampled``."""
+    assert request.node.get_closest_marker("sampled"), "make sweeps runs the tests that are marked as sampled"
+    taken = Sample(request.node.nodeid)
+    yield taken
+    request.node.user_properties += [("sampled", line) for line in taken.lines]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +188,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In several processes the long tests begin first, so that none of them is left for the end."""
+    """Of sampled cases the run's choice is left; in several processes the long tests begin first."""
+    items[:], left_out = choose(items)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         if "oracle_of" in getattr(item, "fixturenames", ()) and _share_of(item.nodeid) != "java":
             raise pytest.UsageError(f"{item.nodeid} uses the Java oracle: it belongs to tests/compat")
@@ -187,8 +200,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    """Name the hypothesis profile, so that a log says how hard it looked."""
-    return f"mqfast tests: hypothesis profile {'long' if os.environ.get('MQFAST_LONG') == '1' else 'default'}"
+    """Name the hypothesis profile and the seed, so that a log says how hard it looked."""
+    return f"mqfast tests: hypothesis profile {'long' if WHOLE else 'default'}, MQFAST_SEED={seed_of_the_run()}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure in a sample says how the same sample is taken again."""
+    outcome: Any = yield
+    report = outcome.get_result()
+    if report.failed and item.get_closest_marker("sampled"):
+        report.sections.append(("sample", f"repeat with MQFAST_SEED={seed_of_the_run()}"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what the run took of each sweep."""
+    lines = {
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "sampled"
+    }
+    if lines:
+        terminalreporter.section(f"sampled, with MQFAST_SEED={seed_of_the_run()}")
+        for line in sorted(lines):
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

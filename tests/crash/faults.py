@@ -21,7 +21,7 @@ from simulation import KILLED, SHORT_COUNT, STRICT, Image
 from mqfast.errors import CorruptFile, DiskFull, FlushError, MapFailed, MqfastError, StorageError, StoreFailed
 from mqfast.store.base.results import StoreState
 
-__all__ = ["ERRORS", "OPERATIONS", "Case", "Count", "run_case", "run_kind"]
+__all__ = ["ERRORS", "OPERATIONS", "Case", "Count", "kinds_called", "run_case", "run_kind"]
 
 _E: Final = errno
 # What each kind of call may fail with.
@@ -193,6 +193,25 @@ OPERATIONS: Final = (
 )
 
 
+def kinds_called(case: Case, base: str) -> list[str]:
+    """The kinds of calls that the operation makes: no other kind can fail in it."""
+    run = _fresh(case, base)
+    try:
+        case.before(run)
+        before = {kind: run.sim.count(kind) for kind in ERRORS}
+        case.act(run)
+        return [kind for kind in ERRORS if run.sim.count(kind) > before[kind]]
+    finally:
+        run.end()
+
+
+def _fresh(case: Case, base: str) -> Run:
+    folder = os.path.join(base, "case")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    return Run(Workload(case.name, _nothing, {**_LOG, **case.settings}), folder)
+
+
 def run_kind(case: Case, kind: str, base: str, count: Count, most: int = _MOST) -> Iterator[str]:
     """All faults of one kind in one operation. Yields: what was wrong, with the fault that shows it."""
     for for_ever in (False, True):
@@ -215,10 +234,7 @@ def run_kind(case: Case, kind: str, base: str, count: Count, most: int = _MOST) 
 
 def run_case(case: Case, kind: str, n: int, error: int, for_ever: bool, base: str, count: Count) -> bool:
     """One fault. Returns: was it met? Raises: AssertionError."""
-    folder = os.path.join(base, "case")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    run = Run(Workload(case.name, _nothing, {**_LOG, **case.settings}), folder)
+    run = _fresh(case, base)
     try:
         case.before(run)
         run.sim.fault(kind, n, error, for_ever)

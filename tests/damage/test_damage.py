@@ -1,10 +1,9 @@
-"""Twenty thousand damaged stores, and queues and index made anew from the log alone. What is held to which rule:
-``check.py``; the long form is ``make damage``.
+"""Damaged stores, a part of the million of ``make damage``, and queues and index made anew from the log alone. What is
+held to which rule: ``check.py``.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,19 @@ from damage.check import Workplace
 from damage.runner import run
 from damage.stores import Bases, files_below, make_bases, write_files
 from laboratory import open_still
+from sampling import Sample
 
-COUNT = int(os.environ.get("MQFAST_DAMAGE", "20000"))
+SEEDS = 1_000_000
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("small", [False, True])
-def test_damage_is_reported_or_harmless(small: bool) -> None:
-    count = COUNT // 2
-    outcome = run(Bases() if small else Bases(make_bases()), 0, count, full=False)
+def test_damage_is_reported_or_harmless(small: bool, sample: Sample) -> None:
+    count = 10_000 if sample.whole else 1000
+    first = sample.rng.randrange(SEEDS // count) * count
+    sample.note(count, SEEDS, f"damaged {'small' if small else 'large'} stores, from seed {first}", "make damage")
+    outcome = run(Bases() if small else Bases(make_bases()), first, count, full=False)
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
     assert outcome.counts["mutations"] == count
     # A harness that sees no damage, or nothing but damage, is broken.
