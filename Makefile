@@ -23,7 +23,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals wheel clean \
+.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker wheel clean \
 	distclean build help
 
 help:
@@ -49,6 +49,7 @@ help:
 	@echo "make bench-latency   paced puts beside the noise of the machine, percentiles to p99.99 and max"
 	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
 	@echo "make bench-rivals   other stores on the same bytes; writes docs/dev/benchmarks.md and its picture"
+	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
@@ -172,6 +173,10 @@ bench-rivals: $(TESTING) $(BENCH_VENV)/.rivals
 	-$(if $(findstring --quick,$(RIVALS_ARGS)),MQFAST_BENCH_QUICK=1) MQFAST_BENCH_TABLE=$(CURDIR)/build/targets.json \
 		$(BIN)/python -m pytest bench -q -o python_files='bench_*.py' --ignore-glob='*bench_spark*' --benchmark-only $(BENCH_ARGS)
 	PYTHONPATH=$(CURDIR) $(BENCH_VENV)/bin/python bench/rivals/run.py --targets build/targets.json $(RIVALS_ARGS)
+
+# Our broker beside the Java broker, by the same C sender: BROKER_ARGS='--rounds 2 --seconds 1' for a short look.
+bench-broker: $(TESTING)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/run.py $(BROKER_ARGS)
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1

@@ -1,0 +1,193 @@
+"""``make bench-broker``: our broker beside the Java broker, both driven by the same lean C programs, in turns.
+
+It must never compare figures of different runs: each row is the median over rounds, in which the brokers take turns.
+Without Java our column stands alone. The C programs take a processor of their own time; ``sender_cpu`` shows how much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "tests" / part) for part in ("golden/make", "compat")]
+
+from java_oracle import NEWEST, JavaOracle  # noqa: E402
+from make import Machine, free_port, listens, wait_for  # noqa: E402
+
+# connections, requests under way in each, what Java needs of the rate and of the CPU time of a message
+SENDS = [(1, 1, 2.0, 1 / 3), (16, 1, 2.0, 1 / 4), (64, 1, 2.5, 1 / 5), (4, 64, 4.0, 1 / 8)]
+
+
+class OurBroker:
+    """``mqfast broker`` as a process."""
+
+    name = "mqfast"
+
+    def __init__(self, work: Path, settings: dict[str, Any]) -> None:
+        self.port = free_port()
+        lines = {"listenPort": self.port, "brokerName": "brk", "storePathRootDir": work / "store", **settings}
+        conf = work / "broker.conf"
+        conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        began = time.perf_counter()
+        with (work / "broker.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mqfast.cli", "broker", "-c", str(conf)], stdout=log, stderr=log, cwd=ROOT
+            )
+        while not listens(f"127.0.0.1:{self.port}"):
+            if self.process.poll() is not None or time.perf_counter() - began > 60:
+                raise SystemExit((work / "broker.log").read_text())
+            time.sleep(0.005)
+        self.ready_ms = (time.perf_counter() - began) * 1000
+        self.pid = self.process.pid
+
+    def end(self) -> None:
+        """Stop it in order."""
+        self.process.terminate()
+        self.process.wait(60)
+
+
+class JavaBroker:
+    """Apache RocketMQ's own broker with its name server."""
+
+    name = f"RocketMQ {NEWEST}"
+
+    def __init__(self, work: Path, settings: dict[str, Any]) -> None:
+        self.machine = Machine(NEWEST, work)
+        self.machine.start_namesrv()
+        self.port = free_port()
+        began = time.perf_counter()
+        heap = {"sendMessageThreadPoolNums": 4}
+        self.process = self.machine.start_broker(work / "store", heap | settings, self.port)
+        self.ready_ms = (time.perf_counter() - began) * 1000
+        self.pid = self.process.pid
+
+    def end(self) -> None:
+        """Stop it in order."""
+        self.machine.stop(self.process)
+        self.machine.end_all()
+
+
+def compiled(source: str, directory: Path) -> Path:
+    """A C program of this folder."""
+    out = directory / source
+    subprocess.run(["cc", "-O2", "-std=gnu11", str(HERE / f"{source}.c"), "-o", str(out)], check=True)
+    return out
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process until now."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def drive(program: Path, broker: Any, *arguments: object) -> dict[str, float]:
+    """One turn of a C program against a broker; with the broker's CPU time of a message."""
+    before = cpu_s(broker.pid)
+    done = subprocess.run(
+        [str(program), "127.0.0.1", str(broker.port), *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{program.name} {arguments}: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    found["rate"] = found["answers"] / found["seconds"]
+    found["cpu_us"] = (cpu_s(broker.pid) - before) / found["answers"] * 1e6
+    return found
+
+
+def in_turns(
+    brokers: list[Any], rounds: int, turn: Callable[[Any], dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Medians by broker; the first round warms up."""
+    found: dict[str, list[dict[str, float]]] = {one.name: [] for one in brokers}
+    for number in range(rounds + 1):
+        for one in brokers if number % 2 else brokers[::-1]:
+            figures = turn(one)
+            if number:
+                found[one.name].append(figures)
+    return {
+        name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in found.items()
+    }
+
+
+def line(*cells: object) -> str:
+    """A row of the table."""
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def sends(brokers: list[Any], sender: Path, rounds: int, seconds: float) -> list[str]:
+    """Rows of sends; 1 KiB bodies."""
+    rows = []
+    for connections, window, rate_goal, cpu_goal in SENDS:
+        found = in_turns(
+            brokers, rounds, lambda one, c=connections, w=window: drive(sender, one, "bench", 8, c, w, 1024, seconds)
+        )
+        ours, java = found["mqfast"], found.get(JavaBroker.name)
+        what = f"{connections} connections" + (f", {window} under way in each" if window > 1 else "")
+        rows.append(
+            line(
+                what,
+                *(f"{one['rate'] / 1000:.1f} k/s, {one['cpu_us']:.0f} us, p99 {one['p99_us'] / 1000:.2f} ms"
+                  for one in filter(None, (ours, java))),
+                f"{ours['rate'] / java['rate']:.2f}x of {rate_goal}x" if java else "-",
+                f"1/{java['cpu_us'] / ours['cpu_us']:.1f} of 1/{1 / cpu_goal:.0f}" if java else "-",
+            )
+        )  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def idle_mib(broker: Any) -> float:
+    """Resident memory."""
+    return float(psutil.Process(broker.pid).memory_info().rss) / (1 << 20)
+
+
+def measured(settings: dict[str, Any], arguments: argparse.Namespace, work: Path, sender: Path) -> list[str]:
+    """All rows of one pair of brokers."""
+    brokers: list[Any] = []
+    try:
+        for kind in (OurBroker, JavaBroker) if JavaOracle.available()[0] and not arguments.alone else (OurBroker,):
+            folder = work / kind.__name__
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            brokers.append(kind(folder, settings))
+        for one in brokers:
+            print(f"{one.name}: ready after {one.ready_ms:.0f} ms, {idle_mib(one):.0f} MiB", flush=True)
+            wait_for(lambda one=one: listens(f"127.0.0.1:{one.port}"), one.name)
+        return sends(brokers, sender, arguments.rounds, arguments.seconds)
+    finally:
+        for one in brokers:
+            one.end()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--alone", action="store_true", help="our broker only")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        sender = compiled("sender", work)
+        for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            print(f"\n{flush}\n")
+            print(line("1 KiB bodies", "mqfast", JavaBroker.name, "rate, goal", "CPU of a message, goal"))
+            print(line(*["---"] * 5), flush=True)
+            measured({"flushDiskType": flush}, arguments, work, sender)
+
+
+if __name__ == "__main__":
+    main()
