@@ -1,0 +1,76 @@
+"""The delay levels of ``messageDelayLevel``: which messages are parked, where, and for how long.
+
+Room: schedule. It must never store a message: the one who puts asks it first. Source: HookUtils.handleScheduleMessage,
+ScheduleMessageService.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from mqfast import properties as names
+from mqfast.broker_conf import java_number
+from mqfast.errors import MessageIllegal
+
+__all__ = ["SCHEDULE_TOPIC", "DelayLevels", "Place", "real_place"]
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_UNKNOWN_LEVEL_MS: Final = 1000
+_MARK: Final = names.DELAY.encode() + b"\x01"
+_TIMED: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+_TRANSACTION_MASK: Final = 12
+_COMMITTED: Final = 8
+
+
+class Place(NamedTuple):
+    """Under which topic, queue and property string a message is stored."""
+
+    topic: str
+    queue_id: int
+    properties: bytes
+
+
+def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
+    """The topic and queue that a parked message is for; None where its properties do not say."""
+    topic, queue = properties.get(names.REAL_TOPIC), java_number(properties.get(names.REAL_QID, ""))
+    return None if not topic or queue is None or queue < 0 else (topic, queue)
+
+
+class DelayLevels:
+    """The levels of a broker, from 1 on.
+
+    Args: delays_ms: the delay of each level; see ``StoreConfig.delay_levels_ms``.
+    Thread: any.
+    """
+
+    def __init__(self, delays_ms: Sequence[int]) -> None:
+        self.delays_ms: Final = tuple(delays_ms)
+
+    def delay_ms(self, level: int) -> int:
+        """How long a message of the level is parked; 1 s for an unknown level, as RocketMQ has it."""
+        return self.delays_ms[level - 1] if 0 < level <= len(self.delays_ms) else _UNKNOWN_LEVEL_MS
+
+    def park(self, topic: str, queue_id: int, properties: bytes, sys_flag: int = 0) -> Place | None:
+        """Where a message waits that its properties delay (DELAY above 0); None: it is not delayed by a level.
+
+        A level above the last one becomes the last one. REAL_TOPIC and REAL_QID remember the place; properties of the
+        timer go, since the level wins. A prepared or rolled back transaction is never parked.
+        Raises: MessageIllegal for a DELAY that is no number.
+        """
+        if _MARK not in properties or sys_flag & _TRANSACTION_MASK not in (0, _COMMITTED):
+            return None
+        pairs = names.decode(properties)
+        level = java_number(pairs.get(names.DELAY, "0"))
+        if level is None:
+            raise MessageIllegal(f"property DELAY: expected a whole number, found {pairs[names.DELAY]!r}")
+        if level <= 0:
+            return None
+        for name in _TIMED:
+            pairs.pop(name, None)
+        if level > len(self.delays_ms):
+            level = len(self.delays_ms)
+            pairs[names.DELAY] = str(level)
+        pairs[names.REAL_TOPIC] = topic
+        pairs[names.REAL_QID] = str(queue_id)
+        return Place(SCHEDULE_TOPIC, level - 1, names.encode(pairs))

@@ -1,0 +1,233 @@
+"""Delivers the messages of delay levels when their time has come.
+
+Room: schedule. Each level is a queue of SCHEDULE_TOPIC_XXXX whose units have the delivery time as tags code. A due
+message is stored once more under its real topic; the body is never decoded. It must never deliver before the time, never
+leave the order of a level, never note a progress on disk that is ahead of delivered messages that are durable, and never
+work for longer than a turn. Source: ScheduleMessageService.
+
+A clock that was set back shows in a head that is further away than the whole delay of its level. What is parked at that
+moment waits for one whole delay from then on: so nothing is early, and nothing stalls. RocketMQ delivers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import CorruptFile, MessageIllegal, MqfastError, OffsetError, StoreClosed
+from mqfast.schedule.delay_levels import SCHEDULE_TOPIC, DelayLevels, real_place
+
+if TYPE_CHECKING:
+    from mqfast.store.engine import QueueUnit
+    from mqfast.store.message_store import MessageStore
+    from mqfast.store.meta.metadata import DelayOffsetTable
+    from mqfast.store.put._put_result import PutResult
+
+__all__ = ["DelayService"]
+
+_log = logging.getLogger("mqfast.schedule")
+
+_LEVEL_BATCH: Final = 16  # messages of a level before the next level has its turn
+_IDLE_MS: Final = 1000  # an empty level is looked at again
+_RETRY_MS: Final = 100  # after a failed put
+_NO_TIME: Final = 1 << 32  # below is no time: the hash of tags, as 4.x rebuilds units, or an address of an extension
+_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+
+class _Level:
+    """One level: how far it is, and what is known of its head."""
+
+    __slots__ = ("capped_end", "capped_ms", "number", "offset", "retry_ms", "snapshot", "warned")
+
+    def __init__(self, number: int, offset: int) -> None:
+        self.number = number
+        self.offset = offset  # the next queue offset
+        self.retry_ms = 0  # not before
+        self.capped_ms = 0  # units before capped_end are due at this time at the latest
+        self.capped_end = 0
+        self.snapshot = (0, offset)  # a physical offset, and the progress that is safe once that is durable
+        self.warned = False
+
+    @property
+    def queue_id(self) -> int:
+        return self.number - 1
+
+
+class DelayService:
+    """Delivers due messages of all levels; a step at a time, for the one who has the loop.
+
+    Args:
+        store: an open store.
+        offsets: the table of ``delayOffset.json``. It only ever gets progress that is durable, so that it may be
+            persisted at any time.
+        levels: the delays.
+        turn_ms: a step takes about so long at most.
+        on_delivered: is told topic, queue id and outcome of every delivery.
+    Thread: one at a time. Durability: progress that is not in the file at a crash is delivered again, as in RocketMQ.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: DelayOffsetTable,
+        levels: DelayLevels,
+        *,
+        turn_ms: float = 2.0,
+        on_delivered: Callable[[str, int, PutResult], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = store
+        self._table = offsets
+        self._levels = levels
+        self._turn_s = turn_ms / 1000
+        self._on_delivered = on_delivered
+        self._clock = clock
+        self._states = [_Level(number, offsets.get(number)) for number in range(1, len(levels.delays_ms) + 1)]
+        self._first = 0
+        self._result: PutResult | None = None
+        for level in self._states:
+            self._correct(level)
+
+    def offset(self, level: int) -> int:
+        """The next queue offset of a level to deliver."""
+        return self._states[level - 1].offset
+
+    def run_once(self, now_ms: int) -> int:
+        """Deliver what is due, for one turn at most.
+
+        Args: now_ms: the time of day.
+        Returns: after how many ms the next turn is wanted; 0: there is more to do now.
+        Raises: StoreClosed.
+        """
+        end_s = self._clock() + self._turn_s
+        wait_ms = _IDLE_MS
+        count = len(self._states)
+        for i in range(count):
+            level = self._states[(self._first + i) % count]
+            before = level.offset
+            wait_ms = min(wait_ms, self._run_level(level, now_ms))
+            if level.offset != before and self._clock() >= end_s:
+                self._first = (self._first + i + 1) % count
+                wait_ms = 0
+                break
+        self.settle()
+        return wait_ms
+
+    def settle(self) -> None:
+        """Put the progress that is durable by now into the table."""
+        log = self._store.engine.log
+        flushed, written = log.flushed, log.written
+        for level in self._states:
+            end, offset = level.snapshot
+            if flushed >= end:
+                if offset != self._table.get(level.number):
+                    self._table.set(level.number, offset)
+                level.snapshot = (written, level.offset)
+
+    def stop(self) -> None:
+        """Make the deliveries durable and note all progress. Raises: FlushError, StoreFailed: then none is noted."""
+        self._store.flush()
+        self.settle()
+        self.settle()  # the first one noted what was safe before; now all of it is
+
+    # -- one level -----------------------------------------------------------------------------------------------------
+
+    def _run_level(self, level: _Level, now_ms: int) -> int:
+        if not 0 <= level.retry_ms - now_ms <= _RETRY_MS:
+            level.retry_ms = 0
+        if level.retry_ms > now_ms:
+            return level.retry_ms - now_ms
+        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        for _ in range(_LEVEL_BATCH):
+            if level.offset >= end:
+                if level.offset > end:
+                    self._correct(level)
+                return _IDLE_MS
+            try:
+                unit = self._store.engine.unit_at(SCHEDULE_TOPIC, level.queue_id, level.offset)
+            except OffsetError:
+                before = level.offset
+                self._correct(level)
+                if level.offset == before:
+                    return _IDLE_MS
+                continue
+            wait_ms = self._due_ms(level, unit, now_ms, end) - now_ms
+            if wait_ms > 0:
+                return min(wait_ms, _IDLE_MS)
+            if not self._deliver(level, unit, now_ms):
+                return _RETRY_MS
+            level.offset += 1
+        return 0
+
+    def _correct(self, level: _Level) -> None:
+        """Keep the offset inside of the queue, which retention or a truncation may have moved."""
+        least = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
+        most = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        right = min(max(level.offset, least), max(least, most))
+        if right != level.offset:
+            _log.warning(
+                "delay level %d: offset %d is outside of its queue (%d to %d); the level goes on at %d",
+                level.number, level.offset, least, most, right,
+            )  # fmt: skip
+            level.offset = right
+            level.snapshot = (0, right)
+
+    def _due_ms(self, level: _Level, unit: QueueUnit, now_ms: int, end: int) -> int:
+        delay_ms = self._levels.delay_ms(level.number)
+        due_ms = unit.tags_code
+        if due_ms < _NO_TIME:
+            try:
+                due_ms = unit.record.store_timestamp + delay_ms
+            except (OffsetError, CorruptFile):
+                return now_ms  # the delivery says what is wrong
+        if due_ms <= now_ms + delay_ms:
+            return due_ms
+        if unit.queue_offset >= level.capped_end or level.capped_ms > now_ms + delay_ms:
+            _log.warning(
+                "delay level %d: the message at offset %d is due in %d ms, but the delay is %d ms: the clock was set "
+                "back, or the delay was longer; what is parked now waits for one delay at most",
+                level.number, unit.queue_offset, due_ms - now_ms, delay_ms,
+            )  # fmt: skip
+            level.capped_ms, level.capped_end = now_ms + delay_ms, end
+        return level.capped_ms
+
+    def _deliver(self, level: _Level, unit: QueueUnit, now_ms: int) -> bool:
+        """Store one message for its readers. Returns: may the level go on behind the message?"""
+        try:
+            place = real_place(unit.record.properties)
+            if place is None or place[0] == _HALF_TOPIC:
+                self._skip(level, unit, f"expected REAL_TOPIC and REAL_QID of a queue, found {place}")
+                return True
+            topic, queue_id = place
+            result = self._store.engine.put_stored(
+                unit.physical_offset,
+                topic.encode(),
+                queue_id,
+                prepared_transaction_offset=0,
+                wait=False,
+                result=self._result,
+            )
+        except (CorruptFile, OffsetError, MessageIllegal) as error:
+            self._skip(level, unit, str(error))
+            return True
+        except StoreClosed:
+            raise
+        except MqfastError as error:
+            if not level.warned:
+                _log.warning("delay level %d: a delivery failed and is tried again: %s", level.number, error)
+            level.warned = True
+            level.retry_ms = now_ms + _RETRY_MS
+            return False
+        level.warned = False
+        self._result = result
+        if self._on_delivered is not None:
+            self._on_delivered(topic, queue_id, result)
+        return True
+
+    def _skip(self, level: _Level, unit: QueueUnit, why: str) -> None:
+        _log.error(
+            "delay level %d: the message at offset %d (physical offset %d) cannot be delivered and stays in %s: %s",
+            level.number, unit.queue_offset, unit.physical_offset, SCHEDULE_TOPIC, why,
+        )  # fmt: skip
