@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqfast.broker.again.delays import Delays
+from mqfast.broker.again.send_back import SendBack
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.clients.client_processor import ClientProcessor
 from mqfast.broker.clients.consumer_manager import ConsumerManager
@@ -185,6 +187,8 @@ class Broker:
         self._send = SendProcessor(context)
         self._parts = [
             self._send,
+            Delays(context),
+            SendBack(context),
         ]
         for part in self._parts:
             part.register(self.processors)

@@ -1,9 +1,9 @@
 """Delivers the messages of delay levels when their time has come.
 
 Room: schedule. Each level is a queue of SCHEDULE_TOPIC_XXXX whose units have the delivery time as tags code. A due
-message is stored once more under its real topic; the body is never decoded. It must never deliver before the time, never
-leave the order of a level, never note a progress on disk that is ahead of delivered messages that are durable, and never
-work for longer than a turn. Source: ScheduleMessageService.
+message is stored once more under its real topic; the body is never decoded. It must never deliver before the time,
+never leave the order of a level, never note progress that is ahead of durable deliveries, and never work for longer
+than a turn. Source: ScheduleMessageService.
 
 A clock that was set back shows in a head that is further away than the whole delay of its level. What is parked at that
 moment waits for one whole delay from then on: so nothing is early, and nothing stalls. RocketMQ delivers at once.

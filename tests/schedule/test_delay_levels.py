@@ -65,7 +65,9 @@ def test_prepared_and_rolled_back_transactions_are_never_parked(sys_flag: int) -
 
 
 def test_the_level_wins_over_the_timer() -> None:
-    text = names.encode({"DELAY": 2, "TIMER_DELAY_SEC": 9, "TIMER_DELAY_MS": 9, "TIMER_DELIVER_MS": 9, "TIMER_OUT_MS": 9})
+    text = names.encode(
+        {"DELAY": 2, "TIMER_DELAY_SEC": 9, "TIMER_DELAY_MS": 9, "TIMER_DELIVER_MS": 9, "TIMER_OUT_MS": 9}
+    )
     place = LEVELS.park("T", 0, text)
     assert place is not None
     assert names.decode(place.properties) == {"DELAY": "2", "TIMER_OUT_MS": "9", "REAL_TOPIC": "T", "REAL_QID": "0"}

@@ -197,7 +197,7 @@ def test_an_offset_below_the_queue_goes_on_at_its_first_message(tmp_path: Path) 
     run = Run(tmp_path / "s", mapped_file_bytes_commit_log=4096, mapped_file_bytes_consume_queue=200)
     for i in range(60):
         run.send(1, b"x" * 400, KEYS=i)
-    queue = run.store._queues.get(SCHEDULE_TOPIC, 0)  # type: ignore[attr-defined]
+    queue: Any = run.store.engine.queues.get(SCHEDULE_TOPIC, 0)
     first = run.store.engine.unit_at(SCHEDULE_TOPIC, 0, 30).physical_offset
     queue.delete_expired(first)
     least = run.store.min_offset(SCHEDULE_TOPIC, 0)

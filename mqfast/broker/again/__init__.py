@@ -1,0 +1,1 @@
+"""Messages that come again or later: delay levels, send-backs, transactions, replies."""

@@ -1,0 +1,111 @@
+"""Delay levels in a broker: every put asks here first, and the event loop delivers what is due.
+
+Room: broker. It must never hold a rule of delays: those are in ``schedule``. Source: HookUtils.handleScheduleMessage,
+ScheduleMessageService.start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.write import Record, Refusal
+from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
+from mqfast.remoting.processors import Processors
+from mqfast.schedule.delay_levels import DelayLevels
+from mqfast.schedule.delay_service import DelayService
+
+__all__ = ["Delays"]
+
+_log = logging.getLogger("mqfast.broker")
+_AFTER_FAILURE_MS: Final = 1000
+
+
+class Delays:
+    """Parks delayed messages and delivers them.
+
+    Attributes: ``service``: what delivers; tests with a clock of their own call its ``run_once``.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self.levels: Final = DelayLevels(context.store.config.delay_levels_ms)
+        self.service: Final = DelayService(
+            context.store, context.tables.delays, self.levels,
+            on_delivered=lambda topic, _queue, result: context.stats.put(topic, 1, result.size),
+        )  # fmt: skip
+        self._context = context
+        self._timer: asyncio.Handle | None = None
+        self._saver: asyncio.TimerHandle | None = None
+        self._stopped = False
+        context.writer.deferrals.insert(0, self)  # a level wins over the timer
+
+    def register(self, processors: Processors) -> None:
+        """Delays serve no code."""
+
+    def start(self) -> None:
+        """Deliver from now on."""
+        self._turn()
+        self._save_later()
+
+    async def stop(self) -> None:
+        """Deliver no more; the progress so far becomes durable."""
+        self._stopped = True
+        for timer in (self._timer, self._saver):
+            if timer is not None:
+                timer.cancel()
+        try:
+            await self._context.loop.run_in_executor(None, self.service.stop)
+        except MqfastError as error:
+            _log.warning("the progress of delay levels was not noted, some messages will come again: %s", error)
+
+    def defer(self, record: Record, now_ms: int) -> Record | Refusal | None:
+        """The record parked, where its properties name a delay level."""
+        try:
+            place = self.levels.park(record.topic, record.queue_id, record.properties, record.sys_flag)
+        except MessageIllegal as error:
+            done = self._context.writer.failed(error)
+            return Refusal(done.code, done.remark or "")
+        if place is None:
+            return None
+        return Record(
+            place.topic,
+            place.queue_id,
+            record.body,
+            place.properties,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            reconsume_times=record.reconsume_times,
+            prepared_transaction_offset=record.prepared_transaction_offset,
+        )
+
+    def _turn(self) -> None:
+        try:
+            wait_ms = self.service.run_once(self._context.now_ms())
+        except StoreClosed:
+            return
+        except Exception:
+            _log.exception("a turn of the delay levels failed, the next one is in %d ms", _AFTER_FAILURE_MS)
+            wait_ms = _AFTER_FAILURE_MS
+        if self._stopped:
+            return
+        loop = self._context.loop
+        self._timer = loop.call_later(wait_ms / 1000, self._turn) if wait_ms else loop.call_soon(self._turn)
+
+    def _save_later(self) -> None:
+        interval_s = self._context.config["flushDelayOffsetInterval"] / 1000
+        self._saver = self._context.loop.call_later(interval_s, self._save)
+
+    def _save(self) -> None:
+        self._save_later()
+        future = self._context.loop.run_in_executor(None, self._context.tables.delays.persist)
+        future.add_done_callback(_say_failure)
+
+
+def _say_failure(future: asyncio.Future[bool]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _log.warning("delayOffset.json was not written, the next turn tries again: %s", error)

@@ -1,0 +1,40 @@
+"""Fields of request headers, read by name and kind.
+
+Room: broker. It must never know a request.
+"""
+
+from __future__ import annotations
+
+from mqfast.broker_conf import java_number
+from mqfast.errors import FieldError
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["flag", "text", "whole"]
+
+_LONG_MAX = 2**63 - 1
+
+
+def text(request: RemotingCommand, name: str) -> str:
+    """A text that must be there. Raises: FieldError."""
+    value = request.ext_fields.get(name)
+    if value is None or value == "":
+        raise FieldError(name, "a value", "none")
+    return str(value)
+
+
+def whole(request: RemotingCommand, name: str, default: int | None = None) -> int:
+    """A whole number; without a default it must be there. Raises: FieldError."""
+    value = request.ext_fields.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise FieldError(name, "a whole number", "none")
+        return default
+    number = java_number(str(value), _LONG_MAX)
+    if number is None:
+        raise FieldError(name, "a whole number", repr(value))
+    return number
+
+
+def flag(request: RemotingCommand, name: str) -> bool:
+    """Is it ``true``? False where it is not there."""
+    return str(request.ext_fields.get(name, "")).lower() == "true"

@@ -1,0 +1,115 @@
+"""Delay levels through a running broker: sends wait and come, over restarts; what cannot be parked is refused.
+
+Room: tests/broker/again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from running import running_broker
+
+import mqfast
+from mqfast.remoting.codes import ResponseCode
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+class Shifted:
+    """The wall clock, moved by a test."""
+
+    def __init__(self) -> None:
+        self.shift_ms = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self.shift_ms
+
+
+def test_a_delayed_send_comes_when_its_time_has_come(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, messageDelayLevel="1s 2s") as one:
+            began = time.monotonic()
+            answer = await one.send("T", b"later", queue_id=1, properties="DELAY\x011\x02TAGS\x01A")
+            assert answer.code == 0
+            assert answer.ext_fields["queueId"] == "1"
+            assert (await one.send("T", b"now", queue_id=1)).code == 0
+            store = one.context.store
+            while store.max_offset("T", 1) < 2:
+                await asyncio.sleep(0.005)
+            assert time.monotonic() - began >= 0.99
+            now, later = store.get("T", 1, 0)
+            parked = store.get(SCHEDULE, 0, 0)[0]
+            assert (bytes(now.body), bytes(later.body)) == (b"now", b"later")
+            assert later.store_timestamp - parked.store_timestamp >= 1000
+            assert later.properties_bytes == parked.properties_bytes
+
+    run(flow())
+
+
+def test_parked_messages_survive_a_restart_and_come_once(tmp_path: Path) -> None:
+    clock = Shifted()
+
+    async def first() -> None:
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            for i in range(20):
+                assert (await one.send("T", b"%d" % i, properties="DELAY\x012\x02")).code == 0
+
+    async def second() -> None:
+        clock.shift_ms = 6000
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            while one.context.store.max_offset("T", 0) < 20:
+                await asyncio.sleep(0.005)
+
+    async def third() -> None:
+        clock.shift_ms = 60_000
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            await one.send("T", b"end")
+
+    for part in (first, second, third):
+        run(part())
+    with mqfast.open(tmp_path) as store:
+        assert [bytes(m.body) for m in store.get("T", 0, 0, max_count=99)] == [*(b"%d" % i for i in range(20)), b"end"]
+
+
+def test_what_cannot_be_parked_is_refused(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for properties in ("DELAY\x01soon\x02", "DELAY\x011\x02x\x01" + "y" * 32_640):
+                answer = await one.send("T", b"x", properties=properties)
+                assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert one.context.store.max_offset(SCHEDULE, 0) == 0
+
+    run(flow())
+
+
+def test_the_loop_serves_others_while_much_is_due(tmp_path: Path) -> None:
+    clock = Shifted()
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            context = one.context
+            for _ in range(5000):
+                context.engine.put_encoded(
+                    SCHEDULE.encode(),
+                    17,
+                    b"x" * 1000,
+                    b"DELAY\x0118\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02",
+                    wait=False,
+                )
+            clock.shift_ms = 7_300_000
+            while context.store.max_offset("T", 0) == 0:
+                await asyncio.sleep(0)
+            assert (await one.send("U", b"x")).code == 0
+            assert context.store.max_offset("T", 0) < 5000
+            while context.store.max_offset("T", 0) < 5000:
+                await asyncio.sleep(0)
+
+    run(flow())
