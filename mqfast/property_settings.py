@@ -7,7 +7,7 @@ Source: MixAll.properties2Object, Configuration.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,18 +21,20 @@ _PORTS: Final = ("listenPort", "haListenPort")
 
 
 class Setting(NamedTuple):
-    """One setting: its default, and whether it does anything here, and at run time."""
+    """One setting: its default, whether it does anything here, and at run time, and the highest number it takes."""
 
     default: bool | int | str
     acts: bool = True
     live: bool = False
+    most: int = 2**31 - 1
 
 
 class PropertySettings:
     """All settings of one server with their values.
 
     Args: known: name -> setting; what: whose settings these are, for messages; hidden: names that no text may show.
-    Attributes: ``warnings``: what to tell the user once; ``unknown``: names that are no settings.
+    Attributes: ``warnings``: what to tell the user once; ``unknown``: names that are no settings; ``listeners``: called
+        after each change.
     """
 
     def __init__(self, known: Mapping[str, Setting], what: str, hidden: tuple[str, ...] = ()) -> None:
@@ -42,6 +44,7 @@ class PropertySettings:
         self._values: dict[str, bool | int | str] = {name: one.default for name, one in known.items()}
         self.warnings: list[str] = []
         self.unknown: list[str] = []
+        self.listeners: list[Callable[[], object]] = []
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -65,6 +68,8 @@ class PropertySettings:
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 self.warnings.append(f"{where}: expected a setting of the {self._what}, found {name}{hint}")
         self._values.update(taken)
+        for listener in self.listeners:
+            listener()
 
     def _parsed(self, name: str, text: str, where: str) -> bool | int | str:
         default = self._known[name].default
@@ -75,7 +80,7 @@ class PropertySettings:
             return found.lower() == "true"
         if isinstance(default, int):
             number = java_number(found, _I64_MAX)
-            most = 65535 if name in _PORTS else _I64_MAX if default > 2**31 - 1 else 2**31 - 1
+            most = 65535 if name in _PORTS else self._known[name].most
             if number is None or not 0 <= number <= most:
                 raise ConfigError(f"{where}: {name}: expected a whole number from 0 to {most}, found {text!r}")
             return number

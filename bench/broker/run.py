@@ -107,9 +107,7 @@ def drive(program: Path, broker: Any, *arguments: object) -> dict[str, float]:
     return found
 
 
-def in_turns(
-    brokers: list[Any], rounds: int, turn: Callable[[Any], dict[str, float]]
-) -> dict[str, dict[str, float]]:
+def in_turns(brokers: list[Any], rounds: int, turn: Callable[[Any], dict[str, float]]) -> dict[str, dict[str, float]]:
     """Medians by broker; the first round warms up."""
     found: dict[str, list[dict[str, float]]] = {one.name: [] for one in brokers}
     for number in range(rounds + 1):
@@ -117,9 +115,7 @@ def in_turns(
             figures = turn(one)
             if number:
                 found[one.name].append(figures)
-    return {
-        name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in found.items()
-    }
+    return {name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in found.items()}
 
 
 def line(*cells: object) -> str:

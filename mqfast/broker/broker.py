@@ -208,6 +208,7 @@ class Broker:
     # --- while it runs ---
 
     def _topics_changed(self, topics: list[str]) -> None:
+        self._send.topics_changed()
         one_by_one = self.config["enableSingleTopicRegister"] and topics
         self.context.registration.tell(topics if one_by_one else None)
 

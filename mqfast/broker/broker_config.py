@@ -17,10 +17,11 @@ from mqfast.property_settings import PropertySettings, Setting
 __all__ = ["BrokerConfig"]
 
 MASTER_ID: Final = 0
+_I64_MAX: Final = 2**63 - 1
 
 
 def _settings() -> dict[str, Setting]:
-    live = {"live": True}
+    live: dict[str, Any] = {"live": True}
     acting = {
         # who the broker is, and where
         "brokerClusterName": Setting("DefaultCluster"),
@@ -52,7 +53,7 @@ def _settings() -> dict[str, Setting]:
         "brokerFastFailureEnable": Setting(True, **live),
         "waitTimeMillsInSendQueue": Setting(200, **live),
         "sendThreadPoolQueueCapacity": Setting(10_000),
-        "startAcceptSendRequestTimeStamp": Setting(0, **live),
+        "startAcceptSendRequestTimeStamp": Setting(0, most=_I64_MAX, **live),
         # pulling
         "longPollingEnable": Setting(True, **live),
         "shortPollingTimeMills": Setting(1000, **live),
@@ -61,7 +62,7 @@ def _settings() -> dict[str, Setting]:
         "filterSupportRetry": Setting(False, **live),
         "rejectPullConsumerEnable": Setting(False, **live),
         "disableConsumeIfConsumerReadSlowly": Setting(False, **live),
-        "consumerFallbehindThreshold": Setting(17_179_869_184, **live),
+        "consumerFallbehindThreshold": Setting(17_179_869_184, most=_I64_MAX, **live),
         "notifyConsumerIdsChangedEnable": Setting(True, **live),
         "useServerSideResetOffset": Setting(True, **live),
         "litePullMessageEnable": Setting(True, **live),

@@ -11,8 +11,10 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Final
 
+from mqfast.broker._send import SendPath, TopicRoute
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import (
     DLQ_PREFIX,
@@ -24,7 +26,7 @@ from mqfast.broker.topics import (
     illegal_topic,
 )
 from mqfast.broker.write import Record, Stored, Writer
-from mqfast.errors import CallRefused, MqfastError
+from mqfast.errors import CallRefused, MqfastError, RemotingError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -40,6 +42,7 @@ _MULTI_TAGS: Final = 2
 _INNER_BATCH: Final = 64 | 128
 _REPLACED: Final = (b"MSG_REGION", b"TRACE_ON", b"CLUSTER", b"POP_CK")
 _KNOWN_MAX: Final = 100_000
+_SLOW_S: Final = 0.001
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _UNIT, _UNIT_SUB = 1, 2
 _SHORT_TOPIC_MAX: Final = 127
@@ -66,20 +69,6 @@ def without(properties: bytes, name: bytes) -> bytes:
     return b"".join(one + b"\x02" for one in properties.split(b"\x02") if one and not one.startswith(name + b"\x01"))
 
 
-class _Topic:
-    """What a send needs of its topic; ``changes``: of which state of all topics."""
-
-    __slots__ = ("changes", "is_batch", "is_retry", "queues", "sys_flag", "write_queues")
-
-    def __init__(self, topic: TopicConfig, changes: int) -> None:
-        self.changes = changes
-        self.queues = max(topic.read_queue_nums, topic.write_queue_nums)
-        self.write_queues = topic.write_queue_nums
-        self.sys_flag = _MULTI_TAGS if topic.is_multi_tag else 0
-        self.is_batch = topic.is_batch_queue
-        self.is_retry = topic.name.startswith(RETRY_PREFIX)
-
-
 class SendProcessor:
     """Serves 10, 310 and 320.
 
@@ -100,9 +89,17 @@ class SendProcessor:
         ).encode()
         self._answer_fields: Final = {"MSG_REGION": config["regionId"], "TRACE_ON": str(config["traceOn"]).lower()}
         self._ids = UniqueIds()
-        self._hosts: dict[Channel, bytes] = {}
-        self._known: dict[str, _Topic] = {}
-        self._id_prefix: Final = message_id_prefix(context.store_host)
+        self._id_prefix: Final = context.store_host.hex().upper()
+        self._path = SendPath(
+            context.engine.put_encoded,
+            context.store_host,
+            self._additions[1:],
+            self._id_prefix,
+            self._answer_fields,
+            self._stats.put,
+        )
+        self.settings_changed()
+        config.listeners.append(self.settings_changed)
 
     def register(self, processors: Processors) -> None:
         """Sends have a lane of their own."""
@@ -122,12 +119,37 @@ class SendProcessor:
     async def stop(self) -> None:
         """Nothing runs by the clock."""
 
+    def settings_changed(self) -> None:
+        """The short way is for a broker that takes every message and whose answers wait for no disk."""
+        self._path.is_open = not (self._writer.must_wait(b"") or self._is_refusing)
+        self._path.routes.clear()
+
+    def topics_changed(self) -> None:
+        """What is known of topics is looked up again."""
+        self._path.routes.clear()
+
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         """10, 310, 320. Raises: FieldError, CallRefused."""
+        began = perf_counter()
+        try:
+            answer = self._path.send(channel, request)
+        except RemotingError:
+            raise
+        except MqfastError as error:
+            refused = self._writer.failed(error)
+            return request.response(refused.code, remark=refused.remark)
+        if answer is None:
+            return self._send(channel, request)
+        took_s = perf_counter() - began
+        if took_s >= _SLOW_S:
+            self._stats.put_took(took_s * 1000)
+        return answer
+
+    def _send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         header = send_header(request)
-        topic = self._known.get(header.topic)
-        if topic is None or topic.changes != self._context.topics.changes or self._is_refusing:
-            topic = self._known_topic(channel, header)
+        topic = self._path.routes.get(header.topic)
+        if topic is None or self._is_refusing:
+            topic = self._known_topic(header)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(1, topic.write_queues))
@@ -152,7 +174,7 @@ class SendProcessor:
             born_host=self._born_host(channel),
             reconsume_times=header.reconsume_times,
         )
-        if topic.is_retry:
+        if record.topic.startswith(RETRY_PREFIX):
             self._as_dead_letter(request, header, record)
         properties = record.properties
         if b"DELAY\x01" in properties or b"TIMER_" in properties or b"TRAN_MSG\x01" in properties:
@@ -164,14 +186,14 @@ class SendProcessor:
 
     def channel_closed(self, channel: Channel) -> None:
         """A connection is gone."""
-        self._hosts.pop(channel, None)
+        self._path.hosts.pop(channel, None)
 
     def _born_host(self, channel: Channel) -> bytes:
-        host = self._hosts.get(channel)
+        host = self._path.hosts.get(channel)
         if host is None:
             host = host_bytes(channel)
             if not channel.is_closed:
-                self._hosts[channel] = host
+                self._path.hosts[channel] = host
         return host
 
     # --- may it be stored? ---
@@ -181,13 +203,20 @@ class SendProcessor:
         config = self._context.config
         return config["startAcceptSendRequestTimeStamp"] > 0 or not config["brokerPermission"] & WRITE
 
-    def _known_topic(self, channel: Channel, header: SendHeader) -> _Topic:
+    def _known_topic(self, header: SendHeader) -> TopicRoute:
         """The topic of a send, checked and kept until any topic changes. Raises: CallRefused."""
         found = self.topic_of(header)
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        known = self._known[header.topic] = _Topic(found, self._context.topics.changes)
-        return known
+        routes = self._path.routes
+        if len(routes) >= _KNOWN_MAX:
+            routes.clear()
+        route = routes[header.topic] = TopicRoute(
+            header.topic,
+            max(found.read_queue_nums, found.write_queue_nums),
+            found.write_queue_nums,
+            _MULTI_TAGS if found.is_multi_tag else 0,
+            not (found.is_batch_queue or header.topic.startswith(RETRY_PREFIX)),
+        )
+        return route
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
         """The topic of a send, made where it may be made. Raises: CallRefused with RocketMQ's code and words.
@@ -286,7 +315,7 @@ class SendProcessor:
         channel: Channel,
         request: RemotingCommand,
         header: SendHeader,
-        topic: _Topic,
+        topic: TopicRoute,
         queue_id: int,
         sys_flag: int,
         properties: bytes,
@@ -298,7 +327,7 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
         unique = value_of(properties, b"UNIQ_KEY")
-        if topic.is_batch and unique:
+        if unique and self._has_batch_queues(header.topic):
             count = inner_count(request.body)
             record = Record(
                 header.topic,
@@ -329,6 +358,10 @@ class SendProcessor:
         if done.result is not None and self._writer.must_wait(properties):
             return self._when_durable(request, record, done, unique, fields)
         return self._answer(request, record, done, unique, fields)
+
+    def _has_batch_queues(self, topic: str) -> bool:
+        found = self._context.topics.get(topic)
+        return found is not None and found.is_batch_queue
 
     async def _when_durable(
         self,
@@ -372,11 +405,6 @@ class SendProcessor:
         if b"TIMER_" in record.properties and (handle := self.recall_handle(record, record.topic)) is not None:
             fields["recallHandle"] = handle
         return request.response(done.code, fields)
-
-
-def message_id_prefix(store_host: bytes) -> str:
-    """How the ids of all messages of a broker begin: its address, in upper hex."""
-    return store_host.hex().upper()
 
 
 def _level(properties: bytes) -> int:

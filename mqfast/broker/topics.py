@@ -94,15 +94,13 @@ def illegal_group(group: str) -> str | None:
 class TopicManager:
     """All topics of a broker, in the store's own table (``config/topics.json``).
 
-    Attributes: ``on_change``: called with the topics that came or changed, once they are persisted; ``changes``: how
-    many changes there were.
+    Attributes: ``on_change``: called with the topics that came or changed, once they are persisted.
     Thread: that of the event loop.
     """
 
     def __init__(self, table: TopicTable, config: BrokerConfig, delay_levels: int) -> None:
         self.table: Final = table
         self.on_change: Callable[[list[str]], object] = lambda _topics: None
-        self.changes = 0
         self._config = config
         self._delay_levels = delay_levels
 
@@ -210,6 +208,5 @@ class TopicManager:
         return TopicConfig(topic, raw)
 
     def _changed(self, topics: list[str]) -> None:
-        self.changes += 1
         self.table.persist()
         self.on_change(topics)

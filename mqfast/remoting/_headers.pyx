@@ -63,21 +63,6 @@ cdef bint bool_of(Span *value) noexcept:
 cdef class SendHeader:
     """Header of 10, 310, 320, 324 and 325; ``properties`` are the bytes of RocketMQ's property text."""
 
-    cdef readonly str producer_group
-    cdef readonly str topic
-    cdef readonly str default_topic
-    cdef readonly int default_topic_queue_nums
-    cdef readonly int queue_id
-    cdef readonly int sys_flag
-    cdef readonly int64_t born_timestamp
-    cdef readonly int flag
-    cdef readonly bytes properties
-    cdef readonly int reconsume_times
-    cdef readonly bint unit_mode
-    cdef readonly object max_reconsume_times
-    cdef readonly bint batch
-    cdef readonly object broker_name
-
 
 cdef tuple _SEND_NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
@@ -89,7 +74,7 @@ cdef dict _SEND_LETTERS = {
 }
 
 
-def send_header(RemotingCommand command not None):
+cpdef SendHeader send_header(RemotingCommand command):
     """The header of a send. Raises: FieldError."""
     cdef SendHeader h = SendHeader.__new__(SendHeader)
     cdef Text t
@@ -97,7 +82,10 @@ def send_header(RemotingCommand command not None):
     cdef Span value
     cdef int letter
     cdef int seen = 0
-    cdef bint short_names = command.code in (310, 320, 325)
+    cdef bint short_names
+    if command is None:
+        raise TypeError("expected a command, found None")
+    short_names = command.code in (310, 320, 325)
     h.properties = b""
     if command._header is None:
         command = reread(command)

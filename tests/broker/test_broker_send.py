@@ -182,3 +182,71 @@ def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
             assert (await one.send("T", b"y", queue_id=0)).ext_fields["queueOffset"] == "1"
 
     run(flow())
+
+
+def test_the_short_way_of_a_known_topic_stores_what_the_long_way_stores(tmp_path: Path) -> None:
+    """The first send of a topic takes the long way, and the next ones the short one, while no property needs a look."""
+    plain = "KEYS\x01k1 k2\x02UNIQ_KEY\x01U%d\x02TAGS\x01A"
+    others = [
+        "", "UNIQ_KEY\x01U1\x02MSG_REGION\x01far\x02CLUSTER\x01other\x02", "UNIQ_KEY\x01U2\x02POP_CK\x01x\x02",
+        "UNIQ_KEY\x01", "TIMER_\x01x\x02UNIQ_KEY\x01U3",
+    ]  # fmt: skip
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for number in range(3):
+                answer = await one.send("T", b"body", properties=plain % number, h=7, f=1, j=2)
+                assert answer.code == 0
+                assert answer.ext_fields["queueOffset"] == str(number)
+                assert answer.ext_fields["transactionId"] == f"U{number}"
+                assert (
+                    int(answer.ext_fields["msgId"][16:], 16)
+                    == one.context.engine.unit_at("T", 0, number).physical_offset
+                )
+            for properties in others:
+                assert (await one.send("T", b"body", properties=properties)).code == 0
+            assert one.context.stats.put_totals.count == 8
+
+    run(flow())
+    with mqfast.open(tmp_path) as store:
+        found = store.get("T", 0, 0)
+        same = [
+            (m.flag, m.sys_flag, m.reconsume_times, m.born_timestamp, m.tags, m.keys, m.born_host.split(":")[0])
+            for m in found[:3]
+        ]
+        assert same[0] == same[1] == same[2]
+        added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+        for number, message in enumerate(found[:3]):
+            assert message.properties == {"KEYS": "k1 k2", "UNIQ_KEY": f"U{number}", "TAGS": "A", **added}
+        assert found[4].properties == {"UNIQ_KEY": "U1", **added}
+        assert found[5].properties == {"UNIQ_KEY": "U2", **added}
+        assert len(found[3].properties["UNIQ_KEY"]) == len(found[6].properties["UNIQ_KEY"]) == 32
+
+
+def test_a_topic_that_changes_counts_for_the_next_send(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for _ in range(2):
+                assert (await one.send("T", b"x", queue_id=3, properties="UNIQ_KEY\x01U")).code == 0
+            topics = one.context.topics
+            topics.put(topics.raw("T", 2, 6))
+            answer = await one.send("T", b"x", queue_id=3, properties="UNIQ_KEY\x01U")
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            soon = one.context.now_ms() + 3_600_000
+            one.context.config.take({"startAcceptSendRequestTimeStamp": str(soon)}, "test")
+            assert (await one.send("T", b"x", properties="UNIQ_KEY\x01U")).code == ResponseCode.SYSTEM_ERROR
+            one.context.config.take({"startAcceptSendRequestTimeStamp": "0"}, "test")
+            assert (await one.send("T", b"x", properties="UNIQ_KEY\x01U")).code == 0
+
+    run(flow())
+
+
+def test_a_message_that_is_too_long_is_refused_on_both_ways(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, maxMessageSize=1000) as one:
+            for size, code in ((1001, ResponseCode.MESSAGE_ILLEGAL), (10, 0), (1001, ResponseCode.MESSAGE_ILLEGAL)):
+                answer = await one.send("T", bytes(size), properties="UNIQ_KEY\x01U")
+                assert answer.code == code
+            assert "msg body length limit 1000B" in str(answer.remark)
+
+    run(flow())
