@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqfast.broker.admin.admin import Admin
 from mqfast.broker.again.delays import Delays
 from mqfast.broker.again.send_back import SendBack
 from mqfast.broker.broker_config import BrokerConfig
@@ -189,6 +190,7 @@ class Broker:
             self._send,
             Delays(context),
             SendBack(context),
+            Admin(context),
         ]
         for part in self._parts:
             part.register(self.processors)

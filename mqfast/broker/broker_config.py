@@ -97,12 +97,22 @@ _HIDDEN: Final = ("tls.server.keyPassword",)
 class BrokerConfig(PropertySettings):
     """All settings of a broker with their values.
 
-    Attributes: ``store_keys``: those of the store, as they were written.
+    Attributes: ``store_keys``: those of the store, as they were written; ``path``: the file that was read, or None.
     """
 
     def __init__(self) -> None:
         super().__init__(_settings(), "broker", _HIDDEN)
         self.store_keys: dict[str, str] = {}
+        self.path: str | Path | None = None
+
+    def read_file(self, path: str | Path) -> None:
+        """Take the settings of a property file. Raises: ConfigError, OSError."""
+        super().read_file(path)
+        self.path = path
+
+    def knows(self, name: str) -> bool:
+        """Is this a setting of broker or store?"""
+        return name in self._known or name in FIELD_OF_PROPERTY
 
     def take(self, pairs: Mapping[str, str], where: str) -> None:
         """Take settings of broker and store. Raises: ConfigError for a value of the wrong kind."""

@@ -29,6 +29,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+_READ_BIT: Final = 1 << 2
 _PREFIX: Final = "CID_RMQ_SYS_"
 _MADE_AT_START: Final = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
@@ -73,6 +74,16 @@ class GroupManager:
         if illegal_group(group) is not None:
             return False
         return bool(self._config["autoCreateSubscriptionGroup"]) or is_system_group(group)
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """May the group read the topic? No: an admin has forbidden it (353)."""
+        return not self.table.forbidden_table.get(group, {}).get(topic, 0) & _READ_BIT
+
+    def set_may_read(self, group: str, topic: str, may: bool) -> None:
+        """Forbid the group to read the topic, or allow it again; persist the table. Raises: StorageError."""
+        bits = self.table.forbidden_table.get(group, {}).get(topic, 0)
+        self.table.forbid(group, topic, bits & ~_READ_BIT if may else bits | _READ_BIT)
+        self.table.persist()
 
     def put(self, raw: dict[str, Any]) -> None:
         """Set the rules of a group (200) and persist the table. Raises: StorageError."""

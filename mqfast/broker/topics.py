@@ -87,7 +87,7 @@ def illegal_group(group: str) -> str | None:
     if _LEGAL.fullmatch(group) is None:
         return f"The specified group: {group}, contains illegal characters, allowing only {_ALLOWED}"
     if len(group) > _GROUP_MAX:
-        return f"The specified group: {group}, is longer than group max length: {_GROUP_MAX}."
+        return f"The specified group: {group}, is longer than group max length: {_GROUP_MAX}"
     return None
 
 
@@ -166,10 +166,12 @@ class TopicManager:
         self._changed([raw["topicName"]])
 
     def delete(self, topic: str) -> bool:
-        """Take a topic out of the table (215); whoever calls deletes its queues. Raises: StorageError."""
+        """Take a topic out of the table (215), persist it, register what is left; the caller deletes the queues.
+
+        Returns: whether it was there. Raises: StorageError.
+        """
         found = self.table.delete(topic)
-        if found:
-            self._changed([])
+        self._changed([])
         return found
 
     def create_for_send(self, topic: str, template: str, queues: int, sys_flag: int) -> TopicConfig | None:
@@ -206,6 +208,11 @@ class TopicManager:
         raw = self.raw(topic, queues, perm, sys_flag=sys_flag)
         self.put(raw)
         return TopicConfig(topic, raw)
+
+    def permission_changed(self) -> None:
+        """The broker's own permission is another one: register all topics anew. Raises: StorageError."""
+        self.table.touch()
+        self._changed([])
 
     def _changed(self, topics: list[str]) -> None:
         self.table.persist()

@@ -140,6 +140,11 @@ class RetentionService:
         self._manual_runs = 20
         self.service.wake()
 
+    def follow(self, config: StoreConfig) -> None:
+        """Go on by other settings: ages, hours, disk levels, intervals."""
+        self._config = config
+        self.service.wake()
+
     def run_once(self, now_ms: int) -> int:
         """One pass; returns how many log files went.
 

@@ -245,6 +245,11 @@ class _Table:
         version = self._root.get("dataVersion")
         return dict(version) if version else new_data_version(0)
 
+    def touch(self) -> None:
+        """Step the version: what depends on the table has changed."""
+        with self._lock:
+            self._changed()
+
     def put(self, name: str, raw: dict[str, Any]) -> None:
         """Set the object of a name, and step the version."""
         with self._lock:
@@ -417,6 +422,27 @@ class SubscriptionGroupTable(_Table):
     """
 
     _TABLE = "subscriptionGroupTable"
+    _FORBIDDEN = "forbiddenTable"
+
+    @property
+    def forbidden_table(self) -> dict[str, dict[str, int]]:
+        """Group -> topic -> bits of what the group may not do: a copy."""
+        with self._lock:
+            table = self._root.get(self._FORBIDDEN)
+            return {group: dict(topics) for group, topics in table.items()} if isinstance(table, dict) else {}
+
+    def forbid(self, group: str, topic: str, bits: int) -> None:
+        """Set what a group may not do with a topic; 0: it may do everything."""
+        with self._lock:
+            _ = self._entries  # so that the version stands first
+            table = self._root.setdefault(self._FORBIDDEN, {})
+            topics = table.setdefault(group, {})
+            topics.pop(topic, None)
+            if bits:
+                topics[topic] = bits
+            if not topics:
+                del table[group]
+            self._changed()
 
     def get(self, group: str) -> dict[str, Any] | None:
         """A copy of the group's object, or None."""

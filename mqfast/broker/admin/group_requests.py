@@ -1,0 +1,162 @@
+"""Consumer groups as admins change and list them (200, 225, 201, 207, 352, 353).
+
+Room: broker. It must never drop a field of a group's settings that it does not know: newer tools send more. Source:
+AdminBrokerProcessor, SubscriptionGroupManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from mqfast.broker.admin.attributes import GROUP_ATTRIBUTES, changed
+from mqfast.broker.admin.bodies import AllGroups, GroupForbidden
+from mqfast.broker.topics import illegal_group
+from mqfast.errors import CallRefused, FieldError
+from mqfast.remoting.bodies import DataVersion, decode_body, encode_body, header_of
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
+    from mqfast.remoting.channel import Channel
+    from mqfast.remoting.command import RemotingCommand
+    from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["GroupRequests"]
+
+_log = logging.getLogger("mqfast.broker")
+
+
+class _Settings(Struct, rename="camel"):
+    """The fields of a group's settings that the broker uses; any other field is kept as it came."""
+
+    group_name: str = ""
+    attributes: dict[str, str] | None = None
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_message_orderly: bool = False
+    consume_timeout_minute: int = 15
+    group_sys_flag: int = 0
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    which_broker_when_consume_slowly: int = 1
+
+
+_POLICY: Final = {"type": "CUSTOMIZED"}
+
+
+class _ListBody(Struct, rename="camel"):
+    group_config_list: list[dict[str, Any]]
+
+
+class _GroupHeader(Struct):
+    group: str
+
+
+class _DeleteHeader(Struct, rename="camel"):
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False  # as 4.9 names it
+
+
+class _ForbiddenHeader(Struct):
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class GroupRequests:
+    """Serves requests about groups. Thread: that of the event loop."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def register(self, processors: Processors, lane: Lane) -> None:
+        """Put the codes into a server's table."""
+        for code, handler in {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
+        }.items():
+            processors.register([code], handler, lane)
+
+    def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """200: make or change a group; an empty body changes nothing."""
+        if not request.body:
+            return request.response()
+        given = decode_body(request.body, dict[str, Any], "body")
+        self._context.groups.put(self._checked(given))
+        _log.info("group %s was set by %s:%d", given["groupName"], *channel.peer)
+        return request.response()
+
+    def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """225: several at once; none where one is illegal."""
+        groups = decode_body(request.body, _ListBody, "body").group_config_list
+        checked = [self._checked(given) for given in groups]
+        for one in checked:
+            self._context.groups.put(one)
+        _log.info("%d groups were set by %s:%d", len(checked), *channel.peer)
+        return request.response()
+
+    def _checked(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The whole object of a group. Raises: CallRefused, FieldError."""
+        try:
+            settings = msgspec.convert(given, _Settings, strict=False)
+        except msgspec.ValidationError as error:
+            raise FieldError("body", "the settings of a group", str(error)[:200]) from None
+        if (wrong := illegal_group(settings.group_name)) is not None:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, wrong)
+        if settings.retry_queue_nums < 0 or settings.retry_queue_nums > 1024:
+            remark = f"retryQueueNums: expected 0 to 1024, found {settings.retry_queue_nums}"
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, remark)
+        old = self._context.groups.table.get(settings.group_name)
+        current = None if old is None else old.get("attributes") or {}
+        attributes = changed(GROUP_ATTRIBUTES, current, settings.attributes or {})
+        raw = {"groupRetryPolicy": _POLICY, **given, **msgspec.to_builtins(settings), "attributes": attributes}
+        return {name: raw[name] for name in sorted(raw) if raw[name] is not None}
+
+    def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """207: delete a group, and its offsets where that is asked for."""
+        header = header_of(request, _DeleteHeader)
+        context = self._context
+        context.groups.delete(header.group_name)
+        context.stats.group_deleted(header.group_name)
+        if header.clean_offset or header.remove_offset:
+            context.offsets.remove_group(header.group_name)
+        _log.info("group %s was deleted by %s:%d", header.group_name, *channel.peer)
+        return request.response()
+
+    def group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """352: the settings of one group."""
+        found = self._context.groups.get(header_of(request, _GroupHeader).group)
+        if found is None:
+            return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker")
+        return request.response(body=encode_body(found))
+
+    def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """201: all groups, whatever slice was asked for."""
+        table = self._context.groups.table
+        groups = {name: found for name in table if (found := table.get(name)) is not None}
+        raw = table.data_version
+        version = DataVersion(raw.get("counter", 0), raw.get("stateVersion", 0), raw.get("timestamp", 0))
+        body = encode_body(AllGroups(version, table.forbidden_table, groups))
+        return request.response(0, {"totalGroupNum": str(len(groups))}, body)
+
+    def forbidden(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """353: forbid a group to read a topic, or allow it again; and ask whether it may."""
+        header = header_of(request, _ForbiddenHeader)
+        groups = self._context.groups
+        if header.readable is not None:
+            groups.set_may_read(header.group, header.topic, header.readable)
+            _log.info("group %s, topic %s: readable=%s", header.group, header.topic, header.readable)
+        may = groups.may_read(header.group, header.topic)
+        return request.response(body=encode_body(GroupForbidden(header.group, may, header.topic)))

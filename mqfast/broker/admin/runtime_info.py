@@ -1,0 +1,202 @@
+"""The state of a running broker as a table of texts (28), and its counters (315).
+
+Dashboards, the exporter and mqadmin read these keys. What this broker does not have (thread pools of their own, a
+dispatch buffer) has the value that says so.
+
+Room: broker. It must never leave out a key: clusterList and the exporter fail silently without one. Source:
+AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService, DefaultMessageStore.getRuntimeInfo, MixAll.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from mqfast.broker.admin.bodies import StatsData, StatsItem
+from mqfast.errors import CallRefused, MqfastError
+from mqfast.remoting.bodies import encode_body, header_of
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.stats import Rate
+    from mqfast.remoting.channel import Channel
+    from mqfast.remoting.command import RemotingCommand
+    from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["RuntimeInfo", "size_text"]
+
+_VERSION: Final = "V5_5_0"
+_NO_POOL: Final = 2**31 - 1
+# Names of thread pools in RocketMQ -> the lane that does their work here, and RocketMQ's capacity of their queue.
+_POOLS: Final = {
+    "send": ("send", 10_000),
+    "pull": ("pull", 100_000),
+    "litePull": ("litePull", 100_000),
+    "query": ("query", 20_000),
+    "ack": ("ack", 100_000),
+}
+_END_TRANSACTION: Final = ("endTransaction", 100_000)
+
+
+class _StatsHeader(Struct, rename="camel"):
+    stats_name: str
+    stats_key: str
+
+
+class RuntimeInfo:
+    """Serves 28 and 315. Thread: that of the event loop."""
+
+    def __init__(self, context: BrokerContext, processors: Processors) -> None:
+        self._context = context
+        self._processors = processors
+
+    def register(self, processors: Processors, lane: Lane) -> None:
+        """Put the codes into a server's table."""
+        processors.register([RequestCode.GET_BROKER_RUNTIME_INFO], self.info, lane)
+        processors.register([RequestCode.VIEW_BROKER_STATS_DATA], self.stats_data, lane)
+
+    def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """315: one counter in its three windows."""
+        header = header_of(request, _StatsHeader)
+        rates = self._context.stats.rates(header.stats_name, header.stats_key)
+        if rates is None:
+            remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
+        return request.response(body=encode_body(StatsData(_item(rates.day), _item(rates.hour), _item(rates.minute))))
+
+    def info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """28."""
+        return request.response(body=encode_body({"table": self.table()}))
+
+    def table(self) -> dict[str, str]:
+        """All keys with their values."""
+        found = {**self._counts(), **self._store(), **self._lanes(), **self._delays(), **self._timer()}
+        return {name: value if isinstance(value, str) else str(value) for name, value in found.items()}
+
+    def _counts(self) -> dict[str, object]:
+        context = self._context
+        stats = context.stats
+        puts = stats.put_totals_all
+        times = max(1, puts.times)
+        return {
+            "bootTimestamp": context.started_ms,
+            "runtime": _days_text(context.now_ms() - context.started_ms),
+            "brokerActive": "true",
+            "brokerVersionDesc": _VERSION,
+            "putMessageEntireTimeMax": stats.put_time_max_ms,
+            "putMessageTimesTotal": times,
+            "putMessageFailedTimes": stats.failures,
+            "putMessageSizeTotal": puts.size,
+            "putMessageDistributeTime": stats.put_times_text(),
+            "putMessageAverageSize": puts.size / times,
+            "getMessageEntireTimeMax": stats.get_time_max_ms,
+            "putTps": self._three("put"),
+            "getFoundTps": self._three("found"),
+            "getMissTps": self._three("miss"),
+            "getTotalTps": " ".join(str(stats.tps("found", s) + stats.tps("miss", s)) for s in (10, 60, 600)),
+            "getTransferredTps": self._three("transferred"),
+            "putLatency99": f"{stats.put_latency_ms(0.99):.2f}",
+            "putLatency999": f"{stats.put_latency_ms(0.999):.2f}",
+            "msgPutTotalYesterdayMorning": stats.yesterday[0],
+            "msgPutTotalTodayMorning": stats.morning[0],
+            "msgPutTotalTodayNow": stats.put_totals.count,
+            "msgGetTotalYesterdayMorning": stats.yesterday[1],
+            "msgGetTotalTodayMorning": stats.morning[1],
+            "msgGetTotalTodayNow": stats.get_totals.count,
+            "startAcceptSendRequestTimeStamp": context.config["startAcceptSendRequestTimeStamp"],
+        }
+
+    def _three(self, column: str) -> str:
+        return " ".join(str(self._context.stats.tps(column, seconds)) for seconds in (10, 60, 600))
+
+    def _store(self) -> dict[str, object]:
+        context = self._context
+        store, engine = context.store, context.engine
+        log = store.log
+        directory = os.path.join(context.config.store_path, "commitlog")
+        try:
+            used = f"{engine.disk_use().percent / 100:.2f}"
+        except MqfastError:
+            used = "-1"
+        free = store.stats()["pool_free_buffers"]
+        found: dict[str, object] = {
+            "commitLogDiskRatio": used,
+            f"commitLogDiskRatio_{directory}": used,
+            "consumeQueueDiskRatio": used,
+            "commitLogMinOffset": max(0, log.min_offset),
+            "commitLogMaxOffset": log.written,
+            "dispatchMaxBuffer": 0,
+            "dispatchBehindBytes": engine.dispatch_behind_bytes,
+            "pageCacheLockTimeMills": log.lock_held_ms,
+            "earliestMessageTimeStamp": engine.earliest_message_time(),
+            "remainTransientStoreBufferNumbs": _NO_POOL if free is None else free,
+            "remainHowManyDataToFlush": size_text(log.written - log.flushed),
+        }
+        if free is not None:
+            found["remainHowManyDataToCommit"] = size_text(log.written - log.committed)
+        try:
+            space = os.statvfs(context.config.store_path)
+        except OSError:
+            return found
+        total, left = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+        found["commitLogDirCapacity"] = f"Total : {size_text(total)}, Free : {size_text(left)}."
+        return found
+
+    def _lanes(self) -> dict[str, object]:
+        lanes = self._processors.lanes
+        now_s = time.monotonic()
+        found: dict[str, object] = {}
+        for pool, (name, capacity) in _POOLS.items():
+            lane = lanes.get(name)
+            found[f"{pool}ThreadPoolQueueSize"] = 0 if lane is None else len(lane.waiting)
+            found[f"{pool}ThreadPoolQueueCapacity"] = capacity if lane is None else lane.queue_max
+            found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0 if lane is None else lane.head_wait_ms(now_s)
+        lane = lanes.get(_END_TRANSACTION[0])
+        found["EndTransactionQueueSize"] = 0 if lane is None else len(lane.waiting)
+        found["EndTransactionThreadPoolQueueCapacity"] = _END_TRANSACTION[1] if lane is None else lane.queue_max
+        return found
+
+    def _delays(self) -> dict[str, object]:
+        context = self._context
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{context.store.max_offset('SCHEDULE_TOPIC_XXXX', level - 1)}"
+            for level, offset in sorted(context.tables.delays.offsets().items())
+        }
+
+    def _timer(self) -> dict[str, object]:
+        return {
+            "timerReadBehind": 0,
+            "timerOffsetBehind": 0,
+            "timerCongestNum": 0,
+            "timerEnqueueTps": 0.0,
+            "timerDequeueTps": 0.0,
+        }
+
+
+def _item(rate: Rate) -> StatsItem:
+    return StatsItem(rate.avgpt, rate.sum, rate.tps)
+
+
+def _days_text(ms: int) -> str:
+    """How long something runs, as RocketMQ says it."""
+    seconds = max(0, ms) // 1000
+    return (
+        f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
+        f"{seconds % 60} seconds ]"
+    )
+
+
+def size_text(size: int) -> str:
+    """Bytes for people, as RocketMQ writes them: 414 B, 1.5 KiB, 218.3 GiB. Source: MixAll.humanReadableByteCount."""
+    if size < 1024:
+        return f"{size} B"
+    power = 0
+    scaled = float(size)
+    while scaled >= 1024 and power < 6:
+        scaled /= 1024
+        power += 1
+    return f"{scaled:.1f} {'KMGTPE'[power - 1]}iB"

@@ -1,0 +1,233 @@
+"""Topics as admins change and list them (17, 18, 21, 215, 305, 351), and what is cleaned by hand (306, 316, 329).
+
+Room: broker. It must never delete a message that is not asked for by its topic's name: cleaning removes what retention
+would remove, and 316 nothing that holds messages. Source: AdminBrokerProcessor, TopicConfigManager.updateTopicConfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET, Struct
+
+from mqfast.broker.admin.attributes import TOPIC_ATTRIBUTES, changed, parsed
+from mqfast.broker.admin.bodies import AllTopics, TopicNames
+from mqfast.broker.topics import illegal_topic
+from mqfast.errors import CallRefused
+from mqfast.remoting.bodies import DataVersion, TopicConfig, decode_body, encode_body, header_of
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
+    from mqfast.remoting.channel import Channel
+    from mqfast.remoting.command import RemotingCommand
+    from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["TopicRequests"]
+
+_log = logging.getLogger("mqfast.broker")
+_QUEUES_MAX: Final = 100_000  # of one topic: statistics of more would not fit into an answer
+_ADD_MIXED: Final = ("+message.type", "MIXED")
+
+
+class _TopicHeader(Struct, rename="camel"):
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic: str = ""
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int | None = None
+    order: bool = False
+    attributes: str | None = None
+
+
+class _NameHeader(Struct):
+    topic: str = ""
+
+
+class _TopicListBody(Struct, rename="camel"):
+    topic_config_list: list[TopicConfig]
+
+
+class TopicRequests:
+    """Serves requests about topics. Thread: that of the event loop."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._deleting = asyncio.Lock()
+
+    def register(self, processors: Processors, lane: Lane) -> None:
+        """Put the codes into a server's table."""
+        for code, handler in {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.topic,
+        }.items():
+            processors.register([code], handler, lane)
+        processors.register([RequestCode.DELETE_TOPIC_IN_BROKER], self.delete, lane)
+        processors.register([RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE], self.clean, lane)
+        processors.register([RequestCode.CLEAN_UNUSED_TOPIC], self.clean_unused, lane)
+        processors.register([RequestCode.DELETE_EXPIRED_COMMITLOG], self.clean, lane)
+
+    # --- changes ---
+
+    def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """17: make or change a topic."""
+        self._check_name(request.ext_fields.get("topic", ""))
+        header = header_of(request, _TopicHeader)
+        wanted = parsed(header.attributes)
+        self._check_type(wanted)
+        self._put(
+            {
+                "order": header.order,
+                "perm": header.perm,
+                "readQueueNums": header.read_queue_nums,
+                "topicFilterType": header.topic_filter_type,
+                "topicName": header.topic,
+                "topicSysFlag": header.topic_sys_flag or 0,
+                "writeQueueNums": header.write_queue_nums,
+            },
+            wanted,
+        )
+        _log.info("topic %s was set by %s:%d", header.topic, *channel.peer)
+        return request.response()
+
+    def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """18: several at once; none where a name is illegal."""
+        topics = decode_body(request.body, _TopicListBody, "body").topic_config_list
+        for topic in topics:
+            self._check_name(topic.topic_name or "")
+            self._check_type(topic.attributes or {})
+        for topic in topics:
+            self._put(
+                {
+                    "order": topic.order,
+                    "perm": topic.perm,
+                    "readQueueNums": topic.read_queue_nums,
+                    "topicFilterType": topic.topic_filter_type or "SINGLE_TAG",
+                    "topicName": topic.topic_name,
+                    "topicSysFlag": topic.topic_sys_flag,
+                    "writeQueueNums": topic.write_queue_nums,
+                },
+                topic.attributes or {},
+            )
+        _log.info("%d topics were set by %s:%d", len(topics), *channel.peer)
+        return request.response()
+
+    def _check_name(self, topic: str) -> None:
+        if (wrong := illegal_topic(topic)) is not None:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, wrong)
+        self._check_not_system(topic)
+
+    def _check_not_system(self, topic: str) -> None:
+        if self._context.topics.is_system(topic):
+            remark = f"The topic[{topic}] is conflict with system topic."
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, remark)
+
+    @staticmethod
+    def _check_type(wanted: dict[str, str]) -> None:
+        if _ADD_MIXED in wanted.items():
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+
+    def _put(self, raw: dict[str, Any], wanted: dict[str, str]) -> None:
+        for name in ("readQueueNums", "writeQueueNums"):
+            if not 0 <= raw[name] <= _QUEUES_MAX:
+                remark = f"{name}: expected 0 to {_QUEUES_MAX}, found {raw[name]}"
+                raise CallRefused(ResponseCode.INVALID_PARAMETER, remark)
+        topics = self._context.topics
+        old = topics.get(raw["topicName"])
+        attributes = changed(TOPIC_ATTRIBUTES, None if old is None else old.attributes, wanted)
+        raw = {"attributes": attributes, **raw}
+        if old is None or {**old.raw, **raw} != old.raw:
+            topics.put(raw if old is None else {**old.raw, **raw})
+
+    async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """215: delete a topic, its queues and what groups noted about it, and the topics of its POP retries."""
+        topic = header_of(request, _NameHeader).topic
+        if not topic.strip():
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._check_not_system(topic)
+        async with self._deleting:
+            for name in (topic, *self._pop_retry_topics(topic)):
+                await self._delete(name)
+        _log.info("topic %s was deleted by %s:%d", topic, *channel.peer)
+        return request.response()
+
+    def _pop_retry_topics(self, topic: str) -> Iterable[str]:
+        topics = self._context.topics
+        for group in self._context.offsets.positions().get(topic, {}):
+            for name in (f"%RETRY%{group}+{topic}", f"%RETRY%{group}_{topic}"):
+                if topics.get(name) is not None:
+                    yield name
+
+    async def _delete(self, topic: str) -> None:
+        context = self._context
+        await context.loop.run_in_executor(None, context.store.delete_topic, topic)
+        context.topics.delete(topic)
+        context.offsets.remove_topic(topic)
+        context.stats.topic_deleted(topic)
+
+    # --- questions ---
+
+    def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """351: one topic; there are no static topics."""
+        name = header_of(request, _NameHeader).topic
+        found = self._context.topics.get(name)
+        if found is None:
+            return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {name}")
+        return request.response(body=encode_body(_whole(name, found.raw)))
+
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """21: all topics, whatever slice was asked for."""
+        topics = self._context.topics
+        table = {name: _whole(name, found.raw) for name in topics.table if (found := topics.get(name)) is not None}
+        version = _version(topics.table.data_version)
+        body = encode_body(AllTopics(version, DataVersion(timestamp=version.timestamp), table))
+        return request.response(0, {"totalTopicNum": str(len(table))}, body)
+
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """305: the topics of RocketMQ and of this broker."""
+        return request.response(body=encode_body(TopicNames(UNSET, self._context.topics.system_topics())))
+
+    # --- cleaning ---
+
+    def clean(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """306, 329: delete soon, whatever the hour, what retention allows to be deleted."""
+        self._context.store.retention.clean_now()
+        return request.response()
+
+    async def clean_unused(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """316: delete the queues of topics that are in no table and hold no message any more."""
+        context = self._context
+        held = {topic for topic, _, low, high in context.store.queues() if low < high}
+        for topic in context.store.topics():
+            if topic not in held and context.topics.get(topic) is None and not context.topics.is_system(topic):
+                async with self._deleting:
+                    await self._delete(topic)
+        return request.response()
+
+
+_DEFAULTS: Final = {
+    "attributes": {},
+    "order": False,
+    "perm": 6,
+    "readQueueNums": 16,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "writeQueueNums": 16,
+}
+
+
+def _whole(name: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """A topic's object with all of its fields, in the order of their names."""
+    found = {**_DEFAULTS, **raw, "topicName": name}
+    return {field: found[field] for field in sorted(found)}
+
+
+def _version(raw: dict[str, int]) -> DataVersion:
+    return DataVersion(int(raw.get("counter", 0)), int(raw.get("stateVersion", 0)), int(raw.get("timestamp", 0)))
