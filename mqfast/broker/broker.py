@@ -17,7 +17,7 @@ from mqfast.broker.again.send_back import SendBack
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.clients.client_processor import ClientProcessor
 from mqfast.broker.clients.consumer_manager import ConsumerManager
-from mqfast.broker.clients.heartbeat import ConsumerData
+from mqfast.broker.clients.heartbeat import ACTIVELY, ConsumerData
 from mqfast.broker.clients.producer_manager import ProducerManager
 from mqfast.broker.clients.queue_locks import QueueLocks
 from mqfast.broker.context import BrokerContext, Part
@@ -182,7 +182,11 @@ class Broker:
     def _make_parts(self) -> None:
         context = self.context
         self._clients = ClientProcessor(
-            context.consumers, context.producers, context.locks, is_group_allowed=self._is_group_allowed
+            context.consumers,
+            context.producers,
+            context.locks,
+            is_group_allowed=self._is_group_allowed,
+            is_told=self._is_told,
         )
         self._clients.register(self.processors)
         self._send = SendProcessor(context)
@@ -216,12 +220,20 @@ class Broker:
 
     def _is_group_allowed(self, group: ConsumerData) -> bool:
         """A consumer's heartbeat makes its group, and the topic of its retries. Source: ClientManageProcessor."""
+        if self.config["rejectPullConsumerEnable"] and group.consume_type == ACTIVELY:
+            return False
         found = self.context.groups.get(group.group_name)
         if found is None:
             return False
         queues = int(found.get("retryQueueNums", 1))
         self.context.topics.ensure(retry_topic(group.group_name), queues, READ | WRITE, 2 if group.unit_mode else 0)
         return True
+
+    def _is_told(self, group: str) -> bool:
+        """Are the members of a group told of a change?"""
+        found = self.context.groups.table.get(group)
+        by_group = found is None or found.get("notifyConsumerIdsChangedEnable", True)
+        return bool(self.config["notifyConsumerIdsChangedEnable"] and by_group)
 
     def _channel_closed(self, channel: Channel) -> None:
         self._clients.channel_closed(channel)
@@ -256,6 +268,7 @@ class Broker:
             return
         context = self.context
         context.stopping = True
+        self.processors.is_leaving = True
         for timer in self._timers:
             timer.cancel()
         await context.registration.stop()

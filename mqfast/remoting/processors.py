@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Lane", "Processors"]
 
+_KNOWS_GO_AWAY = 475  # V5_3_1, in which clients do not know it yet
+
 Outcome = RemotingCommand | None
 Handler = Callable[["Channel", RemotingCommand], Outcome | Awaitable[Outcome]]
 """Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or it is a
@@ -63,6 +65,7 @@ class Lane:
 class Processors:
     """The table of a server: code -> handler and lane.
 
+    Attributes: ``is_leaving``: the server is about to stop: clients that know GO_AWAY are sent to another connection.
     Thread: that of the event loop.
     """
 
@@ -72,6 +75,7 @@ class Processors:
         self._clock = clock
         self._log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.is_leaving = False
 
     @property
     def lanes(self) -> dict[str, Lane]:
@@ -101,7 +105,9 @@ class Processors:
             channel.answer(request, request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
             return
         handler, lane = entry
-        if lane.running < lane.concurrency:
+        if self.is_leaving and request.version > _KNOWS_GO_AWAY:
+            channel.answer(request, request.response(ResponseCode.GO_AWAY, remark="please go away"))
+        elif lane.running < lane.concurrency:
             self._serve(channel, request, handler, lane)
         elif len(lane.waiting) < lane.queue_max:
             lane.waiting.append(_Waiting(self._clock(), channel, request, handler))

@@ -250,3 +250,15 @@ def test_a_message_that_is_too_long_is_refused_on_both_ways(tmp_path: Path) -> N
             assert "msg body length limit 1000B" in str(answer.remark)
 
     run(flow())
+
+
+def test_a_broker_that_leaves_sends_new_clients_away_and_serves_old_ones(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            one.broker.processors.is_leaving = True
+            answer = await one.client.call(one.address, 38, {"consumerGroup": "g"}, version=513)
+            assert (answer.code, answer.remark) == (ResponseCode.GO_AWAY, "please go away")
+            old = await one.client.call(one.address, 38, {"consumerGroup": "g"}, version=475)
+            assert old.remark == "no consumer for this group, g"
+
+    run(flow())

@@ -105,7 +105,7 @@ def test_members_are_listed_and_told_of_each_other() -> None:
     async def main(world: World) -> None:
         one, two = world.client("one"), world.client("two")
         answer = await one.heartbeat("g")
-        assert answer.ext_fields == {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+        assert answer.ext_fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         await eventually(lambda: one.told == ["g"], "the newcomer is told")
         await one.heartbeat("g")
         await two.heartbeat("g", "forbidden")
@@ -204,5 +204,30 @@ def test_locks_of_captured_clients_are_granted_as_they_were(name: str) -> None:
                     assert sorted(mine, key=str) == sorted(theirs, key=str)
                     compared += 1
         assert compared >= 3
+
+    play(main)
+
+
+def test_a_client_of_5_x_leaves_its_subscriptions_out_while_they_are_the_same() -> None:
+    def heartbeat(fingerprint: int, *topics: str, left_out: bool = False) -> dict[str, Any]:
+        data = {"groupName": "g", "subscriptionDataSet": [{"topic": topic, "subString": "*"} for topic in topics]}
+        return {
+            "clientID": "one", "consumerDataSet": [data], "producerDataSet": [],
+            "heartbeatFingerprint": fingerprint, "withoutSub": left_out,
+        }  # fmt: skip
+
+    async def main(world: World) -> None:
+        one = world.client("one")
+        first = await one.call(34, heartbeat(7, "T"))
+        assert first.ext_fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"}
+        again = await one.call(34, heartbeat(7, left_out=True))
+        assert again.ext_fields["IS_SUB_CHANGE"] == "false"
+        known = json.loads((await one.call(203, consumerGroup="g")).body)["subscriptionTable"]
+        assert list(known) == ["T"]
+        changed = await one.call(34, heartbeat(8, left_out=True))
+        assert changed.ext_fields["IS_SUB_CHANGE"] == "true"
+        await one.call(34, heartbeat(8, "T", "U"))
+        known = json.loads((await one.call(203, consumerGroup="g")).body)["subscriptionTable"]
+        assert sorted(known) == ["T", "U"]
 
     play(main)

@@ -26,7 +26,8 @@ from mqfast.remoting.processors import Lane, Processors
 __all__ = ["ClientProcessor"]
 
 # The second version of heartbeats (a fingerprint in place of subscriptions) is not offered.
-_HEARTBEAT_FIELDS: Final = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+_SUPPORTS_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
+_SUBSCRIPTIONS_CHANGED: Final = "IS_SUB_CHANGE"
 
 
 class _Queue(Struct, rename="camel", frozen=True):
@@ -70,7 +71,8 @@ class _Consumers(Struct, rename="camel"):
 class ClientProcessor:
     """Serves what concerns connected clients.
 
-    Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs.
+    Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
+    members of a group told of a change (notifyConsumerIdsChangedEnable)?
     Thread: that of the event loop.
     """
 
@@ -81,11 +83,14 @@ class ClientProcessor:
         locks: QueueLocks,
         *,
         is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
+        is_told: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._locks = locks
         self._is_group_allowed = is_group_allowed
+        self._is_told = is_told
+        self._fingerprints: dict[str, int] = {}
 
     def register(self, processors: Processors) -> None:
         """Put the codes into a server's table."""
@@ -105,12 +110,21 @@ class ClientProcessor:
         """34: a client is there, with these groups."""
         given = decode_heartbeat(request.body)
         who = {"language": request.language, "version": request.version}
+        fingerprint = given.heartbeat_fingerprint
+        changed = False
         for one in given.consumer_data_set or ():
-            if self._is_group_allowed(one):
-                self._tell([self._consumers.register(channel, given.client_id, one, **who)])
+            if not self._is_group_allowed(one):
+                continue
+            # Source: ClientManageProcessor.heartBeatV2: a client of 5.x leaves its subscriptions out while its
+            # fingerprint is the one that the broker has.
+            changed = changed or self._fingerprints.get(one.group_name, fingerprint) != fingerprint
+            self._fingerprints[one.group_name] = fingerprint
+            left_out = fingerprint != 0 and given.without_sub
+            self._tell([self._consumers.register(channel, given.client_id, one, without_subscriptions=left_out, **who)])
         for producer in given.producer_data_set or ():
             self._producers.register(channel, given.client_id, producer.group_name, **who)
-        return request.response(0, dict(_HEARTBEAT_FIELDS))
+        is_changed = changed if fingerprint else True
+        return request.response(0, {_SUPPORTS_V2: "true", _SUBSCRIPTIONS_CHANGED: str(is_changed).lower()})
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """35: a client leaves a group."""
@@ -184,8 +198,10 @@ class ClientProcessor:
 
     def _tell(self, notices: Iterable[Notice | None]) -> None:
         for notice in notices:
-            for channel in notice.channels if notice is not None else ():
-                if isinstance(channel, Channel) and notice is not None:
+            if notice is None or not self._is_told(notice.group):
+                continue
+            for channel in notice.channels:
+                if isinstance(channel, Channel):
                     channel.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notice.group})
 
 

@@ -115,9 +115,19 @@ class ConsumerManager:
         return None if found is None else found.subscriptions.get(topic)
 
     def register(
-        self, channel: Hashable, client_id: str, data: ConsumerData, *, language: int = 0, version: int = 0
+        self,
+        channel: Hashable,
+        client_id: str,
+        data: ConsumerData,
+        *,
+        language: int = 0,
+        version: int = 0,
+        without_subscriptions: bool = False,
     ) -> Notice | None:
-        """A heartbeat. Returns: who is to be told, the newcomer too; None where nothing changed."""
+        """A heartbeat. Returns: who is to be told, the newcomer too; None where nothing changed.
+
+        Args: without_subscriptions: the client left them out, since they are the same.
+        """
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data)
@@ -125,7 +135,7 @@ class ConsumerManager:
         member = group.members.get(channel)
         changed = member is None or member.client_id != client_id
         group.members[channel] = Member(channel, client_id, language, version, self._now_ms())
-        if group.subscribe(data.subscription_data_set or ()):
+        if not without_subscriptions and group.subscribe(data.subscription_data_set or ()):
             changed = True
         return group.notice() if changed else None
 

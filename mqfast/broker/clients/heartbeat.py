@@ -13,9 +13,10 @@ from msgspec import Struct, field
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import decode_body
 
-__all__ = ["ConsumerData", "Heartbeat", "ProducerData", "Subscription", "decode_heartbeat"]
+__all__ = ["ACTIVELY", "ConsumerData", "Heartbeat", "ProducerData", "Subscription", "decode_heartbeat"]
 
 PASSIVELY: Final = "CONSUME_PASSIVELY"
+ACTIVELY: Final = "CONSUME_ACTIVELY"
 CLUSTERING: Final = "CLUSTERING"
 TAG: Final = "TAG"
 
