@@ -66,7 +66,7 @@ test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
 
 # Whole, what make test takes a sample of; its report names each.
 sweeps: $(TESTING)
-	MQFAST_LONG=1 $(BIN)/python -m pytest $(PARALLEL) -m sampled $(PYTEST_ARGS)
+	MQFAST_WHOLE=1 $(BIN)/python -m pytest $(PARALLEL) -m sampled $(PYTEST_ARGS)
 
 # Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
 interop: $(TESTING)
@@ -126,7 +126,7 @@ coverage: $(VENV)/.test $(VENV)/.spark
 
 # Real filesystems filled to the last block; needs root, else it says why not.
 crash-block: $(TESTING)
-	$(BIN)/python -m pytest tests/block
+	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/block
 
 # Drivers, executors and tasks of Spark killed at random moments; needs Java 17. KILLS_ARGS='--crashes 200 --rows 50000'.
 spark-kills: $(TESTING) $(VENV)/.spark

@@ -166,7 +166,7 @@ def turn(
     import processors  # beside this file, which tests import without its folder
 
     body, period_ns = b"x" * size, 1_000_000_000 // rate
-    lead, count = rate * LEAD_S, max(1, int(rate * seconds))
+    lead, count = int(rate * LEAD_S), max(1, int(rate * seconds))
     # Every page of the arrays is written here, before the clock runs.
     due, call = array("Q", bytes(8 * (lead + count))), array("Q", bytes(8 * (lead + count)))
     for _ in range(WARM_UP):

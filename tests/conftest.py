@@ -31,14 +31,14 @@ for room in (TESTS, TESTS / "model", TESTS / "compat"):
         sys.path.insert(0, str(room))
 
 from java_oracle import NEWEST, RELEASES, JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
-from sampling import WHOLE, Sample, choose, seed_of_the_run  # noqa: E402
+from sampling import LONG, Sample, choose, seed_of_the_run  # noqa: E402
 
 _CALM = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 # The suite draws the same every time, so that what fails in it failed because of the change; new ground is the business
 # of the long lanes. print_blob: a failing run prints the seed (reproduce_failure) that repeats it.
 settings.register_profile("default", deadline=None, max_examples=30, derandomize=True, suppress_health_check=_CALM)
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_CALM)
-settings.load_profile("long" if WHOLE else "default")
+settings.load_profile("long" if LONG else "default")
 seed_of_the_run()  # settled before there are other processes
 
 
@@ -53,7 +53,7 @@ def _logging_as_it_was() -> Iterator[None]:
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """Of a random workload: always the same for a test, another one in the long lanes."""
-    return random.SystemRandom().randrange(1 << 30) if WHOLE else zlib.crc32(request.node.nodeid.encode()) >> 2
+    return random.SystemRandom().randrange(1 << 30) if LONG else zlib.crc32(request.node.nodeid.encode()) >> 2
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header() -> str:
     """Name the hypothesis profile and the seed, so that a log says how hard it looked."""
-    return f"mqfast tests: hypothesis profile {'long' if WHOLE else 'default'}, MQFAST_SEED={seed_of_the_run()}"
+    return f"mqfast tests: hypothesis profile {'long' if LONG else 'default'}, MQFAST_SEED={seed_of_the_run()}"
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,7 +1,8 @@
 """What ``make test`` takes of a sweep that is too long for the suite: a sample that changes every day.
 
 Room: tests; conftest.py gives it to the tests. It must never take a sample that cannot be repeated (``MQFAST_SEED``) or
-that the report of the run does not name. ``make sweeps`` sets MQFAST_LONG=1: then every sample is the whole.
+that the report of the run does not name. ``make sweeps`` sets MQFAST_WHOLE=1: then every
+sample is the whole, as in the runs with more examples (MQFAST_LONG=1).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pytest
 
 _Item = TypeVar("_Item")
 
-WHOLE = os.environ.get("MQFAST_LONG") == "1"
+LONG = os.environ.get("MQFAST_LONG") == "1"
+WHOLE = LONG or os.environ.get("MQFAST_WHOLE") == "1"
 _SEED = "MQFAST_SEED"
 
 
@@ -63,7 +65,7 @@ def choose(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest
         marker = group[0].get_closest_marker("sampled")
         assert marker is not None
         sample = Sample(name)
-        kept = sample.of(group, marker.args[0], f"cases of {name}")
+        kept = sample.of(group, marker.args[0], f"cases of {name}", marker.kwargs.get("lane", "make sweeps"))
         dropped.update(set(group) - set(kept))
         for item in kept:
             item.user_properties += [("sampled", line) for line in sample.lines]

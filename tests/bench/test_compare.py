@@ -171,6 +171,7 @@ def test_functions_of_users_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, group="the tests that count instructions")
 @pytest.mark.skipif(not counts.is_there(), reason="needs valgrind on x86-64")
 def test_a_planted_slowdown_alarms_by_its_instructions(tmp_path: Path) -> None:
     """Ten per cent more work alarms at any limit of time."""
@@ -183,6 +184,7 @@ def test_a_planted_slowdown_alarms_by_its_instructions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, group="the tests that count instructions")
 @pytest.mark.skipif(not counts.is_there(), reason="needs valgrind on x86-64")
 def test_a_function_is_counted_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(FUNCTIONS)
@@ -199,6 +201,7 @@ def test_a_function_is_counted_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, group="the tests that count instructions")
 @pytest.mark.skipif(not counts.is_there(), reason="needs valgrind on x86-64")
 def test_the_same_build_has_the_same_instructions(tmp_path: Path) -> None:
     done = bench(

@@ -85,6 +85,7 @@ def _check(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, group="the tests that count instructions")
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_a_slowdown_fails(tmp_path: Path) -> None:
     """The same code passes; one put in twenty done twice fails."""
@@ -101,6 +102,7 @@ def test_a_slowdown_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, group="the tests that count instructions")
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_a_slow_line_in_the_engine_fails(tmp_path: Path) -> None:
     """A copy of the tree whose put computes one small CRC too many is caught; the query, which does not, passes."""

@@ -48,6 +48,7 @@ class Worker:
         return code
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["mqfast", "mqfast, pool", "sqlite3 WAL", "write + fdatasync"])
 def test_a_rival_in_its_process(name: str, tmp_path: Path) -> None:
     """Every command is answered, in both modes, and counts what it did."""
@@ -107,6 +108,7 @@ def affinities(process: int) -> dict[int, set[int]]:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are kept on processors by Linux only")
 @pytest.mark.parametrize(
     ("name", "least"),

@@ -2,8 +2,8 @@
 second.
 
 Room: tests/block. Needs root and a loop device; elsewhere skipped, with the reason. Each scenario of scenarios.py is a
-child on a fresh image. Power loss on a real block layer needs dm-flakey or dm-log-writes; the last test says whether
-this kernel has them.
+child on a fresh image; the suite runs some of each kind, ``make crash-block`` all. Power loss on a real block layer
+needs dm-flakey or dm-log-writes; the last test says whether this kernel has them.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Full]:
         image.unlink()
 
 
+@pytest.mark.sampled(4, lane="make crash-block")
 @pytest.mark.parametrize("options", [{}, SYNC, INLINE, POOL], ids=["async", "sync", "inline", "pool"])
 def test_no_room_for_the_next_log_file(full: Full, options: dict[str, Any]) -> None:
     report = full("log", **options)
@@ -91,6 +92,7 @@ def test_no_room_for_the_next_log_file(full: Full, options: dict[str, Any]) -> N
     assert report["again"] == report["put"]
 
 
+@pytest.mark.sampled(4, lane="make crash-block")
 @pytest.mark.parametrize("options", [{}, SYNC, INLINE, POOL], ids=["async", "sync", "inline", "pool"])
 def test_not_one_free_block(full: Full, options: dict[str, Any]) -> None:
     report = full("last_block", **options)
@@ -101,6 +103,7 @@ def test_not_one_free_block(full: Full, options: dict[str, Any]) -> None:
     assert report["again"] == 151
 
 
+@pytest.mark.sampled(2, lane="make crash-block")
 @pytest.mark.parametrize("options", [{}, INLINE], ids=["background", "inline"])
 def test_no_room_for_a_queue(full: Full, options: dict[str, Any]) -> None:
     report = full("queue", **options)
@@ -115,6 +118,7 @@ def test_no_room_for_a_queue(full: Full, options: dict[str, Any]) -> None:
     assert report["again"] == 20
 
 
+@pytest.mark.sampled(2, lane="make crash-block")
 @pytest.mark.parametrize("options", [{}, INLINE], ids=["background", "inline"])
 def test_no_room_for_the_index(full: Full, options: dict[str, Any]) -> None:
     report = full("index", **options)
@@ -128,6 +132,7 @@ def test_no_room_for_the_index(full: Full, options: dict[str, Any]) -> None:
     assert report["again"] == 21
 
 
+@pytest.mark.sampled(1, lane="make crash-block")
 def test_no_room_for_the_json_files(full: Full) -> None:
     report = full("config")
     assert report["sync"][0] == "DiskFull"
@@ -139,6 +144,7 @@ def test_no_room_for_the_json_files(full: Full) -> None:
     assert report["valid"]
 
 
+@pytest.mark.sampled(1, lane="make crash-block")
 def test_opening_on_a_full_disk(full: Full) -> None:
     report = full("opening")
     assert report["new"][0] == "DiskFull"
@@ -147,6 +153,7 @@ def test_opening_on_a_full_disk(full: Full) -> None:
     assert report["again"] == 50
 
 
+@pytest.mark.sampled(1, lane="make crash-block")
 def test_the_watermark(full: Full) -> None:
     report = full("watermark")
     assert report["state"] == "full"
@@ -156,6 +163,7 @@ def test_the_watermark(full: Full) -> None:
     assert report["on after"] < ON_WITHIN_TRIES
 
 
+@pytest.mark.sampled(4, lane="make crash-block")
 @pytest.mark.parametrize(
     ("close", "options"),
     [(True, {}), (False, {}), (False, SYNC), (False, POOL)],
@@ -175,6 +183,7 @@ def test_what_waits_is_there_after_a_close_or_a_kill(full: Full, close: bool, op
     assert report["messages"] == [100, 51]
 
 
+@pytest.mark.sampled(4, lane="make crash-block")
 @pytest.mark.parametrize(
     ("killed", "options"),
     [(False, {}), (True, {}), (False, SYNC), (True, POOL)],
@@ -192,6 +201,7 @@ def test_files_with_holes(full: Full, killed: bool, options: dict[str, Any]) -> 
     assert report["end"] == 101 + done + 1
 
 
+@pytest.mark.sampled(3, lane="make crash-block")
 @pytest.mark.parametrize(("seed", "options"), [(0, {}), (1, SYNC), (2, POOL)], ids=["async", "sync", "pool"])
 def test_a_disk_that_is_full_now_and_then(full: Full, seed: int, options: dict[str, Any]) -> None:
     report = full("churn", seed=seed, settings=options)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from laboratory import lab
+from sampling import Sample
 
 import mqfast
 from mqfast.errors import NestedCall
@@ -33,8 +34,9 @@ def run(name: str, rounds: int, base: Path, seed: int | None = None) -> subproce
     return done
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "rounds"),
+    ("name", "whole"),
     [
         ("close_in_a_handler", 40),
         ("close_within_close", 40),
@@ -42,7 +44,9 @@ def run(name: str, rounds: int, base: Path, seed: int | None = None) -> subproce
         ("exceptions_of_a_handler", 200),
     ],
 )
-def test_handlers_at_random_moments(tmp_path: Path, name: str, rounds: int) -> None:
+def test_handlers_at_random_moments(tmp_path: Path, name: str, whole: int, sample: Sample) -> None:
+    rounds = whole if sample.whole else whole // 4
+    sample.note(rounds, whole, f"rounds of {name}")
     print(run(name, rounds, tmp_path).stdout)
 
 

@@ -6,7 +6,6 @@ names the command that repeats it.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -16,15 +15,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import runs
 import syscalls
+from sampling import WHOLE, Sample
 
-LONG = os.environ.get("MQFAST_LONG") == "1"
-KILLS = 125 if LONG else 10
-STEP = 3 if LONG else 40
+KILLS = 125 if WHOLE else 5
+STEP = 3 if WHOLE else 60
+LANE = "make crash-kill"
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("part", range(4))
-def test_random_kills(part: int, seed: int) -> None:
+def test_random_kills(part: int, seed: int, sample: Sample) -> None:
+    sample.note(KILLS, 125, f"kills at random moments, part {part}", LANE)
     print(f"python tests/kill/runs.py {KILLS} {seed}")
     counts = runs.run_until(KILLS, seed)
     assert counts["kills"] >= KILLS
@@ -32,15 +34,17 @@ def test_random_kills(part: int, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", syscalls.WORKLOADS)
-def test_kills_at_system_calls(tmp_path: Path, seed: int, name: str) -> None:
-    first = seed % STEP + 1
+def test_kills_at_system_calls(tmp_path: Path, name: str, sample: Sample) -> None:
+    first = sample.seed % STEP + 1
     print(f"first call {first}, every {STEP}th")
     try:
         counts = syscalls.run(syscalls.build(tmp_path), name, STEP, first)
     except syscalls.CannotTrace as reason:
         pytest.skip(str(reason))
     assert counts["calls"] > 100, "the tracer does not see the workload"
+    sample.note(counts["kills"], counts["calls"], f"kills at system calls of {name!r}", LANE)
     assert counts["kills"] > 100 // STEP
 
 

@@ -7,7 +7,6 @@ still interleave otherwise.
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +19,9 @@ import mqfast
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from history import History, record, violations
+from sampling import WHOLE
 
-SECONDS = 15.0 if os.environ.get("MQFAST_LONG") == "1" else 1.0
+SECONDS = 15.0 if WHOLE else 1.0
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 POOL = {"transientStorePoolEnable": True, "transientStorePoolSize": 3, "commitIntervalCommitLog": 5}
 SMALL = {
@@ -42,6 +42,7 @@ def eager_threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("eager_threads")
 @pytest.mark.parametrize("dispatch", ["inline", "background"])
 @pytest.mark.parametrize("mode", [{}, SYNC, POOL, SYNC | POOL], ids=["async", "sync", "pool", "pool-sync"])

@@ -1,12 +1,11 @@
 """Allocations fail in every public call: it raises MemoryError, and nothing else happens.
 
-Room: tests/memory. Short form of ``make memory``: a random part of the allocations; what is judged: loop.py. A failure
-names the command that repeats it.
+Room: tests/memory. Short form of ``make memory``: some of the calls, and of most of them every 60th allocation; what is
+judged: loop.py. A failure names the command that repeats it.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -16,15 +15,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import memory_runs as runs
 from cases import CASES
+from sampling import WHOLE, Sample
 
-STEP = 5 if os.environ.get("MQFAST_LONG") == "1" else 60
+STEP = 5 if WHOLE else 60
 PARTS = 4
+LANE = "make memory"
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("part", range(PARTS))
-def test_failing_allocations(part: int, seed: int) -> None:
+def test_failing_allocations(part: int, seed: int, sample: Sample) -> None:
     names = [case.name for case in CASES][part::PARTS]
+    names = sample.of(names, len(names) // 2, f"public calls with every {STEP}th allocation failing, part {part}", LANE)
     print(f"python tests/memory/memory_runs.py {STEP} {seed} {' '.join(names)}")
     try:
         counts, wrong = runs.run_cases(names, STEP, seed)
@@ -32,7 +35,7 @@ def test_failing_allocations(part: int, seed: int) -> None:
         pytest.skip(str(reason))
     assert not wrong, "\n".join(wrong)
     assert counts["cases"] == len(names)
-    assert counts["raised"] > 30
+    assert counts["raised"] > len(names)
 
 
 # They make so few that every single one can fail: what an engine allocates for itself is mostly one of them.
@@ -45,15 +48,17 @@ FEW = (
 
 
 @pytest.mark.slow
-def test_every_allocation_of_the_calls_that_make_few(seed: int) -> None:
-    print(f"python tests/memory/memory_runs.py 1 {seed} {' '.join(FEW)}")
+@pytest.mark.sampled
+def test_every_allocation_of_the_calls_that_make_few(seed: int, sample: Sample) -> None:
+    names = sample.of(FEW, 7, "public calls with every allocation failing", LANE)
+    print(f"python tests/memory/memory_runs.py 1 {seed} {' '.join(names)}")
     try:
-        counts, wrong = runs.run_cases(FEW, 1, seed)
+        counts, wrong = runs.run_cases(names, 1, seed)
     except runs.CannotRun as reason:
         pytest.skip(str(reason))
     assert not wrong, "\n".join(wrong)
-    assert counts["cases"] == len(FEW)
-    assert counts["raised"] > 1000
+    assert counts["cases"] == len(names)
+    assert counts["raised"] > 10 * len(names)
 
 
 def test_service_threads_outlive_a_lack_of_memory() -> None:

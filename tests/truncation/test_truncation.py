@@ -21,7 +21,7 @@ import pytest
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
 LONG = os.environ.get("MQFAST_LONG") == "1"
-HAMMERS = 200 if LONG else 6
+HAMMERS = 200 if LONG else 3
 OURS = {"CorruptFile", "StoreFailed", "FlushError", "StorageError", "StoreNotFound"}
 
 
