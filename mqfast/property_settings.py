@@ -7,7 +7,7 @@ Source: MixAll.properties2Object, Configuration.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -32,15 +32,20 @@ class Setting(NamedTuple):
 class PropertySettings:
     """All settings of one server with their values.
 
-    Args: known: name -> setting; what: whose settings these are, for messages; hidden: names that no text may show.
+    Args: known: name -> setting; what: whose settings these are, for messages; hidden: names that no text may show;
+        also: names that others take, for near names.
     Attributes: ``warnings``: what to tell the user once; ``unknown``: names that are no settings; ``listeners``: called
         after each change.
     """
 
-    def __init__(self, known: Mapping[str, Setting], what: str, hidden: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, known: Mapping[str, Setting], what: str, hidden: tuple[str, ...] = (), *, also: Iterable[str] = ()
+    ) -> None:
         self._known: Final = known
         self._what: Final = what
         self._hidden: Final = hidden
+        self._also: Final = also
+        self._given: set[str] = set()
         self._values: dict[str, bool | int | str] = {name: one.default for name, one in known.items()}
         self.warnings: list[str] = []
         self.unknown: list[str] = []
@@ -64,10 +69,11 @@ class PropertySettings:
         for name in pairs:
             if name not in self._known:
                 self.unknown.append(name)
-                near = difflib.get_close_matches(name, self._known, 3)
+                near = difflib.get_close_matches(name, [*self._known, *self._also], 3)
                 hint = f"; did you mean {' or '.join(near)}?" if near else ""
                 self.warnings.append(f"{where}: expected a setting of the {self._what}, found {name}{hint}")
         self._values.update(taken)
+        self._given.update(taken)
         for listener in self.listeners:
             listener()
 
@@ -85,6 +91,10 @@ class PropertySettings:
                 raise ConfigError(f"{where}: {name}: expected a whole number from 0 to {most}, found {text!r}")
             return number
         return found
+
+    def given(self) -> dict[str, str]:
+        """Name -> text of what was taken, secrets as well."""
+        return {name: as_text(self._values[name]) for name in self._given}
 
     def changes(self) -> dict[str, str]:
         """Name -> text of what differs from its default."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqfast.broker.acl.access import AccessControl
+from mqfast.broker.address import announced, check_reached, with_port
 from mqfast.broker.admin.admin import Admin
 from mqfast.broker.again.delays import Delays
 from mqfast.broker.again.send_back import SendBack
@@ -31,11 +34,10 @@ from mqfast.broker.write import Writer
 from mqfast.errors import ConfigError, MqfastError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
-from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
-from mqfast.remoting.tls import TlsMode, server_context
+from mqfast.remoting.tls import TlsMode, client_context, server_context
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
 
@@ -63,14 +65,18 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, *, now_ms: Callable[[], int] = _wall_clock_ms, **store_settings: Any
     ) -> None:
+        config.check()
         self.config: Final = config
-        self.processors: Final = Processors()
+        self.announced: Final = announced(config["brokerIP1"], config["bindAddress"], config.name_servers, os.environ)
+        self.access: AccessControl
+        self.processors: Processors
         self.context: BrokerContext
         self._now_ms = now_ms
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
         self._parts: list[Part] = []
         self._timers: list[asyncio.TimerHandle] = []
+        self._reached: asyncio.Future[bool]
         self._clients: ClientProcessor
         self._send: SendProcessor
 
@@ -95,13 +101,13 @@ class Broker:
 
     async def _start(self, store: MessageStore, tables: ConfigTables) -> None:
         config = self.config
+        self.access = AccessControl(config)
+        self.processors = self.access.processors()
         main = self._server(self.processors)
         await main.start(config["bindAddress"], config["listenPort"])
         self._servers.append(main)
-        host = config["brokerIP1"] or config["bindAddress"]
         port = main.address[1]
-        address = f"{host}:{port}"
-        self._make_context(store, tables, address)
+        self._make_context(store, tables, self.announced.port or port)
         self._make_parts()
         if config["listenPort"]:
             fast = self._server(self.processors)
@@ -113,6 +119,7 @@ class Broker:
         self._by_the_clock(_SCAN_S, self._scan)
         self._by_the_clock(config["flushConsumerOffsetInterval"] / 1000, self._persist)
         self.context.registration.start()
+        self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
         await self.context.registration.told()
 
     def _server(self, processors: Processors) -> RemotingServer:
@@ -121,16 +128,18 @@ class Broker:
             processors,
             RemotingSettings(
                 connections_max=config["connectionsMax"],
+                requests_max=config["requestsPerConnectionMax"],
+                frame_bytes_max=config["frameMaxLength"],
                 idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
                 proxy_protocol=config["proxyProtocolEnable"],
-                tls_mode=_tls_mode(config["tls.server.mode"]),
+                tls_mode=_tls_mode(config.tls("server").get("tls.server.mode", config["tls.server.mode"])),
             ),
-            context=server_context({name: config[name] for name in _TLS_NAMES if config[name]}),
+            context=server_context(config.tls("server")),
             on_closed=self._channel_closed,
             logger=logging.getLogger("mqfast.broker"),
         )
 
-    def _make_context(self, store: MessageStore, tables: ConfigTables, address: str) -> None:
+    def _make_context(self, store: MessageStore, tables: ConfigTables, port: int) -> None:
         config, now_ms = self.config, self._now_ms
         engine = store.engine
         topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms))
@@ -138,12 +147,14 @@ class Broker:
         topics.ensure_system_topics()
         groups.ensure_system_groups()
         durable = Durable(engine, store.config.sync_flush_timeout_ms / 1000)
-        host, _, port = address.rpartition(":")
-        client = RemotingClient()
+        host = self.announced.host
+        address = self.access.address = with_port(host, port)
+        encrypted = config["tls.enable"] or config["useTLS"]
+        client = self.access.client(context=client_context(config.tls("client")) if encrypted else None)
         registration = Registration(
-            config, tables.topics, client, address=address, ha_address=f"{config['brokerIP2'] or host}:{int(port) + 1}"
+            config, tables.topics, client, address=address, ha_address=with_port(config["brokerIP2"] or host, port + 1)
         )
-        store_host = parse_host(address)
+        store_host = parse_host(with_port(self.announced.ip, port))
         stats = BrokerStats(config["brokerClusterName"], topics.is_system)
         self.context = BrokerContext(
             config=config,
@@ -191,6 +202,7 @@ class Broker:
         self._clients.register(self.processors)
         self._send = SendProcessor(context)
         self._parts = [
+            self.access,
             self._send,
             Delays(context),
             SendBack(context),
@@ -271,6 +283,7 @@ class Broker:
         self.processors.is_leaving = True
         for timer in self._timers:
             timer.cancel()
+        self._reached.cancel()
         await context.registration.stop()
         for part in reversed(self._parts):
             await part.stop()
@@ -292,15 +305,6 @@ class Broker:
 def _say_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         _log.warning("config tables were not persisted, the next turn tries again: %s", error)
-
-
-_TLS_NAMES: Final = (
-    "tls.server.certPath",
-    "tls.server.keyPath",
-    "tls.server.keyPassword",
-    "tls.server.trustCertPath",
-    "tls.server.need.client.auth",
-)
 
 
 def _tls_mode(text: str) -> TlsMode:

@@ -1,31 +1,36 @@
-"""Settings of a broker by RocketMQ's names: from ``broker.conf``, the command line and admins at run time.
+"""Settings of a broker by RocketMQ's names: from ``broker.conf``, the environment, the command line and admins.
 
-Keys of the store go to the store's own parser as they are; the keys here are those of BrokerConfig and of the remoting
-server. It must never guess. Source: BrokerConfig, BrokerIdentity, NettyServerConfig, BrokerStartup.
+Keys of the store go to the store's own parser as they are; the keys here are those of BrokerConfig, AuthConfig and of
+the remoting server. It must never guess. Source: BrokerConfig, BrokerIdentity, NettyServerConfig, BrokerStartup.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from mqfast.broker.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.broker_conf import KNOWN_TO_ROCKETMQ
-from mqfast.config import FIELD_OF_PROPERTY, StoreConfig
-from mqfast.property_settings import PropertySettings, Setting
+from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
+from mqfast.errors import ConfigError
+from mqfast.property_settings import PropertySettings, Setting, as_text
 
 __all__ = ["BrokerConfig"]
 
 MASTER_ID: Final = 0
 _I64_MAX: Final = 2**63 - 1
+# What the store's parser judges, though it has no setting for it.
+_FOR_THE_STORE: Final = frozenset({*FIELD_OF_PROPERTY, "enableDLegerCommitLog"})
 
 
-def _settings() -> dict[str, Setting]:
+def _acting() -> dict[str, Setting]:
     live: dict[str, Any] = {"live": True}
-    acting = {
+    return {
         # who the broker is, and where
         "brokerClusterName": Setting("DefaultCluster"),
-        "brokerName": Setting(""),
+        "brokerName": Setting(os.uname().nodename or "DEFAULT_BROKER"),
         "brokerId": Setting(MASTER_ID),
         "brokerIP1": Setting(""),
         "brokerIP2": Setting(""),
@@ -35,6 +40,9 @@ def _settings() -> dict[str, Setting]:
         "regionId": Setting("DefaultRegion"),
         "traceOn": Setting(True),
         "brokerPermission": Setting(6, **live),
+        "rocketmqHome": Setting(""),
+        "brokerConfigPath": Setting(""),
+        "configBlackList": Setting("configBlackList;brokerConfigPath"),
         # registration
         "registerNameServerPeriod": Setting(30_000),
         "registerBrokerTimeoutMills": Setting(24_000),
@@ -78,20 +86,70 @@ def _settings() -> dict[str, Setting]:
         # connections
         "serverChannelMaxIdleTimeSeconds": Setting(120),
         "connectionsMax": Setting(50_000),
+        "requestsPerConnectionMax": Setting(10_000),
+        "frameMaxLength": Setting(16 * 1024 * 1024),
         "proxyProtocolEnable": Setting(True),
         "channelExpiredTimeout": Setting(120_000),
+        # access control
+        "aclEnable": Setting(False),
+        "aclFile": Setting(""),
+        "aclTrustProxyProtocol": Setting(False),
+        "authenticationEnabled": Setting(False),
+        "authenticationWhitelist": Setting(""),
+        "authorizationEnabled": Setting(False),
+        "authorizationWhitelist": Setting(""),
+        "initAuthenticationUser": Setting(""),
+        "innerClientAuthenticationCredentials": Setting(""),
+        # TLS
+        "tls.config.file": Setting(""),
         "tls.server.mode": Setting("permissive"),
         "tls.server.certPath": Setting(""),
         "tls.server.keyPath": Setting(""),
         "tls.server.keyPassword": Setting(""),
         "tls.server.trustCertPath": Setting(""),
         "tls.server.need.client.auth": Setting("none"),
+        "tls.enable": Setting(False),
+        "useTLS": Setting(False),
+        "tls.client.certPath": Setting(""),
+        "tls.client.keyPath": Setting(""),
+        "tls.client.keyPassword": Setting(""),
+        "tls.client.trustCertPath": Setting(""),
+        "tls.client.authServer": Setting(False),
     }
-    idle = {name: Setting("", acts=False) for name in KNOWN_TO_ROCKETMQ - acting.keys() - FIELD_OF_PROPERTY.keys()}
-    return {**idle, **acting}
 
 
-_HIDDEN: Final = ("tls.server.keyPassword",)
+def _settings() -> dict[str, Setting]:
+    idle = (ROCKETMQ_KEYS.keys() | KNOWN_TO_ROCKETMQ) - _FOR_THE_STORE
+    defaults = {name: key.default for name, key in ROCKETMQ_KEYS.items()} | _by_cpus(os.cpu_count() or 1)
+    return {**{name: Setting(defaults.get(name, ""), acts=False) for name in idle}, **_acting()}
+
+
+def _by_cpus(cpus: int) -> dict[str, str]:
+    """RocketMQ's thread pools: shown to who asks, without effect here."""
+    sends = min(cpus, 4)
+    pools = {
+        "sendMessageThreadPoolNums": sends,
+        "putMessageFutureThreadPoolNums": sends,
+        "pullMessageThreadPoolNums": 16 + 2 * cpus,
+        "litePullMessageThreadPoolNums": 16 + 2 * cpus,
+        "processReplyMessageThreadPoolNums": 16 + 2 * cpus,
+        "queryMessageThreadPoolNums": 8 + cpus,
+        "heartbeatThreadPoolNums": min(32, cpus),
+        "endTransactionThreadPoolNums": max(8 + 2 * cpus, 4 * sends),
+        "clientCallbackExecutorThreads": cpus,
+    }
+    return {name: str(number) for name, number in pools.items()}
+
+
+_HIDDEN: Final = (
+    "tls.server.keyPassword",
+    "tls.client.keyPassword",
+    "initAuthenticationUser",
+    "innerClientAuthenticationCredentials",
+)
+_TLS_FILE: Final = "/etc/rocketmq/tls.properties"
+# Variables of RocketMQ's scripts, images and clients that are no settings of a broker.
+_OTHER_VARIABLES: Final = frozenset({"ROCKETMQ_VERSION", "ROCKETMQ_ZONE", "ROCKETMQ_ZONE_MODE"})
 
 
 class BrokerConfig(PropertySettings):
@@ -101,7 +159,7 @@ class BrokerConfig(PropertySettings):
     """
 
     def __init__(self) -> None:
-        super().__init__(_settings(), "broker", _HIDDEN)
+        super().__init__(_settings(), "broker", _HIDDEN, also=_FOR_THE_STORE)
         self.store_keys: dict[str, str] = {}
         self.path: str | Path | None = None
 
@@ -114,16 +172,51 @@ class BrokerConfig(PropertySettings):
         """Is this a setting of broker or store?"""
         return name in self._known or name in FIELD_OF_PROPERTY
 
+    def acts(self, name: str) -> bool:
+        """Does this key do anything here?"""
+        return name in FIELD_OF_PROPERTY or (name in self._known and self._known[name].acts)
+
     def take(self, pairs: Mapping[str, str], where: str) -> None:
         """Take settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
-        of_store = {name: text for name, text in pairs.items() if name in FIELD_OF_PROPERTY}
+        of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
         super().take({name: text for name, text in pairs.items() if name not in of_store}, where)
         self.store_keys.update(of_store)
+
+    def take_defaults(self, environment: Mapping[str, str]) -> None:
+        """The variables that RocketMQ reads as defaults, below a file: NAMESRV_ADDR and ROCKETMQ_HOME."""
+        names = {"NAMESRV_ADDR": "namesrvAddr", "ROCKETMQ_HOME": "rocketmqHome"}
+        self.take({names[name]: text for name, text in environment.items() if name in names}, "environment")
+
+    def take_environment(self, environment: Mapping[str, str]) -> None:
+        """Settings of variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words."""
+        spelled = {_plain(name): name for name in (*self._known, *_FOR_THE_STORE)}
+        pairs = {}
+        for name, text in environment.items():
+            if not name.startswith("ROCKETMQ_") or name == "ROCKETMQ_HOME" or name in _OTHER_VARIABLES:
+                continue
+            key = name.removeprefix("ROCKETMQ_")
+            pairs[spelled.get(_plain(key), key)] = text
+        self.take(pairs, "environment")
 
     def store_config(self, **overrides: Any) -> StoreConfig:
         """The settings of the store: what a broker.conf with these lines means. Raises: ConfigError."""
         lines = "".join(f"{name}={_escaped(text)}\n" for name, text in self.store_keys.items())
         return StoreConfig.from_broker_conf(lines, **overrides)
+
+    def check(self) -> None:
+        """Refuse what would make this another broker than the file says. Raises: ConfigError."""
+        if self.store_keys.get("brokerRole", "").strip() == "SLAVE":
+            raise ConfigError(
+                "brokerRole: expected ASYNC_MASTER or SYNC_MASTER, found SLAVE: this broker has no slaves"
+            )
+        for name in ("enableControllerMode", "messageStorePlugIn"):
+            if str(self[name]).strip().lower() not in ("", "false"):
+                raise ConfigError(f"{name}: expected none, found {self[name]!r}: this broker does not have it")
+        if not str(self["brokerName"]).strip():
+            raise ConfigError("brokerName: expected a name, found none")
+        if self["brokerId"] != MASTER_ID:
+            self.warnings.append(f"brokerId: a master has {MASTER_ID}, as in Java, not {self['brokerId']}")
+            self._values["brokerId"] = MASTER_ID
 
     @property
     def store_path(self) -> str:
@@ -134,6 +227,38 @@ class BrokerConfig(PropertySettings):
     def name_servers(self) -> list[str]:
         """The addresses of all name servers."""
         return [one.strip() for one in str(self["namesrvAddr"]).split(";") if one.strip()]
+
+    def tls(self, side: str) -> dict[str, str]:
+        """The ``tls.server.*`` or ``tls.client.*`` settings: those given here, else those of the file of TLS.
+
+        The file is ``tls.config.file``, by default RocketMQ's ``/etc/rocketmq/tls.properties`` where there is one.
+        Raises: ConfigError, OSError where the named file cannot be read.
+        """
+        prefix = f"tls.{side}."
+        path = Path(self["tls.config.file"] or _TLS_FILE)
+        found: dict[str, str] = {}
+        if self["tls.config.file"] or path.is_file():
+            of_file = PropertySettings({**self._known}, "broker", _HIDDEN)
+            of_file.read_file(path)
+            found = {name: text for name, text in of_file.given().items() if name.startswith(prefix)}
+        given = {name: text for name, text in self.given().items() if name.startswith(prefix)}
+        return {**found, **given}
+
+    def text(self) -> str:
+        """All settings as a property file, sorted: broker and store; no secrets."""
+        store = self.store_config()
+        shown = {
+            prop: as_text(value)
+            for field, prop in PROPERTY_OF_FIELD.items()
+            if (value := getattr(store, field)) is not None
+        }
+        shown["storePathRootDir"] = self.store_path
+        shown |= {name: as_text(value) for name, value in self._values.items() if name not in _HIDDEN}
+        return "".join(f"{name}={shown[name]}\n" for name in sorted(shown))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace(".", "")
 
 
 def _escaped(text: str) -> str:

@@ -1,0 +1,187 @@
+"""The access control of a broker as a whole: what its settings ask for, made, watched and ended.
+
+Room: broker/acl. It must never cost anything where nothing is asked for. Source: BrokerController.initialAcl,
+AuthenticationFactory, AuthorizationFactory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mqfast.broker.acl.auth_processor import AuthProcessor
+from mqfast.broker.acl.guard import Guard, GuardedProcessors
+from mqfast.broker.acl.kinds import UserType
+from mqfast.broker.acl.plain_files import PlainFiles
+from mqfast.broker.acl.plain_processor import PlainAclProcessor
+from mqfast.broker.acl.policies import Policies
+from mqfast.broker.acl.signature import sign
+from mqfast.broker.acl.users import User, Users
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.errors import ConfigError
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
+from mqfast.remoting.processors import Processors
+
+__all__ = ["AccessControl", "SigningClient"]
+
+_LOOK_S = 0.5
+_USER_HINT = "set initAuthenticationUser, or make a user with mqadmin createUser before"
+
+
+class SigningClient(RemotingClient):
+    """A client that signs what it asks.
+
+    Args: access_key, secret: of the user as whom the broker asks.
+    """
+
+    def __init__(self, access_key: str, secret: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._signer = access_key, secret
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, Any] | None = None,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        timeout_ms: int = 3000,
+        serialize: int | None = None,
+        version: int = VERSION,
+    ) -> RemotingCommand:
+        """As ``RemotingClient.call``."""
+        fields = sign(ext_fields or {}, body, *self._signer)
+        return await super().call(
+            address, code, fields, body, timeout_ms=timeout_ms, serialize=serialize, version=version
+        )
+
+    async def oneway(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, Any] | None = None,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        serialize: int | None = None,
+    ) -> None:
+        """As ``RemotingClient.oneway``."""
+        await super().oneway(address, code, sign(ext_fields or {}, body, *self._signer), body, serialize=serialize)
+
+
+class AccessControl:
+    """Serves 50 to 54 where ACL 1.0 is on, and 3001 to 3010.
+
+    Made once the store is open, since the first users may be written into its ``config/``.
+
+    Args: config: of the broker.
+    Attributes: ``address``: of the broker, for 52; ``policy``: in one sentence, for the banner.
+    Raises: ConfigError, CorruptFile, OSError where what the settings ask for cannot be had.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.address = ""
+        self._config = config
+        self._timer: asyncio.TimerHandle | None = None
+        directory = Path(config.store_path) / "config"
+        self._plain = PlainFiles(_plain_file(config)) if config["aclEnable"] else None
+        self._users = Users(directory / "authUsers.json", _codes(config, "authenticationWhitelist"))
+        self._policies = Policies(directory / "authAcls.json", config["brokerClusterName"])
+        # Without a signature a name says nothing: rules need users who sign.
+        self._authenticates = config["authenticationEnabled"] or config["authorizationEnabled"]
+        self._inner = _pair(config, "innerClientAuthenticationCredentials", "accessKey", "secretKey")
+        if self._authenticates:
+            self._make_first_users()
+
+    def _make_first_users(self) -> None:
+        first = _pair(self._config, "initAuthenticationUser", "username", "password")
+        for pair in (first, self._inner):
+            if pair is not None and self._users.get(pair[0]) is None:
+                self._users.create(User(*pair, UserType.SUPER))
+        if not len(self._users):
+            raise ConfigError(f"authenticationEnabled: expected a user, found none, nobody would get in; {_USER_HINT}")
+
+    @property
+    def policy(self) -> str:
+        """What is checked, in one sentence."""
+        checks = [
+            *(["ACL 1.0"] if self._plain is not None else []),
+            *(["users sign"] if self._authenticates else []),
+            *(["users have rules"] if self._config["authorizationEnabled"] else []),
+        ]
+        return ", ".join(checks) or "none: everybody who connects may do everything"
+
+    def processors(self) -> Processors:
+        """The table for requests: behind a guard where something is to be checked."""
+        if self._plain is None and not self._authenticates:
+            return Processors()
+        return GuardedProcessors(
+            Guard(
+                self._plain,
+                self._users if self._authenticates else None,
+                self._policies if self._config["authorizationEnabled"] else None,
+                authorization_whitelist=_codes(self._config, "authorizationWhitelist"),
+                trusts_proxy=self._config["aclTrustProxyProtocol"],
+            )
+        )
+
+    def client(self, **settings: Any) -> RemotingClient:
+        """The client of the broker towards other servers."""
+        return RemotingClient(**settings) if self._inner is None else SigningClient(*self._inner, **settings)
+
+    def register(self, processors: Processors) -> None:
+        """Put the codes into a server's table."""
+        config = self._config
+        if self._plain is not None:
+            PlainAclProcessor(
+                self._plain, address=self.address, name=config["brokerName"], cluster=config["brokerClusterName"]
+            ).register(processors)
+        AuthProcessor(self._users, self._policies, is_checked=self._authenticates).register(processors)
+
+    def start(self) -> None:
+        """Look from now on whether the files of ACL 1.0 change."""
+        if self._plain is not None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        if self._plain is not None:
+            self._plain.reload_if_changed()
+        self.start()
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _plain_file(config: BrokerConfig) -> Path:
+    if config["aclFile"]:
+        return Path(config["aclFile"])
+    if config["rocketmqHome"]:
+        return Path(config["rocketmqHome"]) / "conf" / "plain_acl.yml"
+    raise ConfigError("aclEnable: expected aclFile or rocketmqHome, to find plain_acl.yml, found neither")
+
+
+def _codes(config: BrokerConfig, name: str) -> list[int]:
+    words = [word.strip() for word in str(config[name]).split(",") if word.strip()]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise ConfigError(f"{name}: expected request codes between commas, found {config[name]!r}")
+    return [int(word) for word in words]
+
+
+def _pair(config: BrokerConfig, name: str, first: str, second: str) -> tuple[str, str] | None:
+    """Two texts of a JSON object, as RocketMQ's settings have them; its value is never shown."""
+    if not str(config[name]).strip():
+        return None
+    try:
+        found = json.loads(config[name])
+        pair = str(found[first]), str(found[second])
+    except (ValueError, KeyError, TypeError):
+        pair = ("", "")
+    if not all(pair):
+        raise ConfigError(f'{name}: expected {{"{first}":"...","{second}":"..."}}, found another text')
+    return pair

@@ -1,0 +1,147 @@
+"""Which address a broker tells others, and whether the broker is reached there.
+
+It must never tell others an address of a container bridge of this machine by its own choice, nor send a packet to find
+an address. Source: RemotingUtil.getLocalAddress, BrokerConfig.brokerIP1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mqfast.errors import ConfigError, ConnectionLost
+from mqfast.remoting.client import RemotingClient, split_address
+
+__all__ = ["Announced", "announced", "check_reached", "with_port"]
+
+_log = logging.getLogger("mqfast.broker")
+ADVERTISE: Final = "MQFAST_ADVERTISE"
+_BRIDGES: Final = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxcbr")
+_ANYWHERE: Final = ("0.0.0.0", "::", "")
+_FAR: Final = "192.0.2.1"  # of RFC 5737: the route there is that to everywhere
+
+
+class Announced(NamedTuple):
+    """Attributes: host as it is told; ip: the same as number, for records; port: None: that of the listener; why."""
+
+    host: str
+    ip: str
+    port: int | None
+    why: str
+
+
+def announced(
+    ip1: str, bind: str, name_servers: list[str], environment: Mapping[str, str], bridges: set[str] | None = None
+) -> Announced:
+    """The address for clients: brokerIP1, else MQFAST_ADVERTISE, else the bound one, else that of the route.
+
+    Args: bridges: addresses of container bridges; by default those of this machine.
+    Raises: ConfigError for a name that has no address, or where no address is left.
+    """
+    if ip1:
+        return _named(ip1, None, "brokerIP1")
+    if text := environment.get(ADVERTISE, "").strip():
+        host, port = _split(text)
+        return _named(host, port, ADVERTISE)
+    if bind not in _ANYWHERE:
+        return _named(bind, None, "bindAddress")
+    known = _bridge_addresses() if bridges is None else bridges
+    routes = [(f"the route to name server {one}", _route_to(one)) for one in name_servers]
+    routes.append(("the route to everywhere", _route_to(f"{_FAR}:9")))
+    usable = [(why, found) for why, found in routes if found and found not in known]
+    # A name server of this machine tells nothing of where clients are.
+    usable.sort(key=lambda route: ipaddress.ip_address(route[1]).is_loopback)
+    for why, found in usable:
+        return Announced(found, found, None, why)
+    raise ConfigError(
+        "brokerIP1: expected the address for clients, found none, and no route leads to one but over a container "
+        f"bridge; set brokerIP1 or {ADVERTISE}"
+    )
+
+
+def with_port(host: str, port: int) -> str:
+    """``host:port``; an IPv6 host stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    try:
+        ipaddress.ip_address(text)
+        return text, None
+    except ValueError:
+        pass
+    if ":" not in text:
+        return text, None
+    try:
+        return split_address(text)
+    except ValueError:
+        raise ConfigError(f"{ADVERTISE}: expected host or host:port, found {text!r}") from None
+
+
+def _named(host: str, port: int | None, why: str) -> Announced:
+    host = host.strip().removeprefix("[").removesuffix("]")
+    try:
+        return Announced(host, str(ipaddress.ip_address(host)), port, why)
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"{why}: expected an address or a name with one, found {host!r}: {error}") from None
+    return Announced(host, str(found[0][4][0]), port, why)
+
+
+def _route_to(target: str) -> str | None:
+    """This machine's address towards a target: a connected UDP socket has one, and nothing is sent."""
+    try:
+        host, port = split_address(target)
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0]).partition("%")[0]
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _bridge_addresses() -> set[str]:
+    """IPv4 addresses of this machine's container bridges; on Linux only."""
+    try:
+        import fcntl
+
+        request = 0x8915  # SIOCGIFADDR
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            return {
+                found
+                for _, name in socket.if_nameindex()
+                if name.startswith(_BRIDGES) and (found := _address_of(fcntl, probe, request, name))
+            }
+    except (ImportError, OSError):
+        return set()
+
+
+def _address_of(fcntl: object, probe: socket.socket, request: int, name: str) -> str | None:
+    try:
+        answer = fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))  # type: ignore[attr-defined]
+    except OSError:
+        return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+async def check_reached(client: RemotingClient, address: str, timeout_s: float = 3.0) -> bool:
+    """Connect to oneself as clients will; say what to do where that fails."""
+    try:
+        await asyncio.wait_for(client.channel(address), timeout_s)
+    except (ConnectionLost, TimeoutError, ValueError) as error:
+        _log.warning(
+            "the announced address %s does not lead back here (%s): clients will not reach this broker; set brokerIP1 "
+            "or %s to an address that they reach",
+            address, error, ADVERTISE,
+        )  # fmt: skip
+        return False
+    return True
