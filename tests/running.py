@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,13 @@ async def running_broker(
     finally:
         await running.client.close()
         await broker.stop()
+
+
+def serve(path: Path, flow: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
+    """Let a flow use a running broker, for a minute at most; it is stopped when this returns."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), running_broker(path, **settings) as one:
+            await flow(one)
+
+    asyncio.run(run())

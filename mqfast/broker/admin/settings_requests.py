@@ -123,6 +123,8 @@ def with_settings(text: str, pairs: Mapping[str, str]) -> str:
             kept.append(line)
         backslashes = len(line) - len(line.rstrip("\\"))
         continued = backslashes % 2 == 1 and (continued or not line.lstrip().startswith(("#", "!")))
+    if continued and not drops:
+        kept.append("")  # else the first new line would go on with the last old one
     return "".join(f"{line}\n" for line in [*kept, *(f"{name}={_escaped(pairs[name])}" for name in sorted(pairs))])
 
 

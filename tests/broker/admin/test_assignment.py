@@ -1,0 +1,95 @@
+"""Which queues a client has when it asks the broker, and the calls that have nothing to do here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Running, serve
+
+from mqfast.broker.admin.assignment import allocated
+from mqfast.broker.admin.bodies import Queue
+from mqfast.errors import CallRefused
+
+
+def queues(many: int) -> list[Queue]:
+    return [Queue("b", number, "T") for number in range(many)]
+
+
+def shares(strategy: str, many: int, clients: list[str]) -> list[list[int]]:
+    return [[queue.queue_id for queue in allocated(strategy, queues(many), clients, one)] for one in clients]
+
+
+def test_averages_by_rocketmqs_rule() -> None:
+    assert shares("AVG", 7, ["a", "b", "c"]) == [[0, 1, 2], [3, 4], [5, 6]]
+    assert shares("AVG", 2, ["a", "b", "c"]) == [[0], [1], []]
+    assert shares("AVG_BY_CIRCLE", 7, ["a", "b", "c"]) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert allocated("AVG", queues(3), ["a"], "stranger") == []
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+def test_every_queue_has_one_owner(strategy: str) -> None:
+    for many in range(1, 20):
+        for clients in range(1, 8):
+            found = shares(strategy, many, [f"10.0.0.{n}@1" for n in range(clients)])
+            assert sorted(queue for share in found for queue in share) == list(range(many))
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(CallRefused, match="MACHINE_ROOM is not supported"):
+        allocated("MACHINE_ROOM", queues(1), ["a"], "a")
+
+
+def test_a_client_asks_for_its_queues(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        await one.call(17, topic="T", readQueueNums=4, writeQueueNums=4, perm=6)
+        heartbeat = {
+            "clientID": "c",
+            "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}],
+        }
+        await one.call(34, json.dumps(heartbeat).encode())
+
+        async def assigned(**more: Any) -> list[int]:
+            body = {"topic": "T", "consumerGroup": "g", "clientId": "c", "strategyName": "AVG",
+                    "messageModel": "CLUSTERING", **more}  # fmt: skip
+            answer = await one.call(400, json.dumps(body).encode())
+            assert answer.code == 0
+            rows = json.loads(answer.body).get("messageQueueAssignments", [])
+            assert all(row["mode"] == "PULL" and row["messageQueue"]["brokerName"] == "broker-a" for row in rows)
+            return [row["messageQueue"]["queueId"] for row in rows]
+
+        assert await assigned() == [0, 1, 2, 3]
+        assert await assigned(clientId="other") == []
+        assert await assigned(clientId="other", messageModel="BROADCASTING") == [0, 1, 2, 3]
+        assert await assigned(topic="no") == []
+
+    serve(tmp_path, flow)
+
+
+def test_how_topics_are_consumed(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        async def mode(**more: Any) -> tuple[int, str | None]:
+            body = {"topic": "TBW102", "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 0, **more}
+            answer = await one.call(401, json.dumps(body).encode())
+            return answer.code, answer.remark
+
+        assert await mode() == (0, None)
+        assert await mode(topic="%RETRY%g") == (16, "retry topic is not allowed to set mode")
+        assert (await mode(mode="POP"))[0] == 3
+        assert await mode(topic="no") == (17, "topic[no] not exist")
+        found = json.loads((await one.call(402)).body)["messageRequestModeMap"]
+        assert found["TBW102"]["g"]["mode"] == "PULL"
+
+    serve(tmp_path, flow)
+
+
+def test_calls_about_cold_data_are_answered(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        assert (await one.call(2001, b"g=1\n")).code == (await one.call(2002, b"g")).code == 0
+        assert json.loads((await one.call(2003)).body)["globalAcc"] == 0
+        answers = [await one.call(2004, **fields) for fields in ({}, {"READ_AHEAD_MODE": 3}, {"READ_AHEAD_MODE": 1})]
+        assert [answer.code for answer in answers] == [1, 29, 0]
+
+    serve(tmp_path, flow)
