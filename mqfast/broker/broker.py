@@ -47,10 +47,15 @@ _log = logging.getLogger("mqfast.broker")
 _SCAN_S: Final = 10.0
 _FAST_PORT_BELOW: Final = 2
 _STOP_S: Final = 0.5
+_REGISTRATION_S: Final = 1.0
 
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _steady_clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class Broker:
@@ -72,6 +77,8 @@ class Broker:
         self.processors: Processors
         self.context: BrokerContext
         self._now_ms = now_ms
+        # A wall clock that is set does not expire anybody; a virtual one is the only clock there is.
+        self._steady_ms = _steady_clock_ms if now_ms is _wall_clock_ms else now_ms
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
         self._parts: list[Part] = []
@@ -120,7 +127,7 @@ class Broker:
         self._by_the_clock(config["flushConsumerOffsetInterval"] / 1000, self._persist)
         self.context.registration.start()
         self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
-        await self.context.registration.told()
+        await self.context.registration.told(_REGISTRATION_S)
 
     def _server(self, processors: Processors) -> RemotingServer:
         config = self.config
@@ -166,9 +173,9 @@ class Broker:
             topics=topics,
             groups=groups,
             offsets=tables.offsets,
-            consumers=ConsumerManager(now_ms, expiry_ms=config["channelExpiredTimeout"]),
-            producers=ProducerManager(now_ms),
-            locks=QueueLocks(now_ms),
+            consumers=ConsumerManager(self._steady_ms, expiry_ms=config["channelExpiredTimeout"]),
+            producers=ProducerManager(self._steady_ms),
+            locks=QueueLocks(self._steady_ms),
             writer=Writer(
                 engine,
                 durable,

@@ -69,10 +69,11 @@ class Registration:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def told(self) -> None:
-        """Await the end of all registrations that are under way."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+    async def told(self, timeout_s: float = 30.0) -> None:
+        """Await the end of all registrations that are under way, but not for longer."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._tasks and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left_s)
 
     def _request(self, topics: Iterable[str] | None) -> tuple[bytes, dict[str, Any]]:
         names = self._topics if topics is None else topics
