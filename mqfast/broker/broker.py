@@ -17,6 +17,7 @@ from mqfast.broker.address import announced, check_reached, with_port
 from mqfast.broker.admin.admin import Admin
 from mqfast.broker.again.delays import Delays
 from mqfast.broker.again.send_back import SendBack
+from mqfast.broker.again.transactions import Transactions
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.clients.client_processor import ClientProcessor
 from mqfast.broker.clients.consumer_manager import ConsumerManager
@@ -214,6 +215,7 @@ class Broker:
             Delays(context),
             SendBack(context),
             Admin(context),
+            Transactions(context, self._send),
         ]
         for part in self._parts:
             part.register(self.processors)

@@ -58,11 +58,12 @@ def put_again(
     prepared_transaction_offset: int = 0,
     store_host: bytes | None = None,
     when_parked: dict[str, str] | None = None,
+    may_be_parked: bool = True,
 ) -> Again:
     """Store a message once more.
 
     Args: source: of the log; ``pairs``: its new properties; sys_flag, reconsume_times, store_host: None for those of
-    the message; when_parked: the properties where a delay or a timer takes the message.
+    the message; when_parked: the properties where a delay or a timer takes the message; may_be_parked: may they?
     """
     kept = source.sys_flag if sys_flag is None else sys_flag
     again = source.reconsume_times if reconsume_times is None else reconsume_times
@@ -79,7 +80,7 @@ def put_again(
             reconsume_times=again,
             prepared_transaction_offset=prepared_transaction_offset,
         )
-        other = context.writer.deferred(asked)
+        other = context.writer.deferred(asked) if may_be_parked else asked
         if isinstance(other, Refusal):
             return Again(PutMessageStatus.MESSAGE_ILLEGAL, topic, None)
         result = context.engine.put_stored(

@@ -1,0 +1,103 @@
+"""Transactions in a broker: half messages of sends, the requests that end them (37) or resume their checks (323), and
+the rounds of checks.
+
+Room: broker. It must never hold a rule of its own: it puts the parts together. Source:
+TransactionalMessageCheckService, AdminBrokerProcessor.resumeCheckHalfMessage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from mqfast import properties as names
+from mqfast.broker.again.check import TransactionCheck
+from mqfast.broker.again.end import EndTransaction
+from mqfast.broker.again.fields import text
+from mqfast.broker.again.half import half_of
+from mqfast.broker.again.open_halves import OpenHalves
+from mqfast.broker.again.stored_again import look, put_again
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.send import SendProcessor
+from mqfast.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from mqfast.errors import CallRefused, OffsetError
+from mqfast.message import decode_message_id
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["Transactions"]
+
+_log = logging.getLogger("mqfast.broker")
+
+
+class Transactions:
+    """Serves 37 and 323, makes half messages of prepared sends, and checks what stays open.
+
+    Attributes: ``halves``: which transactions are open; ``check``: the rounds, for tests with a clock of their own.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext, send: SendProcessor) -> None:
+        self.halves: Final = OpenHalves(context)
+        self.check: Final = TransactionCheck(context, self.halves)
+        self._end = EndTransaction(context, self.halves)
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Task[None] | None = None
+        self.halves.load()
+        send.prepare = half_of
+
+    def register(self, processors: Processors) -> None:
+        """The ends of transactions do not wait behind sends."""
+        lane = Lane("endTransaction", concurrency=100_000, queue_max=100_000)
+        processors.register([RequestCode.END_TRANSACTION], self._end.end, lane)
+        processors.register([RequestCode.RESUME_CHECK_HALF_MESSAGE], self.resume, Lane("admin"))
+
+    def start(self) -> None:
+        """Check from now on, at the interval of the settings."""
+        interval_s = self._context.config["transactionCheckInterval"] / 1000
+        self._timer = self._context.loop.call_later(interval_s, self._begin_round)
+
+    async def stop(self) -> None:
+        """Check no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.gather(self._round, return_exceptions=True)
+        self.halves.write_marks()
+
+    def _begin_round(self) -> None:
+        self.start()
+        if self._round is None or self._round.done():
+            self._round = self._context.loop.create_task(self._check())
+
+    async def _check(self) -> None:
+        try:
+            await self.check.round()
+        except Exception:
+            _log.exception("a round of checks of transactions failed, the next one tries again")
+
+    def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """323: a message that was given up is checked again from the start. Raises: FieldError, CallRefused."""
+        message_id = text(request, "msgId")
+        try:
+            place = decode_message_id(message_id).physical_offset
+        except OffsetError:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"expected a message id, found {message_id}") from None
+        message = look(self._context, place)
+        if message is None or message.topic != CHECK_MAX_TIME_TOPIC:
+            raise CallRefused(
+                ResponseCode.SYSTEM_ERROR, f"expected a message of {CHECK_MAX_TIME_TOPIC} there, found none"
+            )
+        pairs = {**message.properties, names.TRANSACTION_CHECK_TIMES: "0"}
+        if self.halves.newest(message) is not None:
+            return request.response()  # it was resumed already
+        again = put_again(self._context, message, HALF_TOPIC, 0, pairs, may_be_parked=False)
+        if again.result is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed.")
+        self.halves.stored_again(pairs.get(names.UNIQ_KEY), again.result)
+        return request.response()
