@@ -167,7 +167,7 @@ class StoreConfig:
         48 << 20, "mappedFileSizeConsumeQueueExt", "bytes", "Length of one queue extension file.", least=24
     )
     mapped_file_bytes_timer_log: int = _setting(
-        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one timer log file; these files are not changed."
+        100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one file of a broker's timer log."
     )
     enable_consume_queue_ext: bool = _setting(
         False,

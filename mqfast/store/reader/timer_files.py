@@ -20,19 +20,22 @@ from mqfast.store.base.paths import OffsetFile, StorePaths, list_offset_files
 from mqfast.store.reader._scan import PreadFile
 from mqfast.store.record._record import StoredMessage
 
-__all__ = ["TIMER_TOPIC", "WHEEL_BYTES", "Finding", "Slot", "TimerFiles", "TimerUnit"]
+__all__ = [
+    "BLANK", "BLANK_MAGIC", "CHECKPOINT_BYTES", "DELETE", "MAGIC_MAX", "ROLL", "SLOT", "SLOTS", "TIMER_TOPIC", "UNIT",
+    "WHEEL_BYTES", "Finding", "Slot", "TimerFiles", "TimerUnit",
+]  # fmt: skip
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-_SLOTS: Final = 2 * 7 * 86_400
-_SLOT: Final = struct.Struct(">qqqii")
-WHEEL_BYTES: Final = _SLOTS * _SLOT.size
-_UNIT: Final = struct.Struct(">iqiqiqiiq")
-_BLANK: Final = struct.Struct(">iqI")
-_BLANK_MAGIC: Final = 0xCBD43194
-_CHECKPOINT_BYTES: Final = 56
-_ROLL: Final = 2
-_DELETE: Final = 4
-_MAGIC_MAX: Final = 15
+SLOTS: Final = 2 * 7 * 86_400
+SLOT: Final = struct.Struct(">qqqii")
+WHEEL_BYTES: Final = SLOTS * SLOT.size
+UNIT: Final = struct.Struct(">iqiqiqiiq")
+BLANK: Final = struct.Struct(">iqI")
+BLANK_MAGIC: Final = 0xCBD43194
+CHECKPOINT_BYTES: Final = 56
+ROLL: Final = 2
+DELETE: Final = 4
+MAGIC_MAX: Final = 15
 _CHUNK_BYTES: Final = 1 << 20
 _UNITS_AT_ONCE: Final = 20_000
 
@@ -80,7 +83,7 @@ class Finding(NamedTuple):
 
 def _unit(position: int, fields: tuple[int, ...]) -> TimerUnit | None:
     size, previous, magic, write_time, delay, physical, record_size, topic_hash, _ = fields
-    if size != _UNIT.size or not 0 <= magic <= _MAGIC_MAX or not -1 <= previous < position:
+    if size != UNIT.size or not 0 <= magic <= MAGIC_MAX or not -1 <= previous < position:
         return None
     return TimerUnit(position, previous, magic, write_time, delay, physical, record_size, topic_hash)
 
@@ -117,17 +120,17 @@ class TimerFiles:
             at = 0
             while units := self._units(opened, at):
                 self.units += len(units)
-                at += len(units) * _UNIT.size
+                at += len(units) * UNIT.size
                 yield from units
             self._ends.append(opened.start + at)
             left = opened.bytes - at
-            head = opened.read(at, min(_BLANK.size, left))
-            if len(head) == _BLANK.size and _BLANK.unpack(head) == (left, 0, _BLANK_MAGIC):
+            head = opened.read(at, min(BLANK.size, left))
+            if len(head) == BLANK.size and BLANK.unpack(head) == (left, 0, BLANK_MAGIC):
                 continue
             is_last = all(later.first_set_byte(0) < 0 for _, later in files[n + 1 :])
             if opened.first_set_byte(at) >= 0:
                 what = f"bytes {head.hex()}"
-            elif is_last or left < _BLANK.size:
+            elif is_last or left < BLANK.size:
                 continue
             else:
                 what = "zeros, and units in the next file"
@@ -137,10 +140,10 @@ class TimerFiles:
     @staticmethod
     def _units(opened: PreadFile, at: int) -> list[TimerUnit]:
         """The units from a position of a file on, some at a time; none where no unit stands."""
-        data = opened.read(at, min(_UNITS_AT_ONCE * _UNIT.size, (opened.bytes - at) // _UNIT.size * _UNIT.size))
+        data = opened.read(at, min(_UNITS_AT_ONCE * UNIT.size, (opened.bytes - at) // UNIT.size * UNIT.size))
         units = []
-        for position, fields in enumerate(_UNIT.iter_unpack(data)):
-            unit = _unit(opened.start + at + position * _UNIT.size, fields)
+        for position, fields in enumerate(UNIT.iter_unpack(data)):
+            unit = _unit(opened.start + at + position * UNIT.size, fields)
             if unit is None:
                 break
             units.append(unit)
@@ -149,12 +152,12 @@ class TimerFiles:
     def unit(self, position: int) -> TimerUnit | None:
         """The unit at a position of the timer log; None where no unit of ``walk`` starts."""
         i = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1
-        if i < 0 or position >= self._ends[i] or (position - self._files[i].start_offset) % _UNIT.size:
+        if i < 0 or position >= self._ends[i] or (position - self._files[i].start_offset) % UNIT.size:
             return None
         file = self._files[i]
         if self._opened is None or self._opened[0] != file.path:
             self._opened = (file.path, PreadFile(self._door, file.path, file.start_offset))
-        return _unit(position, _UNIT.unpack(self._opened[1].read(position - file.start_offset, _UNIT.size)))
+        return _unit(position, UNIT.unpack(self._opened[1].read(position - file.start_offset, UNIT.size)))
 
     # --- the wheel ---
 
@@ -167,9 +170,9 @@ class TimerFiles:
             data = opened.read(at, min(_CHUNK_BYTES, WHEEL_BYTES - at))
             if data.count(0) == len(data):
                 continue
-            for n, (time, first, last, count, _) in enumerate(_SLOT.iter_unpack(data)):
+            for n, (time, first, last, count, _) in enumerate(SLOT.iter_unpack(data)):
                 if time or first or last or count:
-                    yield Slot(at // _SLOT.size + n, time, first, last, count)
+                    yield Slot(at // SLOT.size + n, time, first, last, count)
 
     # --- all of it ---
 
@@ -190,8 +193,8 @@ class TimerFiles:
         self.slots = len(slots)
         precision = self._precision(slots)
         for slot in slots:
-            at = slot.number * _SLOT.size
-            if slot.time % _SLOTS != slot.number:
+            at = slot.number * SLOT.size
+            if slot.time % SLOTS != slot.number:
                 expected = f"a time of slot {slot.number}"
                 found.append(Finding("timer.slot", self._wheel, at, expected, slot.time, "damage"))
             elif slot.last >= end:
@@ -222,7 +225,7 @@ class TimerFiles:
             found.append(Finding("timer.unit", path, at, f"hash {jhash(real)} of {real}", unit.topic_hash, "damage"))
         out = fields.get(_properties.TIMER_OUT_MS, "")
         # A message beyond the wheel's window is due earlier, to be parked once more then.
-        if out.isdecimal() and (unit.due_ms >= int(out) if unit.magic & _ROLL else unit.due_ms != int(out)):
+        if out.isdecimal() and (unit.due_ms >= int(out) if unit.magic & ROLL else unit.due_ms != int(out)):
             found.append(Finding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
 
     def _precision(self, slots: list[Slot]) -> int:
@@ -235,7 +238,7 @@ class TimerFiles:
         return steps.most_common(1)[0][0] if steps else 1000
 
     def _check_chain(self, slot: Slot, precision: int, record: _Log, found: list[Finding]) -> None:
-        at = slot.number * _SLOT.size
+        at = slot.number * SLOT.size
         position, chain = slot.last, []
         while position >= self._begin():
             unit = self.unit(position)
@@ -246,7 +249,7 @@ class TimerFiles:
                 return
             chain.append(unit)
             position = unit.previous
-        if any(unit.magic & _DELETE for unit in chain):
+        if any(unit.magic & DELETE for unit in chain):
             self._check_deletes(chain, record, found)
 
     def _check_deletes(self, chain: list[TimerUnit], record: _Log, found: list[Finding]) -> None:
@@ -258,11 +261,11 @@ class TimerFiles:
             if isinstance(message, str):
                 continue
             fields = message.properties
-            if not unit.magic & _DELETE:
+            if not unit.magic & DELETE:
                 # 5.5 names a message by its key alone, unless appendTopicForTimerDeleteKey is on.
                 key = fields.get(_properties.UNIQ_KEY, "")
                 parked |= {key, f"{fields.get(_properties.REAL_TOPIC)}+{key}"}
-            elif not unit.magic & _ROLL:
+            elif not unit.magic & ROLL:
                 deletes.append((unit, fields.get(_properties.TIMER_DEL_UNIQKEY, "")))
         for unit, target in deletes:
             if target not in parked:
@@ -273,11 +276,11 @@ class TimerFiles:
         if not self._door.exists(self._check) or not self._door.file_size(self._check):
             return
         opened = PreadFile(self._door, self._check)
-        if opened.bytes < _CHECKPOINT_BYTES:
-            expected = f"at least {_CHECKPOINT_BYTES} bytes"
+        if opened.bytes < CHECKPOINT_BYTES:
+            expected = f"at least {CHECKPOINT_BYTES} bytes"
             found.append(Finding("timer.check", self._check, None, expected, opened.bytes, "damage"))
             return
-        flushed = struct.unpack_from(">q", opened.read(0, _CHECKPOINT_BYTES), 8)[0]
+        flushed = struct.unpack_from(">q", opened.read(0, CHECKPOINT_BYTES), 8)[0]
         if flushed > end:
             found.append(Finding("timer.check", self._check, 8, f"a position up to {end}", flushed, "tail"))
 

@@ -1,0 +1,275 @@
+"""The timing wheel: the first and the last unit of the timer log for each step of time (RocketMQ: TimerWheel, Slot).
+
+The slots are kept in private memory; a page that was never written costs none. `write` copies changed pages to the file. It must never
+write a slot into the file by itself: the caller has flushed the timer log before. Format: ``mqfast/store/FORMAT.md``, "Timer files".
+"""
+
+cimport cython
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from mqfast.store.base._os cimport (
+    MQ_OPEN_CREATE,
+    MQ_OPEN_WRITE,
+    OsDoor,
+    check,
+    check_room,
+    encode_path,
+    mq_get32,
+    mq_get64,
+    mq_os,
+    mq_put32,
+    mq_put64,
+    mq_stat,
+    read_all,
+    write_all,
+)
+
+from mqfast.errors import CorruptFile
+from mqfast.store.reader import timer_files as _format
+
+cdef enum:
+    SLOT_BYTES = 32
+    FIRST = 8               # where the fields of a slot stand; the time is at 0, and behind the count are four bytes of zero
+    LAST = 16
+    COUNT = 24
+    PAGE = 4096
+    PAGES_AT_ONCE = 64
+
+cdef int64_t SLOTS = _format.SLOTS
+cdef int64_t BYTES = _format.WHEEL_BYTES
+cdef int64_t PAGES = BYTES // PAGE
+assert _format.SLOT.size == SLOT_BYTES and BYTES % PAGE == 0
+
+
+cdef bint is_zero(const uint8_t *p) noexcept nogil:
+    """Is this page all zeros?"""
+    cdef const int64_t *words = <const int64_t *> p
+    cdef int64_t seen = 0
+    cdef int i
+    for i in range(PAGE // 8):
+        seen |= words[i]
+    return seen == 0
+
+
+@cython.final
+cdef class TimerWheel:
+    """All slots of one wheel. Times are in steps of the timer's precision.
+
+    Thread: one thread changes slots; another one may write and sync meanwhile.
+    Source: TimerWheel.
+    """
+
+    cdef OsDoor door
+    cdef mq_os *os
+    cdef readonly str path
+    cdef int fd
+    cdef uint8_t *slots
+    cdef uint8_t *changed           # a byte for each page
+    cdef uint8_t *copied            # PAGES_AT_ONCE pages
+    cdef readonly int64_t changed_pages
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __init__(self, OsDoor door not None, str path not None):
+        self.door = door
+        self.os = door.os
+        self.path = path
+        self.slots = <uint8_t *> calloc(1, BYTES)
+        self.changed = <uint8_t *> calloc(1, PAGES)
+        self.copied = <uint8_t *> malloc(PAGES_AT_ONCE * PAGE)
+        if self.slots == NULL or self.changed == NULL or self.copied == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            self.os.close(self.os, self.fd)
+        free(self.slots)
+        free(self.changed)
+        free(self.copied)
+
+    # --- the file ---
+
+    def load(self) -> bool:
+        """Open the file, or make an empty one, and read its slots. Returns: whether there was a file.
+
+        Raises: CorruptFile for a file of another length; StorageError.
+        """
+        cdef bytes native = encode_path(self.path)
+        cdef mq_stat st
+        cdef int64_t at, n, page
+        self.fd = check_open(self.os, native, self.path)
+        check(self.os.fstat(self.os, self.fd, &st), "fstat", self.path)
+        if st.bytes == 0:
+            check_room(self.door, self.os.ftruncate(self.os, self.fd, BYTES), "truncate", self.path, BYTES, None)
+            return False
+        if st.bytes != BYTES:
+            raise CorruptFile("timer wheel has a wrong length; once it is removed, the slots are made anew from the timer log",
+                              path=self.path, expected=f"{BYTES} bytes", found=f"{st.bytes} bytes")
+        for at in range(0, BYTES, PAGES_AT_ONCE * PAGE):
+            n = read_all(self.os, self.fd, self.copied, min(<int64_t> PAGES_AT_ONCE * PAGE, BYTES - at), at)
+            check(n, "read", self.path)
+            for page in range(n // PAGE):
+                if not is_zero(self.copied + page * PAGE):
+                    memcpy(self.slots + at + page * PAGE, self.copied + page * PAGE, PAGE)
+        return True
+
+    def write(self) -> bool:
+        """Write some of the changed pages to the page cache. Returns: False when there was none left.
+
+        Raises: DiskFull, StorageError; the pages then count as changed still. GIL: released for the write.
+        """
+        cdef int64_t page = 0, n = 0
+        cdef int rc
+        while page < PAGES and not self.changed[page]:
+            page += 1
+        if page == PAGES:
+            return False
+        while page + n < PAGES and n < PAGES_AT_ONCE and self.changed[page + n]:
+            self.changed[page + n] = 0
+            n += 1
+        self.changed_pages -= n
+        memcpy(self.copied, self.slots + page * PAGE, n * PAGE)     # under the GIL: no slot is half changed in the file
+        with nogil:
+            rc = write_all(self.os, self.fd, self.copied, n * PAGE, page * PAGE)
+        if rc < 0:
+            while n:
+                n -= 1
+                self._touch_page(page + n)
+            check_room(self.door, rc, "write", self.path, BYTES, None)
+        return True
+
+    def sync(self) -> None:
+        """Make durable what was written. Raises: StorageError. GIL: released."""
+        cdef int rc
+        with nogil:
+            rc = self.os.fsync(self.os, self.fd)
+        check(rc, "fsync", self.path)
+
+    def close(self) -> None:
+        """Close the file; what was not written is gone."""
+        if self.fd >= 0:
+            self.os.close(self.os, self.fd)
+            self.fd = -1
+
+    # --- slots ---
+
+    cdef inline uint8_t *_slot(self, int64_t time) noexcept nogil:
+        return self.slots + <uint64_t> time % <uint64_t> SLOTS * SLOT_BYTES
+
+    cdef inline void _touch_page(self, int64_t page) noexcept nogil:
+        if not self.changed[page]:
+            self.changed[page] = 1
+            self.changed_pages += 1
+
+    cdef inline void _touch(self, const uint8_t *slot) noexcept nogil:
+        self._touch_page((slot - self.slots) // PAGE)
+
+    def get(self, int64_t time) -> tuple | None:
+        """First unit, last unit and count of a time; None where nothing was parked for it."""
+        cdef const uint8_t *slot = self._slot(time)
+        if mq_get64(slot) != time:
+            return None
+        return mq_get64(slot + FIRST), mq_get64(slot + LAST), mq_get32(slot + COUNT)
+
+    def last(self, int64_t time) -> int:
+        """The newest unit of a time; -1: none."""
+        cdef const uint8_t *slot = self._slot(time)
+        return mq_get64(slot + LAST) if mq_get64(slot) == time else -1
+
+    def count(self, int64_t time) -> int:
+        """How many messages wait for a time, less the deletes."""
+        cdef const uint8_t *slot = self._slot(time)
+        return mq_get32(slot + COUNT) if mq_get64(slot) == time else 0
+
+    def put(self, int64_t time, int64_t position, int32_t change) -> None:
+        """The unit at this position of the timer log is the newest of a time; does nothing where the slot has it already.
+
+        Args: change: of the count, 1 for a message and -1 for a delete.
+        """
+        cdef uint8_t *slot = self._slot(time)
+        if mq_get64(slot) != time:
+            mq_put64(slot, time)
+            mq_put64(slot + FIRST, position)
+            mq_put64(slot + LAST, position)
+            mq_put64(slot + COUNT, 0)
+            mq_put32(slot + COUNT, change)
+        elif position > mq_get64(slot + LAST):
+            mq_put64(slot + LAST, position)
+            mq_put32(slot + COUNT, mq_get32(slot + COUNT) + change)
+        else:
+            return
+        self._touch(slot)
+
+    def clear(self, int64_t begin, int64_t end) -> None:
+        """Forget what was parked for the times from ``begin`` to before ``end``."""
+        cdef int64_t time
+        cdef uint8_t *slot
+        for time in range(begin, min(end, begin + SLOTS)):
+            slot = self._slot(time)
+            if mq_get64(slot) == time:
+                memset(slot, 0, SLOT_BYTES)
+                self._touch(slot)
+
+    def clear_all(self) -> None:
+        """Forget every slot."""
+        cdef int64_t i
+        for i in range(SLOTS):
+            if mq_get64(self.slots + i * SLOT_BYTES):
+                memset(self.slots + i * SLOT_BYTES, 0, SLOT_BYTES)
+                self._touch(self.slots + i * SLOT_BYTES)
+
+    def next_used(self, int64_t begin, int64_t end) -> int:
+        """The first time from ``begin`` to before ``end`` for which something was parked; -1: none."""
+        cdef int64_t time
+        for time in range(begin, min(end, begin + SLOTS)):
+            if mq_get64(self._slot(time)) == time:
+                return time
+        return -1
+
+    def bounds(self) -> tuple | None:
+        """The smallest and the largest time of all slots; None: no slot was used."""
+        cdef int64_t low = INT64_MAX, high = 0, time, i
+        for i in range(SLOTS):
+            time = mq_get64(self.slots + i * SLOT_BYTES)
+            if time > 0:
+                low = min(low, time)
+                high = max(high, time)
+        return (low, high) if high else None
+
+    def count_from(self, int64_t begin) -> int:
+        """How many messages wait for ``begin`` or later, less the deletes."""
+        cdef int64_t total = 0, i
+        for i in range(SLOTS):
+            if mq_get64(self.slots + i * SLOT_BYTES) >= begin:
+                total += mq_get32(self.slots + i * SLOT_BYTES + COUNT)
+        return total
+
+    def cut(self, int64_t end) -> int:
+        """Take out units at or behind ``end``, where the timer log ends.
+
+        Returns: the first unit from where the timer log is to be applied again by ``put``; -1: it is not.
+        """
+        cdef int64_t found = INT64_MAX, first, i
+        cdef uint8_t *slot
+        for i in range(SLOTS):
+            slot = self.slots + i * SLOT_BYTES
+            if mq_get64(slot) == 0 or mq_get64(slot + LAST) < end:
+                continue
+            first = mq_get64(slot + FIRST)
+            if first >= end:
+                memset(slot, 0, SLOT_BYTES)
+            else:
+                found = min(found, first)
+                mq_put64(slot + LAST, -1)
+                mq_put32(slot + COUNT, 0)
+            self._touch(slot)
+        return found if found < INT64_MAX else -1
+
+
+cdef int check_open(mq_os *os, bytes native, str path) except -1:
+    """A descriptor of the file, which is made where it is missing."""
+    cdef int fd = os.open(os, <const char *> native, MQ_OPEN_WRITE | MQ_OPEN_CREATE)
+    check(fd, "open", path)
+    return fd

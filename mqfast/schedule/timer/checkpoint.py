@@ -1,0 +1,79 @@
+"""``config/timercheck``: up to where wheel, timer log and deliveries are durable (RocketMQ: TimerCheckpoint).
+
+It must never claim more than was flushed: the caller writes it last. 4096 bytes, of which seven big-endian i64 are
+used; they lie in one sector and are written in place. Format: ``mqfast/store/FORMAT.md``, "Timer files".
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Final, NamedTuple, Self
+
+from mqfast.errors import StoreNotFound
+from mqfast.store.base.paths import Door
+from mqfast.store.reader.timer_files import CHECKPOINT_BYTES
+
+__all__ = ["TimerCheckpoint", "load_checkpoint", "write_checkpoint"]
+
+_log = logging.getLogger("mqfast.schedule")
+
+_FIELDS: Final = struct.Struct(">7q")
+_FILE_BYTES: Final = 4096
+assert _FIELDS.size == CHECKPOINT_BYTES
+
+
+class TimerCheckpoint(NamedTuple):
+    """The numbers of the file, in its order."""
+
+    read_ms: int = 0  # slots before this time were delivered
+    flushed: int = 0  # position in the timer log
+    queue_offset: int = 0  # of the timer's queue: messages before it are parked
+    master_queue_offset: int = 0  # a slave's; a master writes its own
+    state_version: int = 0
+    timestamp: int = 0  # of the latest change, ms
+    counter: int = 0  # of changes
+
+    def moved(self, read_ms: int, flushed: int, queue_offset: int, now_ms: int) -> Self:
+        """The checkpoint of a master after this one."""
+        if (read_ms, queue_offset) == (self.read_ms, self.queue_offset):
+            return self._replace(flushed=flushed)
+        return self._replace(
+            read_ms=read_ms,
+            flushed=flushed,
+            queue_offset=queue_offset,
+            master_queue_offset=queue_offset,
+            timestamp=now_ms,
+            counter=self.counter + 1,
+        )
+
+
+def load_checkpoint(door: Door, path: str) -> TimerCheckpoint | None:
+    """Read the file; None where it is missing, too short, or holds numbers that no broker writes (then with a warning).
+
+    Raises: StorageError.
+    """
+    if not door.exists(path):
+        return None
+    data = door.read_file(path, max_bytes=_FILE_BYTES)
+    if len(data) < CHECKPOINT_BYTES:
+        _log.warning("%s: expected at least %d bytes, found %d; it is not used", path, CHECKPOINT_BYTES, len(data))
+        return None
+    found = TimerCheckpoint(*_FIELDS.unpack_from(data))
+    if min(found[:4]) < 0:
+        _log.warning("%s: expected numbers of at least 0, found %s; it is not used", path, found[:4])
+        return None
+    return found if any(found[:4]) else None
+
+
+def write_checkpoint(door: Door, path: str, checkpoint: TimerCheckpoint) -> None:
+    """Write the file and wait for the disk. Raises: StorageError. Durability: then it survives power loss."""
+    data = _FIELDS.pack(*checkpoint)
+    if door.exists(path) and door.file_size(path) == _FILE_BYTES:
+        try:
+            door.overwrite(path, data, 0, create=False)
+            return
+        except StoreNotFound:
+            pass  # removed meanwhile
+    door.makedirs(path.rpartition("/")[0])
+    door.replace_file(path, data.ljust(_FILE_BYTES, b"\0"))

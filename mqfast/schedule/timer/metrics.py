@@ -1,0 +1,93 @@
+"""``config/timermetrics``: how many messages of each topic are parked (RocketMQ: TimerMetrics).
+
+The counts are for operators; nothing is delivered by them. A damaged file is a warning, and counting begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from mqfast.errors import CorruptFile
+from mqfast.store.base.paths import Door
+from mqfast.store.meta.metadata import ConfigFile
+
+__all__ = ["TimerMetrics"]
+
+_log = logging.getLogger("mqfast.schedule")
+
+_SYSTEM_PREFIXES: Final = ("rmq_sys_", "%LMQ%")
+
+
+class TimerMetrics:
+    """Count and time of the latest change for each topic.
+
+    Thread: one thread counts; ``persist`` of what ``text`` gave may run in another one.
+    """
+
+    def __init__(self, door: Door, path: str) -> None:
+        self._door = door
+        self._path = path
+        self._counts: dict[str, list[int]] = {}
+        self._counter = 0
+        self._timestamp = 0
+        self._state_version = 0
+        self._written: bytes | None = None
+        try:
+            self._read(ConfigFile(door, path).load())
+        except (CorruptFile, TypeError, ValueError, AttributeError) as error:
+            _log.warning("%s: counting begins anew: %s", path, error)
+            self._counts.clear()
+
+    def _read(self, loaded: dict[Any, Any]) -> None:
+        for topic, pair in loaded.get("timingCount", {}).items():
+            self._counts[str(topic)] = [int(pair["count"]), int(pair["timeStamp"])]
+        version = loaded.get("dataVersion", {})
+        self._counter, self._timestamp = int(version.get("counter", 0)), int(version.get("timestamp", 0))
+        self._state_version = int(version.get("stateVersion", 0))
+
+    def add(self, topic: str, change: int, now_ms: int) -> None:
+        """Count one message more or less."""
+        pair = self._counts.setdefault(topic, [0, 0])
+        pair[0] += change
+        pair[1] = self._timestamp = now_ms
+        self._counter += 1
+
+    def count(self, topic: str) -> int:
+        """How many messages of the topic are parked."""
+        pair = self._counts.get(topic)
+        return 0 if pair is None else pair[0]
+
+    def counts(self) -> dict[str, int]:
+        """The same of every topic."""
+        return {topic: pair[0] for topic, pair in self._counts.items()}
+
+    def keep_only(self, topics: Iterable[str]) -> None:
+        """Forget topics that are gone; those of the system stay. Source: TimerMetrics.cleanMetrics."""
+        known = set(topics)
+        for topic in [t for t in self._counts if t not in known and not t.startswith(_SYSTEM_PREFIXES)]:
+            del self._counts[topic]
+
+    def text(self) -> bytes:
+        """What the file holds: one line, as RocketMQ writes it."""
+        version = {"counter": self._counter, "stateVersion": self._state_version, "timestamp": self._timestamp}
+        counts = {topic: {"count": pair[0], "timeStamp": pair[1]} for topic, pair in self._counts.items()}
+        return json.dumps({"dataVersion": version, "timingCount": counts}, separators=(",", ":")).encode()
+
+    def persist(self, text: bytes) -> None:
+        """Put a text on disk unless it is there already; the file that was there becomes the ``.bak``.
+
+        Raises: StorageError.
+        """
+        if text == self._written:
+            return
+        self._door.makedirs(self._path.rpartition("/")[0])
+        temporary = self._path + ".tmp"
+        self._door.write_file(temporary, text)
+        if self._door.exists(self._path):
+            self._door.rename(self._path, self._path + ".bak")
+        self._door.rename(temporary, self._path)
+        self._door.fsync_dir(self._path.rpartition("/")[0])
+        self._written = text

@@ -1,0 +1,432 @@
+"""The timer of one store: from its queue into wheel and timer log, and back when messages are due (RocketMQ:
+TimerMessageStore).
+
+``run_once`` does a bounded part of the work and says when to call again; it reads no clock. Nothing is delivered before
+its time, also where the clock is set back, and nothing is delivered twice but after a kill. It must never forget a
+message: what the checkpoint claims was flushed before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast import properties as _properties
+from mqfast.broker_conf import java_number
+from mqfast.errors import CorruptFile, StorageError, UsageError
+from mqfast.properties import jhash
+from mqfast.schedule.timer._timer_log import TimerLog
+from mqfast.schedule.timer._wheel import TimerWheel
+from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, write_checkpoint
+from mqfast.schedule.timer.delivery import NEVER_PARKED, Delivery
+from mqfast.schedule.timer.metrics import TimerMetrics
+from mqfast.schedule.timer.recovery import Recovered, recover
+from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.schedule.timer.slot import DueSlot
+from mqfast.store.base.paths import list_offset_files
+from mqfast.store.base.results import GetMessageStatus
+from mqfast.store.engine import GetLimits
+from mqfast.store.reader.timer_files import DELETE, ROLL, SLOTS, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from mqfast.store.message_store import MessageStore
+    from mqfast.store.record._record import StoredMessage
+
+__all__ = ["TimerFlush", "TimerService"]
+
+_log = logging.getLogger("mqfast.schedule")
+
+MOST_AT_ONCE: Final = 200
+_MAGIC: Final = 1
+_POLL_MS: Final = 100  # while a message may be on its way into the queue
+_POLL_FOR_MS: Final = 2000
+_RETRY_MS: Final = 500
+_EXPIRE_MS: Final = 30_000
+_MOST_BYTES: Final = 4 << 20  # of records that are looked at in one turn
+
+
+class TimerFlush:
+    """What one flush makes durable; ``run`` may be called in another thread."""
+
+    def __init__(self, timer: TimerService, number: int, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
+        self._timer = timer
+        self._number = number
+        self._checkpoint = checkpoint
+        self._metrics = metrics
+
+    def run(self) -> None:
+        """Flush log, timer log, wheel and checkpoint, in this order; does nothing after a later flush.
+
+        Raises: StorageError; the flush then counts as not done.
+        Durability: what was parked and delivered before ``prepare_flush`` survives power loss.
+        """
+        timer = self._timer
+        with timer.flushing:
+            if self._number < timer.flushed_number:
+                return
+            timer.store.flush()
+            timer.log.sync()
+            while timer.wheel.write():
+                pass
+            timer.wheel.sync()
+            write_checkpoint(timer.store.log.door, timer.paths.timer_check, self._checkpoint)
+            timer.flushed_number = self._number
+            timer.metrics.persist(self._metrics)
+
+
+class TimerService:
+    """Parks and delivers the timed messages of an open store.
+
+    Args: now_ms: the clock at the start; on_delivered: called with topic and size of each message that was delivered.
+    Attributes: ``settings`` may be replaced by ``configure``; ``enqueued`` and ``dequeued`` count messages.
+    Raises: CorruptFile where a file has a wrong length; StorageError.
+    Thread: one thread, but for ``TimerFlush.run``.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: TimerSettings,
+        now_ms: int,
+        on_delivered: Callable[[str, int], object] | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.paths = store.paths
+        self._engine = store.engine
+        self._precision = settings.precision_ms
+        if self._precision <= 0:
+            raise UsageError(f"timerPrecisionMs: expected more than 0, found {self._precision}")
+        door = store.log.door
+        files = list_offset_files(door, self.paths.timer_log)[0]
+        size = door.file_size(files[0].path) if files else store.config.mapped_file_bytes_timer_log
+        self.flushing = threading.Lock()
+        self.flushed_number = 0
+        self.wheel = TimerWheel(door, self.paths.timer_wheel)
+        self.log = TimerLog(door, self.paths.timer_log, size)
+        self.metrics = TimerMetrics(door, f"{self.paths.config}/timermetrics")
+        self._delivery = Delivery(self._engine, self.metrics, settings, on_delivered)
+        self._limits = GetLimits(
+            max_transfer_bytes_on_message_in_memory=_MOST_BYTES,
+            max_transfer_count_on_message_in_memory=MOST_AT_ONCE,
+            max_transfer_bytes_on_message_in_disk=_MOST_BYTES,
+            max_transfer_count_on_message_in_disk=MOST_AT_ONCE,
+        )
+        prefix = self.paths.timer_wheel.rpartition("/")[2] + "."
+        snapshots = any(
+            name.startswith(prefix) and name.removeprefix(prefix).isdigit() for name in door.listdir(self.paths.root)
+        )
+        checkpoint = load_checkpoint(door, self.paths.timer_check)
+        try:
+            self._start(
+                recover(self.wheel, self.log, checkpoint, self._precision, store.log.written, snapshots), now_ms
+            )
+        except BaseException:
+            self._close_files()
+            raise
+        self._checkpoint = checkpoint or TimerCheckpoint()
+        self.enqueued = 0
+        self.dequeued = 0
+
+    def _start(self, found: Recovered, now_ms: int) -> None:
+        self._write = now_ms // self._precision  # slots before this step are due
+        self._read = self._write if found.read is None else found.read  # slots before this step were delivered
+        self._queue_offset = found.queue_offset
+        self._parked = found.parked
+        self._delivered = found.delivered
+        self._slot: DueSlot | None = None
+        self._next_used: int | None = None  # None: to be looked up
+        self._is_changed = False
+        self._is_flushing = False
+        self._flushes = self._failures = 0
+        self._flushed_ms = self._expired_ms = now_ms
+        self._retry_ms = 0
+        self._poll_until_ms = now_ms + _POLL_FOR_MS
+        self._is_woken = False
+
+    def configure(self, settings: TimerSettings) -> None:
+        """Use other settings from now on; the precision stays."""
+        self.settings = settings._replace(precision_ms=self._precision)
+        self._delivery.settings = self.settings
+
+    # --- the work ---
+
+    def wake(self) -> None:
+        """A message comes into the timer's queue: ``run_once`` is to look there soon."""
+        self._is_woken = True
+
+    def run_once(self, now_ms: int, most: int = MOST_AT_ONCE) -> int | None:
+        """Park and deliver what is to be, at most ``most`` messages of each.
+
+        Returns: when to call again, ms; None: when ``wake`` was called. Raises: StoreClosed.
+        """
+        self._follow_clock(now_ms)
+        if self._is_woken:
+            self._is_woken = False
+            self._poll_until_ms = now_ms + _POLL_FOR_MS
+        more = False
+        if now_ms >= self._retry_ms or self._retry_ms - now_ms > _RETRY_MS * self._precision:
+            try:
+                more = self._work(now_ms, most)
+            except StorageError as error:
+                _log.error("timer: waits for its files: %s", error)
+                self._wait(now_ms)
+        if not self._is_flushing and now_ms - self._expired_ms >= _EXPIRE_MS:
+            self._expired_ms = now_ms
+            self.log.expire(self.store.log.min_offset)
+        return self._when(now_ms, more)
+
+    def _work(self, now_ms: int, most: int) -> bool:
+        more = False
+        # The slots are those of 14 days; the oldest ones are emptied before they are used again.
+        if self._write - self._read <= SLOTS // 2 and not self.settings.stop_enqueue:
+            more = self._enqueue(now_ms, most)
+        if not self.settings.stop_dequeue:
+            more = self._dequeue(now_ms, most) or more
+        self.log.write()
+        return more and now_ms >= self._retry_ms
+
+    def _wait(self, now_ms: int) -> None:
+        self._retry_ms = now_ms + _RETRY_MS * self._precision // 1000
+
+    def _when(self, now_ms: int, more: bool) -> int | None:
+        if more:
+            return now_ms
+        times: list[int] = []
+        if now_ms < self._retry_ms:
+            times.append(self._retry_ms)
+        elif not self.settings.stop_dequeue:
+            if self._next_used is None or 0 <= self._next_used < self._read:
+                self._next_used = self.wheel.next_used(self._read, self._read + SLOTS)
+            if self._next_used >= 0:
+                times.append((max(self._next_used, self._write) + 1) * self._precision)
+        if now_ms < self._poll_until_ms or self.store.log.written > self.store.log.readable:
+            times.append(now_ms + _POLL_MS)
+        if self._is_changed:
+            times.append(max(now_ms, self._flushed_ms + self.settings.flush_interval_ms))
+        return min(times, default=None)
+
+    def _follow_clock(self, now_ms: int) -> None:
+        step = now_ms // self._precision
+        if step < self._write and (step < self._read or (step == self._read and self._slot is not None)):
+            self._clock_fell(step, now_ms)
+        self._write = step
+
+    def _clock_fell(self, step: int, now_ms: int) -> None:
+        """Slots from the step on are read once more, without what was delivered from them."""
+        _log.warning("timer: the clock fell by about %d ms", (self._write - step) * self._precision)
+        if self._slot is not None:
+            self._put_back(self._slot)
+        bounds = self.wheel.bounds()
+        if bounds is not None and bounds[1] - step >= SLOTS:
+            self._park_anew(step)
+        else:
+            self.wheel.clear(step, self._read)
+        self._read = self._write = step
+        self._next_used = None
+        # Before anything is parked below what the checkpoint counts as delivered.
+        self.flush(now_ms)
+
+    def _put_back(self, slot: DueSlot) -> None:
+        """Make the slot anew, of what is left of it."""
+        units = [self.log.unit(position) for position in slot.left()]
+        self.wheel.clear(slot.step, slot.step + 1)
+        for _, _, magic, write_ms, delay, physical, size, topic_hash in units:
+            self._append(write_ms + delay, magic, write_ms, physical, size, topic_hash)
+        self._slot = None
+
+    def _park_anew(self, step: int) -> None:
+        """Slots lie too far ahead for one turn of the wheel: their messages are parked again, as far as it reaches."""
+        read, self._write = self._read, step
+        times = []
+        time = self.wheel.next_used(read, read + SLOTS)
+        while time >= 0:
+            times.append(time)
+            time = self.wheel.next_used(time + 1, read + SLOTS)
+        units = []
+        for time in times:
+            slot = DueSlot(self.log, self._delivery, self.metrics, time, self.wheel.last(time))
+            units += [self.log.unit(position) for position in slot.left()]
+        self.wheel.clear_all()
+        for _, _, magic, write_ms, delay, physical, size, topic_hash in units:
+            self._park(write_ms + delay, magic, physical, size, topic_hash)
+
+    # --- into the wheel ---
+
+    def _enqueue(self, now_ms: int, most: int) -> bool:
+        """Park messages of the queue. Returns: whether more wait."""
+        try:
+            result = self._engine.get_records(
+                TIMER_TOPIC, 0, self._queue_offset, most, max_bytes=_MOST_BYTES, limits=self._limits
+            )
+        except CorruptFile as error:
+            _log.error("timer: the message at offset %d of the queue is not parked: %s", self._queue_offset, error)
+            self._queue_offset += 1
+            self._is_changed = True
+            return True
+        with result:
+            for message in result.messages:
+                if not self._enqueue_one(message, now_ms):
+                    self._queue_offset = message.queue_offset
+                    self._wait(now_ms)
+                    return False
+                self._queue_offset = message.queue_offset + 1
+                self._is_changed = True
+            if result.status in (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY):
+                _log.warning("timer: offset %d of the queue is outside: %s", self._queue_offset, result.status.name)
+                self._queue_offset = result.next_offset
+                return True
+            return len(result) > 0 and self._queue_offset < result.max_offset
+
+    def _enqueue_one(self, message: StoredMessage, now_ms: int) -> bool:
+        """Park, or deliver at once, one message. Returns: False when it is to be tried again."""
+        if message.physical_offset in self._parked:
+            return True
+        fields = message.properties
+        out_ms = java_number(fields.get(_properties.TIMER_OUT_MS, ""), 2**63 - 1)
+        if out_ms is None:
+            _log.error("timer: the message at offset %d of the queue has no TIMER_OUT_MS", message.queue_offset)
+            return True
+        step = out_ms // self._precision
+        before_offset, before_step = self._delivered
+        if message.queue_offset < before_offset and step < before_step:
+            return True
+        topic = fields.get(_properties.REAL_TOPIC)
+        is_delete = _properties.TIMER_DEL_UNIQKEY in fields
+        if step < self._write:
+            if not self._delivery.deliver(message, fields, NEVER_PARKED, False, now_ms):
+                return False
+            self.dequeued += 1
+        else:
+            magic = _MAGIC | (DELETE if is_delete else 0)
+            topic_hash = 0 if topic is None else jhash(topic)
+            self._park(out_ms, magic, message.physical_offset, message.size, topic_hash)
+            if topic is not None:
+                self.metrics.add(topic, -1 if is_delete else 1, now_ms)
+        self.enqueued += 1
+        return True
+
+    def _park(self, due_ms: int, magic: int, physical: int, size: int, topic_hash: int) -> None:
+        write_ms = self._write * self._precision
+        window_ms = self.settings.window_slots * self._precision
+        if due_ms - write_ms >= window_ms:
+            magic |= ROLL
+            beyond = due_ms - write_ms - window_ms
+            slots = self.settings.window_slots
+            # What is left for the next time shall not be short.
+            due_ms = write_ms + (slots // 2 if beyond < slots // 3 * self._precision else slots) * self._precision
+        self._append(due_ms, magic, write_ms, physical, size, topic_hash)
+
+    def _append(self, due_ms: int, magic: int, write_ms: int, physical: int, size: int, topic_hash: int) -> None:
+        step = due_ms // self._precision
+        position = self.log.append(
+            self.wheel.last(step), magic, write_ms, due_ms - write_ms, physical, size, topic_hash
+        )
+        self.wheel.put(step, position, -1 if magic & DELETE else 1)
+        if self._next_used is not None and (self._next_used < 0 or step < self._next_used):
+            self._next_used = step
+
+    # --- out of the wheel ---
+
+    def _dequeue(self, now_ms: int, most: int) -> bool:
+        """Deliver due slots. Returns: whether more is due."""
+        left = most
+        while self._read < self._write and left > 0:
+            if self._slot is None:
+                step = self.wheel.next_used(self._read, min(self._write, self._read + SLOTS))
+                if step < 0:
+                    self._read = self._write
+                    break
+                self._read = step
+                self._slot = DueSlot(self.log, self._delivery, self.metrics, step, self.wheel.last(step))
+            self._is_changed = True
+            done = self._slot.advance(left, now_ms)
+            left -= done
+            self.dequeued += done
+            if self._slot.waits:
+                self._wait(now_ms)
+                return False
+            if self._slot.is_done:
+                self._slot = None
+                self._read += 1
+        return self._read < self._write
+
+    # --- flush ---
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """Is there something to make durable, and has the interval passed?"""
+        due_ms = self._flushed_ms + self.settings.flush_interval_ms
+        return self._is_changed and not self._is_flushing and not self._flushed_ms <= now_ms < due_ms
+
+    def prepare_flush(self, now_ms: int) -> TimerFlush:
+        """What is to be made durable now. ``end_flush`` is to be called when it was run."""
+        self.log.write()
+        self._flushed_ms = now_ms
+        self._is_flushing = True
+        self._is_changed = False
+        self._flushes += 1
+        read_ms = self._read * self._precision
+        self._checkpoint = self._checkpoint.moved(read_ms, self.log.end, self._queue_offset, now_ms)
+        return TimerFlush(self, self._flushes, self._checkpoint, self.metrics.text())
+
+    def end_flush(self, error: BaseException | None = None) -> None:
+        """A flush was run. Args: error: what it raised; it is then tried again after the interval."""
+        self._is_flushing = False
+        if error is None:
+            self._failures = 0
+            return
+        self._is_changed = True
+        self._failures += 1
+        if self._failures in (1, 10, 100) or self._failures % 1000 == 0:
+            _log.error("timer: flush %d in a row failed, and is tried again: %s", self._failures, error)
+
+    def flush(self, now_ms: int) -> None:
+        """Make durable what was done so far. Raises: StorageError."""
+        flush = self.prepare_flush(now_ms)
+        try:
+            flush.run()
+        except BaseException as error:
+            self.end_flush(error)
+            raise
+        self.end_flush()
+
+    def close(self, now_ms: int) -> None:
+        """Flush and close the files; before the store is closed. Raises: StorageError."""
+        try:
+            if self._slot is not None:
+                self._put_back(self._slot)
+            self.flush(now_ms)
+        finally:
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self.wheel.close()
+        self.log.close()
+
+    # --- questions ---
+
+    def is_crowded(self, due_ms: int, draw: Callable[[], int]) -> bool:
+        """Is a message for this time refused, since its slot has too many? Args: draw: a number from 0 to 999.
+
+        Source: TimerMessageStore.isReject.
+        """
+        limit = self.settings.congest_count_each_slot
+        count = self.wheel.count(due_ms // self._precision)
+        if count <= limit:
+            return False
+        return count >= 2 * limit or draw() > 1000 * (count - limit) / (limit + 0.1)
+
+    def statistics(self, now_ms: int) -> dict[str, Any]:
+        """Numbers for operators, by RocketMQ's names: seconds that deliveries are behind, messages of the queue that
+        are not parked yet, and messages that are parked.
+        """
+        due = self.wheel.next_used(self._read, min(now_ms // self._precision, self._read + SLOTS))
+        behind = 0 if due < 0 else now_ms - due * self._precision
+        waiting = max(0, self.store.max_offset(TIMER_TOPIC, 0) - self._queue_offset)
+        return {
+            "timerReadBehind": behind // 1000,
+            "timerOffsetBehind": waiting,
+            "timerCongestNum": self.wheel.count_from(self._read),
+        }
