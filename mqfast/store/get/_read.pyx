@@ -470,16 +470,16 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
             if g.hits.count:
                 break
             raise
-        if verdict == UNIT_GONE:
-            if g.hits.count and not manner.of_broker:       # retention was faster: the next get says so
+        file = log.file_at(physical)        # asked once more: retention may have been faster than the judgement
+        if verdict == UNIT_LEFT_OUT:
+            rejected = True
+        elif verdict == UNIT_GONE or file is None:
+            if g.hits.count and not manner.of_broker:       # the next get says so
                 break
             removed, rejected = True, False
-        elif verdict == UNIT_LEFT_OUT:
-            rejected = True
         else:
             if removed and not manner.of_broker:        # what was passed is told before what comes behind it
                 break
-            file = log.file_at(physical)
             held = lease(file)
             g.leases.append(held)
             if add_hit(&g.hits, held.base + (physical - file.start_offset), unit.base_offset, unit.size) < 0:
