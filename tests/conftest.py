@@ -13,9 +13,11 @@ import logging
 import lzma
 import os
 import random
+import re
 import shutil
 import struct
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +33,7 @@ for room in (TESTS, TESTS / "model", TESTS / "compat"):
         sys.path.insert(0, str(room))
 
 from java_oracle import NEWEST, RELEASES, JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
-from sampling import LONG, Sample, choose, seed_of_the_run  # noqa: E402
+from sampling import LONG, WHOLE, Sample, choose, seed_of_the_run  # noqa: E402
 
 _CALM = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 # The suite draws the same every time, so that what fails in it failed because of the change; new ground is the business
@@ -40,6 +42,33 @@ settings.register_profile("default", deadline=None, max_examples=30, derandomize
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_CALM)
 settings.load_profile("long" if LONG else "default")
 seed_of_the_run()  # settled before there are other processes
+
+
+_MEMORY = "/dev/shm"
+_LEAST_FREE_BYTES = 6 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Folders of tests are in memory where there is room: else two thirds of the suite's time are syncs of a disk. What
+    depends on a disk takes ``disk_path``; the long forms, and runs with PYTEST_DEBUG_TEMPROOT, are on the disk as well.
+    """
+    if not (WHOLE or config.getoption("basetemp")) and _free_memory() >= _LEAST_FREE_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
+
+
+def _free_memory() -> int:
+    """Bytes that files in memory may take."""
+    if not os.access(_MEMORY, os.W_OK):
+        return 0
+    found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return min(shutil.disk_usage(_MEMORY).free, int(found[1]) << 10 if found else 0)
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """An empty folder on the disk, for what a file system in memory does otherwise: holes, file times, a real sync."""
+    with tempfile.TemporaryDirectory(prefix="mqfast-test-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
 
 
 @pytest.fixture(autouse=True)

@@ -223,8 +223,10 @@ def keys_of(record: Record) -> list[str]:
 
 @pytest.mark.parametrize("settings", [{}, {"enabledAppendPropCRC": True}, {"dispatch": "background"}], ids=str)
 @given(steps=operations)
-def test_the_same_steps_give_the_same_store(settings: dict[str, Any], steps: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def test_the_same_steps_give_the_same_store(
+    tmp_path: Path, settings: dict[str, Any], steps: list[tuple[Any, ...]]
+) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         pair = Pair(Path(folder), **settings)
         try:
             for name, *arguments in steps:

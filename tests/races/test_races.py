@@ -28,8 +28,8 @@ def stress(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_everything_at_once(tmp_path: Path) -> None:
-    done = stress(tmp_path, "--seconds", str(SECONDS), "--round", "1")
+def test_everything_at_once(disk_path: Path) -> None:
+    done = stress(disk_path, "--seconds", str(SECONDS), "--round", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {kind: int(count) for count, _, kind in (part.partition(" ") for part in last_counts(done.stdout))}
     assert counts["opens"] >= 8, "not every setting was run"
@@ -37,7 +37,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
         assert counts[kind] > 0, f"no {kind} among {counts}"
     assert counts["files removed by retention"] > 0
     assert counts["clean after close"] == counts["opens"]
-    assert not any(tmp_path.iterdir()), "the stress left files behind"
+    assert not any(disk_path.iterdir()), "the stress left files behind"
 
 
 def last_counts(output: str) -> list[str]:

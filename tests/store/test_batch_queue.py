@@ -273,8 +273,8 @@ def test_search_by_time_over_several_files(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=25),
     st.integers(1, 5),
 )
-def test_lookups_equal_a_model_of_lists(steps: list[tuple[int, int, int]], per_file: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def test_lookups_equal_a_model_of_lists(tmp_path: Path, steps: list[tuple[int, int, int]], per_file: int) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         queue = new(Path(folder), 46 * per_file)
         units, physical, time, base = [], 0, 100, 0
         for later, size, batch in steps:

@@ -114,10 +114,10 @@ messages = st.fixed_dictionaries(
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(puts=st.lists(messages, min_size=1, max_size=20), buffer=st.booleans())
 def test_the_same_bytes_and_units_as_a_message(
-    index: bool, crc: bool, dispatch: str, puts: list[dict[str, Any]], buffer: bool
+    tmp_path: Path, index: bool, crc: bool, dispatch: str, puts: list[dict[str, Any]], buffer: bool
 ) -> None:
     given = {"dispatch": dispatch, "enabled_append_prop_crc": crc, "message_index_enable": index, **LIGHT}
-    with tempfile.TemporaryDirectory() as place, opened(place + "/a", **given) as one:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as place, opened(place + "/a", **given) as one:
         with opened(place + "/b", **given) as other:
             for store in (one, other):
                 store.topic_table.ensure("BATCHES", 8, attributes={"queue.type": "BatchCQ"})

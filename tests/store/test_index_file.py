@@ -425,7 +425,9 @@ def test_refused_allocation_leaves_nothing(path: str) -> None:
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path) + "s"]
 
 
-def test_blocks_are_there_before_each_put_and_not_long_before(path: str) -> None:
+def test_blocks_are_there_before_each_put_and_not_long_before(disk_path: Path) -> None:
+    path = str(disk_path / "20260101000000000")
+
     def blocks(name: str) -> int:
         return os.stat(name).st_blocks * 512
 

@@ -197,8 +197,8 @@ def test_rest_close_destroy(tmp_path: Path) -> None:
 
 
 @given(st.binary(min_size=0, max_size=256), st.lists(st.integers(0, 300), max_size=5))
-def test_any_bytes_are_read_without_harm(data: bytes, offsets: list[int]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def test_any_bytes_are_read_without_harm(tmp_path: Path, data: bytes, offsets: list[int]) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         ext = write(Path(folder), data[:128], data[128:])
         found = dict(ext.units())
         ext.recover()

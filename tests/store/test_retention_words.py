@@ -173,8 +173,8 @@ def test_of_both_the_first_one_decides(tmp_path: Path) -> None:
         assert len(store.log.files) == 1
 
 
-def test_a_record_of_the_future_makes_no_file_young(tmp_path: Path) -> None:
-    store = filled(tmp_path / "store", retention="1h")
+def test_a_record_of_the_future_makes_no_file_young(disk_path: Path) -> None:
+    store = filled(disk_path / "store", retention="1h")
     with store:
         now = store.door.now_ms()
         assert store.retention.run_once(now - 10 * HOUR) == 0  # the clock was set back: nothing is old
