@@ -16,6 +16,7 @@ from mqfast.broker.acl.access import AccessControl
 from mqfast.broker.address import announced, check_reached, with_port
 from mqfast.broker.admin.admin import Admin
 from mqfast.broker.again.delays import Delays
+from mqfast.broker.again.reply import Reply
 from mqfast.broker.again.send_back import SendBack
 from mqfast.broker.again.transactions import Transactions
 from mqfast.broker.broker_config import BrokerConfig
@@ -214,6 +215,7 @@ class Broker:
             self._send,
             Delays(context),
             SendBack(context),
+            Reply(context, self._send),
             Admin(context),
             Transactions(context, self._send),
         ]
