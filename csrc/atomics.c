@@ -29,28 +29,6 @@ void mq_futex_wake_one(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRI
 
 void mq_name_thread(const char *name) { prctl(PR_SET_NAME, (unsigned long)name, 0UL, 0UL, 0UL); }
 
-/* The first version of the kernel's struct sched_attr, which the C library does not declare before glibc 2.41. */
-struct sched_attr_0 {
-    uint32_t size;
-    uint32_t policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime_ns; /* of SCHED_OTHER and SCHED_BATCH: the slice */
-    uint64_t deadline_ns;
-    uint64_t period_ns;
-};
-
-enum { SHORT_SLICE_NS = 100000 }; /* the shortest that the kernel has */
-
-void mq_ask_for_short_slices(void) {
-    struct sched_attr_0 attr;
-    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0) return;
-    if (attr.policy != SCHED_OTHER && attr.policy != SCHED_BATCH) return;
-    attr.runtime_ns = SHORT_SLICE_NS;
-    syscall(SYS_sched_setattr, 0, &attr, 0);
-}
-
 #else
 
 void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) {
@@ -63,7 +41,6 @@ void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) {
 void mq_futex_wake_all(uint32_t *word) { (void)word; }
 void mq_futex_wake_one(uint32_t *word) { (void)word; }
 void mq_name_thread(const char *name) { (void)name; }
-void mq_ask_for_short_slices(void) {}
 
 #endif
 

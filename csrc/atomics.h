@@ -66,10 +66,6 @@ void mq_yield(void);
 /* Name the calling thread for top, perf and debuggers; the system keeps the first 15 bytes. */
 void mq_name_thread(const char *name);
 
-/* Ask that the calling thread be run soon when it wakes up: a short slice, for one that works for microseconds at a time. Its share of the
- * processors, its policy and its niceness stay as they are. Linux 6.12 and later; elsewhere nothing happens. */
-void mq_ask_for_short_slices(void);
-
 static inline int mq_lock_try(uint32_t *word) {
     uint32_t free_word = 0;
     return __atomic_compare_exchange_n(word, &free_word, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);

@@ -69,10 +69,9 @@ class Laboratory:
         """The step of the thread that syncs queues and the checkpoint."""
         return self.store._flush.flush_queues(*arguments, **options)
 
-    def flush_turn(self, bell: Any) -> None:
-        """A turn of the flush thread whose sleep is over at once: its errands are done, and the next ones prepared."""
-        self.store._flush._queues_due = 0
-        self.store._flush._turn(bell)
+    def flush_turn(self) -> None:
+        """What the flush thread does once the queues are due."""
+        self.store._flush.step()
 
     def make_next_file(self) -> Any:
         """The step of the thread that makes log files ahead. Returns: was one made?"""
@@ -102,8 +101,6 @@ class Laboratory:
         store._is_closed = True
         for file in store._allocate._ready.values():
             file.drop()
-        if store._flush._syncs is not None:
-            store._flush._syncs.abandon()
         for step in (store._close_index, store._queues.close, store.log.close, store._close_pool, store._lock.release):
             step()
 

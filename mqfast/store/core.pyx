@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from mqfast.store.base._os cimport LONGEST_WAIT_NS, mq_load64
 from mqfast.store.dispatch._dispatch cimport Dispatcher
 from mqfast.store.log._commit_log cimport CommitLog
-from mqfast.store.log._group_commit cimport wait_for_disk
+from mqfast.store.log._group_commit cimport flush_up_to
 from mqfast.store.log._watch cimport unit_put
 from mqfast.store.log._log_state cimport LogState, unlock_puts, wait_to_lock_puts
 from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueTable
@@ -119,7 +119,7 @@ cdef class Core:
         while True:
             wait = min(left, LONGEST_WAIT_NS)
             with nogil:
-                rc = wait_for_disk(s, end, now + wait)
+                rc = flush_up_to(s, end, now + wait)
             if rc != 0 or left == wait:
                 break
             PyErr_CheckSignals()

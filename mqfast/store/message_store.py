@@ -36,7 +36,7 @@ from mqfast.message import check_topic_name, decode_message_id, not_a_message_id
 from mqfast.store.base import lock as _lock
 from mqfast.store.base import paths as _paths
 from mqfast.store.base._mapped_file import locked_byte_count, mapping_count
-from mqfast.store.base._os import Mutex, OsDoor, check_not_nested, is_nested, let_puts
+from mqfast.store.base._os import Mutex, OsDoor, check_not_nested, is_nested
 from mqfast.store.base.results import BoundaryType, StoreState
 from mqfast.store.base.service import Joinable, Service, start_thread
 from mqfast.store.base.space import Space
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.settings import StoreSettings
-    from mqfast.store.log._commit_log import Bell
+    from mqfast.store.base._event import Event
     from mqfast.store.meta.tables import ConfigTables
     from mqfast.store.put._put_result import PutResult
     from mqfast.store.record._record import StoredMessage
@@ -274,7 +274,7 @@ class MessageStore(PutPath):
         self._reput = ReputMessageService(log, dispatcher)
         self._prefault = PrefaultService(log) if log.ready_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
-        self._metadata = Service("metadata", self._persist_turn, log=log)
+        self._metadata = Service("metadata", self._persist_turn)
         engine = Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters)
         rooms = Rooms(
             log, self._queues, index, dispatcher, checkpoint, config, memory, self._allocate, self._flush.waiters
@@ -338,14 +338,13 @@ class MessageStore(PutPath):
         owners = (self._allocate, self._syncs, self._flush, self._commit, self._reput, self._prefault, self._retention)
         return [*(owner.service for owner in owners if owner is not None), self._metadata]
 
-    def _persist_turn(self, bell: Bell) -> None:
+    def _persist_turn(self, event: Event) -> None:
         pause = self.config.flush_consumer_offset_interval_ms / 1000
-        bell.sleep(min(pause, _RETRY_S) if self._space.waits else pause)
+        event.wait(min(pause, _RETRY_S) if self._space.waits else pause)
         if self._is_closed:
             return  # close stores what is left
         if self._owns_tables and not self.log.error_number:
             self._unless_full("consumerOffset.json", lambda: self.consumer_offsets.persist(before=self.log.flush))
-        let_puts()
         self._unless_full("topics.json", self._persist_topics)
 
     def _unless_full(self, name: str, persist: Callable[[], object]) -> None:
@@ -381,9 +380,7 @@ class MessageStore(PutPath):
     def _persist_topics(self) -> None:
         if self._owns_tables:
             self._note_topics()
-            let_puts()
             self.topic_table.persist()
-            let_puts()
         is_due = self._is_closed or self._queues_noted != self._queues.count
         # A store that was only looked at stays as it was.
         if is_due and (self._notes.is_there or self.log.written > self.recovery.end):
@@ -395,7 +392,6 @@ class MessageStore(PutPath):
         for queue in self._queues.table.all():
             if queue.max_offset > 0 or queue.next_offset > 0:
                 known[queue.topic] = max(known.get(queue.topic, 0), min(queue.queue_id + 1, QUEUES_MAX))
-        let_puts()
         for topic, count in known.items():
             if not topic.startswith(("%LMQ%", "rmq_sys_")):
                 found = self.topic_table.get(topic)

@@ -29,7 +29,6 @@ from mqfast.store.base._os import REAL
 from mqfast.store.base.paths import list_offset_files
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.check.verify import verify
-from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import MessageStore
 from mqfast.store.reader._scan import LogWalk, PreadFile
 
@@ -208,8 +207,8 @@ class Run:
         lab(self.store).flush_queues()
 
     def flush_turn(self) -> None:
-        """A turn of the flush thread, whose sleep is over at once: its errands are done, and the next ones prepared."""
-        lab(self.store).flush_turn(Bell())
+        """What the flush thread does by the clock."""
+        lab(self.store).flush_turn()
 
     def flush_log(self) -> None:
         """The flush thread's step."""

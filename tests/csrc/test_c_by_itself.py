@@ -1,9 +1,9 @@
 """The C below the store by itself: what every call of the door says when it fails, the guard against lost pages, the
-lock, loans of the interpreter's lock, and copies that go no byte too far.
+lock, and copies that go no byte too far.
 
 Room: tests. It must never stand in for the tests of the store over a failing door (``tests/crash``) or over files that
-are cut (``tests/truncation``): here is only what ``csrc/os_door.c``, ``csrc/bus_guard.c``, ``csrc/atomics.h``,
-``csrc/gil_loan.c`` and ``csrc/short_copy.h`` promise by themselves. The checks are in the C files beside this one.
+are cut (``tests/truncation``): here is only what ``csrc/os_door.c``, ``csrc/bus_guard.c``, ``csrc/atomics.h``
+and ``csrc/short_copy.h`` promise by themselves. The checks are in the C files beside this one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ PROGRAMS = [
     ("os_door_check", ("os_door.c",), ("open", "fallocate", "fsync", "fcntl", "uname", "lseek")),
     ("bus_guard_check", ("bus_guard.c", "atomics.c"), ("sigaction", "syscall", "calloc", "raise", "sched_yield")),
     ("lock_check", ("atomics.c",), ()),
-    ("gil_loan_check", ("gil_loan.c", "atomics.c"), ()),
     ("short_copy_check", (), ()),
 ]
 

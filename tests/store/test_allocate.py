@@ -20,7 +20,6 @@ from mqfast.errors import PoolExhausted, StoreBusy, StoreClosed
 from mqfast.store.base._mapped_file import MappedFile
 from mqfast.store.base._os import OsDoor
 from mqfast.store.log import allocate
-from mqfast.store.log._commit_log import Bell
 
 
 def test_a_file_that_is_not_ready_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,16 +64,12 @@ def test_nothing_is_made_for_a_store_that_closes(tmp_path: Path) -> None:
     assert lab(store).make_next_file() is False
 
 
-def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path) -> None:
+def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a crash between the end of a file and the first record of the next: there is nothing to wait for."""
 
     class EndedLog:
         def __init__(self, file: MappedFile) -> None:
             self.current_file, self.written, self.path = file, file.start_offset + file.file_bytes, str(tmp_path)
-
-        def nap_until_written(self, bell: Bell, end: int, seconds: float) -> None:
-            """As the log's own: it is there already."""
-            assert end > self.written, "a nap that ends at once"
 
         def blocks_end(self) -> int:
             """Its file has all its blocks."""
@@ -83,6 +78,19 @@ def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path) ->
     door = OsDoor()
     log: Any = EndedLog(MappedFile.create(door, tmp_path / f"{0:020}", 0, 4096))
     service = allocate.AllocateMappedFileService(door, log, StoreConfig.tiny(preallocate_files=0))
-    service._turn(Bell())
+    waits: list[float] = []
+
+    class Seen:
+        def wait(self, seconds: float) -> None:
+            waits.append(seconds)
+
+    def wait_until_written(log: EndedLog, event: Any, end: int, seconds: float) -> None:
+        assert end > log.written, "a wait that ends at once"
+        waits.append(seconds)
+
+    monkeypatch.setattr(allocate, "wait_until_written", wait_until_written)
+    service._turn(Seen())  # type: ignore[arg-type]
     log.written -= 100
-    service._turn(Bell())
+    service._turn(Seen())  # type: ignore[arg-type]
+    assert min(waits) > 1
+    assert len(waits) == 2

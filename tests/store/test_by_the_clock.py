@@ -23,8 +23,9 @@ from store.small_store import (
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
+from mqfast.store.base._event import Event
 from mqfast.store.base._os import OsDoor
-from mqfast.store.log._commit_log import Bell
+from mqfast.store.log._loops import FlushLoop, keep_committed
 from mqfast.store.message_store import MessageStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -35,12 +36,12 @@ from simulation import STRICT, Sim, in_real_time
 NEVER = 1000.0
 
 
-def ends_by_itself(thread: threading.Thread, bell: Bell) -> bool:
-    """Does it end without its bell? It has ended when this returns."""
+def ends_by_itself(thread: threading.Thread, event: Event) -> bool:
+    """Does it end without its event? It has ended when this returns."""
     thread.start()
     thread.join(20)
     ended = not thread.is_alive()
-    bell.ring()
+    event.set()
     thread.join()
     return ended
 
@@ -48,24 +49,26 @@ def ends_by_itself(thread: threading.Thread, bell: Bell) -> bool:
 def test_an_interval_flushes_enough_pages_and_no_fewer(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         store.put("T", b"x")
-        store.log.keep_flushed(Bell(), 0.02, 0.001, NEVER, 4)
+        FlushLoop(store.log, 0.001, NEVER, 4).run(Event(), 0.02)
         assert store.log.flushed == 0
         store.put("T", b"x" * 4 * 4096)
-        store.log.keep_flushed(Bell(), 0.02, 0.001, NEVER, 4)
+        FlushLoop(store.log, 0.001, NEVER, 4).run(Event(), 0.02)
         assert store.log.flushed == store.log.written > 4 * 4096
 
 
 def test_the_long_interval_flushes_whatever_there_is(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         store.put("T", b"x")
-        store.log.keep_flushed(Bell(), 0.02, 0.001, 0.002, 4)
+        FlushLoop(store.log, 0.001, 0.002, 4).run(Event(), 0.02)
         assert store.log.flushed == store.log.written > 0
 
 
 def an_interval(store: MessageStore, least_pages: int = 4) -> None:
-    """One interval goes by: at most one flush. The first call only begins it."""
+    """One interval goes by: at most one flush."""
+    loop = FlushLoop(store.log, 0.001, NEVER, least_pages)
+    loop.run(Event(), 0)  # begins it
     time.sleep(0.002)
-    store.log.keep_flushed(Bell(), 0, 0.001, NEVER, least_pages)
+    loop.run(Event(), 0)
 
 
 @pytest.mark.parametrize(
@@ -145,26 +148,27 @@ def test_a_power_cut_behind_flushes_by_the_clock_takes_what_they_left_and_no_mor
 def test_intervals_go_on_over_several_calls(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         store.put("T", b"x")
+        loop = FlushLoop(store.log, 0.03, NEVER, 0)
         for _ in range(10):  # each much shorter than the interval
-            store.log.keep_flushed(Bell(), 0.005, 0.03, NEVER, 0)
+            loop.run(Event(), 0.005)
         assert store.log.flushed == store.log.written > 0
 
 
-def test_the_bell_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
+def test_the_event_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
-        bell = Bell()
-        thread = threading.Thread(target=store.log.keep_flushed, args=(bell, NEVER, 0.001, 0.001, 0))
+        event = Event()
+        thread = threading.Thread(target=FlushLoop(store.log, 0.001, 0.001, 0).run, args=(event, NEVER))
         thread.start()
         for _ in range(3):
             store.put("T", b"x")
             assert eventually(lambda: store.log.flushed == store.log.written)
-        bell.ring()
+        event.set()
         thread.join(60)
         assert not thread.is_alive()
 
 
 def test_flushes_that_are_always_due_still_end_with_their_time(tmp_path: Path) -> None:
-    door, bell = OsDoor(), Bell()
+    door, event = OsDoor(), Event()
 
     def slower_than_the_interval() -> None:
         store.put("T", b"x")  # so that there is always something to flush
@@ -173,9 +177,9 @@ def test_flushes_that_are_always_due_still_end_with_their_time(tmp_path: Path) -
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20)  # no file ends, which would end the flushes
     with open_still(tmp_path / "store", config=config, door=door) as store:
         store.put("T", b"x")
-        thread = threading.Thread(target=store.log.keep_flushed, args=(bell, 0.05, 0.001, 0.001, 0))
+        thread = threading.Thread(target=FlushLoop(store.log, 0.001, 0.001, 0).run, args=(event, 0.05))
         with msync_behind(door, slower_than_the_interval):
-            ended = ends_by_itself(thread, bell)
+            ended = ends_by_itself(thread, event)
         assert ended
         assert store.log.flushed > 0
 
@@ -188,12 +192,12 @@ def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Pa
         pool = lab(store).pool
         assert pool is not None
         free = pool.free_count
-        thread = threading.Thread(target=store.log.keep_flushed, args=(bell := Bell(), NEVER, 0.001, 0.001, 0))
-        assert ends_by_itself(thread, bell)
+        thread = threading.Thread(target=FlushLoop(store.log, 0.001, 0.001, 0).run, args=(event := Event(), NEVER))
+        assert ends_by_itself(thread, event)
         store.log.reap()
         assert pool.free_count > free
         began = time.monotonic()
-        store.log.keep_flushed(Bell(), 0.05, 0.001, 0.001, 0)  # nothing is left that would end it at once
+        FlushLoop(store.log, 0.001, 0.001, 0).run(Event(), 0.05)  # nothing is left that would end it at once
         assert time.monotonic() - began >= 0.05
 
 
@@ -202,33 +206,33 @@ def test_a_flush_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
     store.put("T", b"x")
     sim.fault("msync", 1, errno.EIO)
     with pytest.raises(FlushError, match="latched"):
-        store.log.keep_flushed(Bell(), NEVER, 0.001, 0.001, 0)
+        FlushLoop(store.log, 0.001, 0.001, 0).run(Event(), NEVER)
     assert store.log.error_number == errno.EIO
     sim.heal()
     syncs = sim.count("msync")
     with pytest.raises(FlushError, match="latched"):
-        store.log.keep_flushed(Bell(), NEVER, 0.001, 0.001, 0)
+        FlushLoop(store.log, 0.001, 0.001, 0).run(Event(), NEVER)
     assert sim.count("msync") == syncs
     store.close()
 
 
 def test_the_clock_commits_enough_pages_and_later_whatever_there_is(tmp_path: Path) -> None:
     with still(tmp_path / "store", **POOL) as store:
-        bell = Bell()
-        thread = threading.Thread(target=store.log.keep_committed, args=(bell, 0.001, NEVER, 4))
+        event = Event()
+        thread = threading.Thread(target=keep_committed, args=(store.log, event, 0.001, NEVER, 4))
         thread.start()
         store.put("T", b"x" * 5 * 4096)
         assert eventually(lambda: store.log.committed == store.log.written)
-        bell.ring()
+        event.set()
         thread.join(60)
         assert not thread.is_alive()
     with still(tmp_path / "another", **POOL) as store:
-        bell = Bell()
-        thread = threading.Thread(target=store.log.keep_committed, args=(bell, 0.001, 0.002, 4))
+        event = Event()
+        thread = threading.Thread(target=keep_committed, args=(store.log, event, 0.001, 0.002, 4))
         thread.start()
         store.put("T", b"x")
         assert eventually(lambda: store.log.committed == store.log.written)
-        bell.ring()
+        event.set()
         thread.join(60)
 
 
@@ -238,7 +242,7 @@ def test_a_commit_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
     store.put("T", b"x")
     sim.fault("pwrite", 1, errno.EIO)
     with pytest.raises(StoreFailed, match="latched"):
-        store.log.keep_committed(Bell(), 0.001, 0.001, 0)
+        keep_committed(store.log, Event(), 0.001, 0.001, 0)
     sim.heal()
     with pytest.raises(StoreFailed):
         store.put("T", b"y")

@@ -26,8 +26,9 @@ from store.small_store import (
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StorageError, StoreFailed
+from mqfast.store.base._event import Event
 from mqfast.store.base._os import OsDoor
-from mqfast.store.log._commit_log import Bell
+from mqfast.store.log._loops import keep_prefaulted, wait_until_written
 from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -158,28 +159,45 @@ def test_log_files_that_are_out_of_place(tmp_path: Path) -> None:
         mqfast.open(tmp_path / "store")
 
 
-def test_a_nap_ends_with_its_time_or_with_the_bell(tmp_path: Path) -> None:
+def test_the_wait_for_records_ends_with_its_time_the_event_or_a_record(tmp_path: Path) -> None:
     with open_still(tmp_path / "store", **SMALL) as store:
-        bell = Bell()
-        assert store.log.nap(bell, 0.001) is False
-        bell.ring()
-        assert store.log.nap(bell, 60) is False
+        event, wait = Event(), lab(store).dispatcher.wait_for_records
+        assert wait(event, 0.001) is False
+        event.set()
+        assert wait(event, 60) is False
         store.put("T", b"x")
-        assert store.log.nap(bell, 60, True) is True
-        assert store.log.nap(bell, 0) is True
+        assert wait(event, 60) is True
+        assert store.log.is_behind() is True
+
+
+def test_a_thread_that_sleeps_for_good_hears_of_the_first_put_and_of_its_event(tmp_path: Path) -> None:
+    """However long nothing was put: the sleep itself has no end."""
+    with open_still(tmp_path / "store", dispatch="background") as store:
+        store.put("T", b"x")
+        lab(store).step_dispatch()
+        event, found = Event(), list[bool]()
+        for wake in (lambda: store.put("T", b"x"), event.set):
+            thread = threading.Thread(target=lambda: found.append(lab(store).dispatcher.wait_for_records(event)))
+            thread.start()
+            time.sleep(0.5)  # long enough that it looks no more; shorter it hears of it all the same
+            wake()
+            thread.join(30)
+            assert not thread.is_alive()
+            lab(store).step_dispatch()
+        assert found == [True, False]
 
 
 def test_a_nap_ends_where_the_log_was_written_up_to(tmp_path: Path) -> None:
     with open_still(tmp_path / "store", **SMALL) as store:
-        bell = Bell()
+        event = Event()
         end = store.put("T", b"x").size
         began = time.monotonic()
-        store.log.nap_until_written(bell, end, 60)
-        bell.ring()
-        store.log.nap_until_written(bell, end + 1, 60)
+        wait_until_written(store.log, event, end, 60)
+        event.set()
+        wait_until_written(store.log, event, end + 1, 60)
         assert time.monotonic() - began < 30
-        store.log.nap_until_written(bell, end + 1, 0.001)
-        sleeper = threading.Thread(target=store.log.nap_until_written, args=(bell, end + 1, 60))
+        wait_until_written(store.log, event, end + 1, 0.001)
+        sleeper = threading.Thread(target=wait_until_written, args=(store.log, event, end + 1, 60))
         sleeper.start()
         store.put("T", b"x")
         sleeper.join(30)
@@ -392,21 +410,24 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
 
 
 @pytest.mark.parametrize("settings", [{}, {"prefault_window_bytes": 0}])
-def test_where_no_page_can_be_made_ready_ahead_that_ends_by_itself(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Before the first file, without a window: the caller looks again; else it stays."""
+def test_where_no_page_can_be_made_ready_ahead_the_thread_sleeps(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Before the first file until a put makes one; without a window until it is stopped."""
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, **settings)
     with open_still(str(tmp_path / "store"), config=config) as store:
         if settings:
             store.put("T", b"x")
-        ended = threading.Event()
+        event, ended = Event(), threading.Event()
 
         def keep() -> None:
-            store.log.keep_prefaulted(Bell())
+            keep_prefaulted(store.log, event)
             ended.set()
 
         threading.Thread(target=keep, daemon=True).start()
-        assert ended.wait(20)
+        assert not ended.wait(0.05)
         assert store.look(store.put("T", b"y").physical_offset).body == b"y"
+        if settings:
+            event.set()
+        assert ended.wait(20)
 
 
 def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_path: Path) -> None:
@@ -418,7 +439,7 @@ def test_a_file_that_is_cut_short_ahead_of_the_records_latches_the_store(tmp_pat
         store.put("T", b"x" * (40 << 10))
         os.truncate(tmp_path / "store" / "commitlog" / f"{0:020}", 64 << 10)
         with pytest.raises(StorageError, match="prefault"):
-            store.log.keep_prefaulted(Bell())
+            keep_prefaulted(store.log, Event())
         store.put("T", b"refused")
 
 

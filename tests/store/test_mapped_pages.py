@@ -25,8 +25,9 @@ from store.small_store import (
     still,
 )
 
+from mqfast.store.base._event import Event
 from mqfast.store.base._os import OsDoor
-from mqfast.store.log._commit_log import Bell
+from mqfast.store.log._loops import FlushLoop, keep_prefaulted
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -83,7 +84,7 @@ def test_the_page_of_the_puts_leaves_the_mapping_for_a_sync_that_somebody_waits_
     with still(tmp_path / "store", door) as store:
         store.put("T", b"x")
         log = only(tmp_path / "store" / "commitlog")
-        by_clock = partial(store.log.keep_flushed, Bell(), 0.05, 0.001, 100.0, 1)
+        by_clock = partial(FlushLoop(store.log, 0.001, 100.0, 1).run, Event(), 0.05)
         for sync, stays in ((by_clock, True), (store.log.flush, False)):
             for _ in range(16):
                 store.put("T", b"x" * PAGE)
@@ -165,13 +166,13 @@ def test_with_a_pool_the_memory_ahead_of_the_puts_is_touched(tmp_path: Path) -> 
         lost = ctypes.c_void_p(buffer + first), ctypes.c_size_t((8 << 20) - first)
         assert libc.madvise(*lost, mmap.MADV_DONTNEED) == 0
         assert not any(resident()[first // PAGE :])
-        bell = Bell()
-        thread = threading.Thread(target=store.log.keep_prefaulted, args=(bell,))
+        event = Event()
+        thread = threading.Thread(target=keep_prefaulted, args=(store.log, event))
         thread.start()
         try:
             assert eventually(lambda: all(resident()[: window // PAGE]))
         finally:
-            bell.ring()
+            event.set()
             thread.join()
         assert not any(resident()[(window + HUGE_PAGE) // PAGE + 2 :]), "the window has an end"
         store.log.commit()

@@ -21,7 +21,6 @@ from store.small_store import (
 
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreFailed
-from mqfast.store.log._commit_log import Bell
 from mqfast.store.message_store import MessageStore
 
 # What a record may need beside a unit where its queue has room for one.
@@ -106,18 +105,17 @@ def test_much_that_is_not_committed_is_read_from_the_buffer(tmp_path: Path) -> N
 
 def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(tmp_path: Path) -> None:
     """Where nothing is committed for 200 ms, puts would leave their units to it for as long."""
-    bell = Bell()
     with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
         committed = store.log.committed
-        assert not store.log.nap(bell, 0.0, True)
+        assert not store.log.is_behind()
         while store.log.dispatched == store.log.written:
             store.put("T", b"y")
-        assert store.log.nap(bell, 0.0, True)
+        assert store.log.is_behind()
         assert lab(store).step_dispatch() == 1
         assert store.log.dispatched == store.log.written > store.log.committed == committed
-        assert not store.log.nap(bell, 0.0, True)
+        assert not store.log.is_behind()
         store.put("T", b"for the dispatcher", keys="k")  # its index entry is for readers: not before the commit
-        assert not store.log.nap(bell, 0.0, True)
+        assert not store.log.is_behind()
 
 
 def test_a_log_that_failed_does_not_keep_the_dispatcher_awake(sim: Any) -> None:
@@ -133,7 +131,7 @@ def test_a_log_that_failed_does_not_keep_the_dispatcher_awake(sim: Any) -> None:
         store.log.commit()
     dispatched = store.log.dispatched
     assert lab(store).step_dispatch() == 0
-    assert not store.log.nap(Bell(), 0.0, True)
+    assert not store.log.is_behind()
     assert store.log.dispatched == dispatched < store.log.written
     sim.heal()
     store.close()
@@ -221,7 +219,7 @@ def test_with_sync_flush_a_put_without_room_does_not_bring_the_dispatcher_beyond
         assert len(bodies(store)) == store.put_count  # a reader dispatched what that put left, and made room
         store.put("T", b"not durable yet", keys="k", wait_store_ok=False)  # a key is left to the dispatcher
         assert store.log.dispatched == store.log.flushed < store.log.written
-        assert not store.log.nap(Bell(), 0.0, True)
+        assert not store.log.is_behind()
         assert lab(store).step_dispatch() == 0
         assert store.log.dispatched == store.log.flushed < store.log.written
         store.flush()

@@ -5,32 +5,28 @@ Room: tests/store.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import platform
-import struct
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from store.small_store import eventually
 
 import mqfast
+from mqfast.store.base._event import Event
 from mqfast.store.base.service import Service
-from mqfast.store.log._commit_log import Bell
 
 
 def test_a_failed_turn_is_told_once_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     turns: list[int] = []
     enough = threading.Event()
 
-    def turn(bell: Bell) -> None:
+    def turn(event: Event) -> None:
         turns.append(len(turns))
         if len(turns) > 6:
             enough.set()
-            bell.sleep(60)
+            event.wait(60)
         elif len(turns) > 5:
             return
         elif len(turns) > 4:
@@ -56,10 +52,10 @@ def test_the_system_shows_the_name_of_the_loop() -> None:
     names: list[str] = []
     told = threading.Event()
 
-    def turn(bell: Bell) -> None:
+    def turn(event: Event) -> None:
         names.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text())
         told.set()
-        bell.sleep(60)
+        event.wait(60)
 
     service = Service("prefault", turn)
     service.start()
@@ -68,81 +64,16 @@ def test_the_system_shows_the_name_of_the_loop() -> None:
     assert names[0] == "mqfast-prefault\n"
 
 
-SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
-SHORT_NS = 100_000
-
-
-def slice_ns(thread: int) -> int:
-    """Of a thread of this process; 0 where the system has none to tell (Linux before 6.12)."""
-    if not sys.platform.startswith("linux") or platform.machine() not in SCHED_GETATTR:
-        return 0
-    attr = ctypes.create_string_buffer(48)
-    rc = ctypes.CDLL(None).syscall(SCHED_GETATTR[platform.machine()], thread, attr, len(attr), 0)
-    return 0 if rc else int(struct.unpack("<IIQiIQQQ", attr.raw)[5])
-
-
-needs_slices = pytest.mark.skipif(not slice_ns(0), reason="needs Linux 6.12, and a machine whose call is known here")
-
-
-@needs_slices
-@pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE"])
-def test_a_loop_asks_to_run_soon_unless_its_work_is_heavy_and_changes_nothing_else(policy: str) -> None:
-    number = getattr(os, policy)
-    found: dict[str, tuple[int, int, int]] = {}
-    done: list[threading.Event] = [threading.Event(), threading.Event()]
-
-    def turn(bell: Bell) -> None:
-        name = threading.current_thread().name
-        found[name] = (slice_ns(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
-        done[name == "mqfast-heavy"].set()
-        bell.sleep(60)
-
-    services = [Service("light", turn), Service("heavy", turn, heavy=True)]
-
-    def own_policy() -> None:  # of this thread and those that it starts, not of the others
-        os.setpriority(os.PRIO_PROCESS, 0, 3)
-        os.sched_setscheduler(0, number, os.sched_param(0))
-        for service in services:
-            service.start()
-
-    usual = slice_ns(0)
-    starter = threading.Thread(target=own_policy)
-    starter.start()
-    starter.join()
-    for service, event in zip(services, done, strict=True):
-        assert event.wait(30)
-        service.stop()
-    assert usual > SHORT_NS
-    assert found["mqfast-light"] == (usual if policy == "SCHED_IDLE" else SHORT_NS, number, 3)
-    assert found["mqfast-heavy"] == (usual, number, 3)
-
-
-@needs_slices
-@pytest.mark.parametrize(("pool", "heavy"), [(False, {"flush", "prefault"}), (True, {"flush", "commit", "prefault"})])
-def test_what_is_heavy_of_a_store(tmp_path: Path, pool: bool, heavy: set[str]) -> None:
-    before = {thread.native_id for thread in threading.enumerate()}
-    settings = {"transient_store_pool_enable": pool, "mapped_file_bytes_commit_log": 1 << 20}
-    with mqfast.open(tmp_path / "store", **settings):
-        threads = {
-            thread.name.removeprefix("mqfast-"): thread.native_id or 0
-            for thread in threading.enumerate()
-            if thread.native_id not in before
-        }
-        assert {"reput", "allocate", "metadata", "retention", *heavy} <= set(threads)
-        # a thread that was just started has not asked yet
-        assert eventually(lambda: {name for name, number in threads.items() if slice_ns(number) != SHORT_NS} == heavy)
-
-
 def test_a_loop_that_cannot_even_tell_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there is no memory for the words."""
     told = threading.Event()
     turns: list[int] = []
 
-    def turn(bell: Bell) -> None:
+    def turn(event: Event) -> None:
         turns.append(1)
         if len(turns) > 3:
             told.set()
-            bell.sleep(60)
+            event.wait(60)
             return
         raise Unspeakable
 
@@ -159,7 +90,7 @@ def test_a_loop_that_cannot_even_tell_goes_on(monkeypatch: pytest.MonkeyPatch) -
 def test_a_loop_may_stop_itself_also_in_a_turn_that_fails() -> None:
     started, ended = threading.Event(), threading.Event()
 
-    def turn(bell: Bell) -> None:
+    def turn(event: Event) -> None:
         started.wait(30)
         service.stop()
         ended.set()

@@ -47,3 +47,4 @@ cdef class Lease:
 
 
 cdef Lease lease(MappedFile file)
+cdef int64_t mapped_now() noexcept nogil

@@ -25,19 +25,17 @@ from mqfast.store.base._os cimport (
     MQ_READ_WRITE,
     OsDoor,
     allocate,
-    ask_for_gil,
-    breathe_before,
     check,
     check_room,
     decode_path,
     encode_path,
-    gave_gil,
     guard_add,
     guard_remove,
     guard_watch,
     mq_guarded,
     mq_latch,
     mq_load32,
+    mq_load64,
     mq_os,
     mq_stat,
     populate,
@@ -62,6 +60,11 @@ cdef int64_t live_locked_bytes = 0
 def mapping_count() -> int:
     """How many files of all stores of this process are mapped now."""
     return live_mappings
+
+
+cdef int64_t mapped_now() noexcept nogil:
+    """The same without the GIL; it may be a moment old."""
+    return mq_load64(&live_mappings)
 
 
 def locked_byte_count() -> int:
@@ -161,7 +164,6 @@ cdef class MappedFile:
         file.setting = setting
         kept_name = <const char *> file.native_path
         with nogil:
-            gave_gil()
             rc = _make(os, name, directory, file_bytes, whole, durable, &fd, &step)
             if rc >= 0 and not whole:
                 allocated = min(room, file_bytes)
@@ -172,9 +174,7 @@ cdef class MappedFile:
                 if rc_map >= 0:
                     guarded = file.guard(address, kept_name, NULL)
                     if guarded != NULL and not whole and allocated:
-                        breathe_before(allocated)
                         populate(os, address, allocated)
-            ask_for_gil()
         if fd < 0:
             check_room(door, rc, _STEPS[step], path, file_bytes if whole else 4096, setting)
         file.fd = fd
@@ -282,12 +282,10 @@ cdef class MappedFile:
         live_locked_bytes -= self.locked_bytes      # munmap unlocks
         self.locked_bytes = 0
         with nogil:
-            gave_gil()
             while at < total:
                 n = min(UNMAP_STEP, total - at)
                 os.munmap(os, base + at, n)
                 at += n
-            ask_for_gil()
 
     cdef uint8_t *hold(self) except NULL:
         if not self.owned:
@@ -337,7 +335,6 @@ cdef class MappedFile:
         self.open_fd()
         fd = self.fd
         with nogil:
-            gave_gil()
             while at < total and rc >= 0:
                 at = os.seek_data(os, fd, at)
                 if at < 0 or at >= total:
@@ -355,7 +352,6 @@ cdef class MappedFile:
                         cleared += step
                     k += step
                 at += n
-            ask_for_gil()
         self.close_fd()
         if shrunk:
             raise CorruptFile("file is shorter than its format asks for", path=self.path, expected=f"{self.file_bytes} bytes", found="less")
@@ -381,9 +377,7 @@ cdef class MappedFile:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
-            gave_gil()
             rc = os.unlink(os, name)        # first, and without memory: no name stays
-            ask_for_gil()
         self.drop()
         if rc != -NO_FILE:
             check(rc, "unlink", self.path)
@@ -405,14 +399,11 @@ cdef class MappedFile:
             self.open_fd()
             fd = self.fd
             with nogil:
-                gave_gil()
                 rc = allocate(os, fd, start, end - start)
                 if rc >= 0:
-                    breathe_before(end - start)
                     # the page cache may keep more than these bytes as one, the rest of which has no blocks
                     if populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095)) == -NO_PAGE:
                         rc = -NO_SPACE
-                ask_for_gil()
             self.close_fd()
         finally:
             self.release()
@@ -432,12 +423,9 @@ cdef class MappedFile:
         self.map()
         ready = min(ready, self.file_bytes)
         with nogil:
-            gave_gil()
             self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
             if ready > 0:
-                breathe_before(ready)
                 rc = populate(self.os, self.base, ready)
-            ask_for_gil()
         self.ready = ready if rc >= 0 else 0
 
     def preheat(self) -> int:
@@ -449,12 +437,10 @@ cdef class MappedFile:
         self.map()
         base = self.base
         with nogil:
-            gave_gil()
             while at < total and rc >= 0:
                 n = min(POPULATE_STEP, total - at)
                 rc = populate(os, base + at, n)
                 at += n
-            ask_for_gil()
         check(rc, "populate", self.path)
         self.check_damage()
         os.madvise(os, base, total, MQ_ADVISE_WILLNEED)
@@ -475,9 +461,7 @@ cdef class MappedFile:
         self.map()
         base = self.base
         with nogil:
-            gave_gil()
             rc = os.mlock(os, base, n)
-            ask_for_gil()
         check(rc, "mlock", self.path)
         self.locked_bytes = n
         live_locked_bytes += n

@@ -9,6 +9,32 @@ cdef extern from *:
     #undef Py_DECREF
     #define Py_INCREF(object) Py_XINCREF((PyObject *) (object))
     #define Py_DECREF(object) Py_XDECREF((PyObject *) (object))
+
+    #ifdef MQ_DEBUG
+    /* Count how often the threads of services take the GIL in C (service_gil_takes). */
+    #include <string.h>
+    #if defined(__linux__)
+    #include <sys/prctl.h>
+    #endif
+    static void mq_take_gil(PyThreadState *state) {
+        static int64_t *takes;
+        char name[16] = "";
+        PyEval_RestoreThread(state);
+    #if defined(__linux__)
+        prctl(PR_GET_NAME, (unsigned long) name, 0UL, 0UL, 0UL);
+    #endif
+        if (strncmp(name, "mqfast-", 7) != 0) return;
+        if (takes == NULL) {
+            PyObject *type, *value, *traceback;
+            PyErr_Fetch(&type, &value, &traceback);
+            takes = (int64_t *) PyCapsule_Import("mqfast.store.base._os._gil_takes", 0);
+            PyErr_Clear();
+            PyErr_Restore(type, value, traceback);
+        }
+        if (takes != NULL) __atomic_add_fetch(takes, 1, __ATOMIC_RELAXED);
+    }
+    #define PyEval_RestoreThread mq_take_gil
+    #endif
     """
 
 cdef extern from "short_copy.h" nogil:
@@ -112,14 +138,6 @@ cdef extern from "os_door.h" nogil:
         int unguarded
     mq_os *mq_os_real()
 
-cdef extern from "gil_loan.h" nogil:
-    ctypedef struct mq_gil_loan:
-        uint32_t state
-        uint32_t bit
-        uint32_t *flags
-        int64_t ended_ns
-        const int64_t *puts
-
 cdef extern from "bus_guard.h" nogil:
     ctypedef struct mq_damage:
         uint32_t hits
@@ -148,22 +166,6 @@ cdef class OsDoor:
     cdef int _stat(self, object path, mq_stat *st) except 1
 
 
-cdef class Errand:
-    cdef int carry_out(self) noexcept nogil
-
-
-cdef class Overwrite(Errand):
-    cdef OsDoor door
-    cdef readonly str path
-    cdef readonly bytes data
-    cdef bytes native_path
-    cdef const char *name
-    cdef const char *from_
-    cdef int64_t count, offset
-    cdef int fd, flags, rc, rc_sync
-    cdef bint tried
-
-
 # The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil
@@ -176,22 +178,6 @@ cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noex
 cdef void futex_wake_all(uint32_t *word) noexcept nogil
 cdef void futex_wake_one(uint32_t *word) noexcept nogil
 cdef void give_way() noexcept nogil
-# For a service thread between giving the GIL back and much work for a processor. Who was woken to have the GIL may stand behind it, on the
-# same processor, and a thread that puts behind both; a short sleep lets them go first.
-cdef inline void breathe() noexcept nogil:
-    cdef uint32_t word = 0
-    futex_wait(&word, 0, 100000)
-cdef inline void breathe_before(int64_t n) noexcept nogil:     # work on so many bytes: 1 MiB takes a sync, a walk or new pages some 100 us
-    if n >= 1 << 20:
-        breathe()
-# A thread of the store, the last and the first thing without the GIL (csrc/gil_loan.h); in any other thread they do nothing. Where they are
-# missing a put waits for two wake-ups, as for any thread.
-cdef void ask_for_gil() noexcept nogil
-cdef void gave_gil() noexcept nogil
-cdef void join_gil_loan(mq_gil_loan *loan) noexcept nogil
-cdef int gil_is_wanted(mq_gil_loan *loan) noexcept nogil
-cdef int gil_is_out(const mq_gil_loan *loan) noexcept nogil
-cdef void lend_gil(mq_gil_loan *loan) noexcept nogil
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil
@@ -230,8 +216,9 @@ cdef class Mutex:
 
 
 cdef int take(Mutex mutex) except -1
-cdef void give(Mutex mutex) noexcept
-cdef void pass_on(Mutex mutex) noexcept
+cdef void take_without_gil(Mutex mutex) noexcept nogil     # not in the thread in which Python runs signal handlers
+cdef void give(Mutex mutex) noexcept nogil
+cdef void pass_on(Mutex mutex) noexcept nogil
 cdef int refuse_nested() except -1
 cdef bint gets_signals() noexcept
 cdef enum:

@@ -6,6 +6,7 @@ that links csrc/, so that its statics (CPU choice, OS table) exist once.
 
 import errno as _errno
 import os as _os
+import sys as _sys
 import threading as _threading
 
 from mqfast.errors import DiskFull, MapFailed, NestedCall, StorageError, StoreLocked, StoreNotFound
@@ -15,8 +16,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.pythread cimport PyThread_get_thread_ident, PyThread_start_new_thread
+from cpython.pycapsule cimport PyCapsule_New
+from cpython.pythread cimport PyThread_start_new_thread
 from cpython.ref cimport Py_DECREF, Py_INCREF
+
+cdef extern from "pythread.h" nogil:
+    unsigned long PyThread_get_thread_ident()
 
 cdef extern from "crc32.h" nogil:
     uint32_t mq_crc32(uint32_t seed, const uint8_t *p, size_t n)
@@ -36,17 +41,6 @@ cdef extern from "atomics.h" nogil:
     void mq_futex_wake_one(uint32_t *word)
     void mq_yield()
     void mq_name_thread(const char *name)
-    void mq_ask_for_short_slices()
-
-cdef extern from "gil_loan.h" nogil:
-    void mq_gil_loan_join(mq_gil_loan *loan)
-    void mq_gil_loan_leave()
-    void mq_gil_ask()
-    void mq_gil_gave()
-    int mq_gil_is_lent()
-    int mq_gil_is_wanted(mq_gil_loan *loan)
-    int mq_gil_is_out(const mq_gil_loan *loan)
-    void mq_gil_lend(mq_gil_loan *loan)
 
 cdef extern from "os_door.h" nogil:
     int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
@@ -104,24 +98,6 @@ cdef void futex_wake_one(uint32_t *word) noexcept nogil:
 
 cdef void give_way() noexcept nogil:
     mq_yield()
-
-cdef void ask_for_gil() noexcept nogil:
-    mq_gil_ask()
-
-cdef void gave_gil() noexcept nogil:
-    mq_gil_gave()
-
-cdef void join_gil_loan(mq_gil_loan *loan) noexcept nogil:
-    mq_gil_loan_join(loan)
-
-cdef int gil_is_wanted(mq_gil_loan *loan) noexcept nogil:
-    return mq_gil_is_wanted(loan)
-
-cdef int gil_is_out(const mq_gil_loan *loan) noexcept nogil:
-    return mq_gil_is_out(loan)
-
-cdef void lend_gil(mq_gil_loan *loan) noexcept nogil:
-    mq_gil_lend(loan)
 
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil:
     return mq_os_write_all(os, fd, p, n, offset)
@@ -186,32 +162,30 @@ def guarded_count() -> int:
     return mq_guard_count()
 
 
+cdef extern from *:
+    """
+    #ifdef MQ_DEBUG
+    #define MQ_COUNTS_GIL 1
+    #else
+    #define MQ_COUNTS_GIL 0
+    #endif
+    """
+    bint MQ_COUNTS_GIL
+
+cdef int64_t gil_takes = 0
+_gil_takes = PyCapsule_New(&gil_takes, "mqfast.store.base._os._gil_takes", NULL)
+
+
+def service_gil_takes() -> int | None:
+    """How often the threads of the services of all stores took the GIL again after C code of the store; None unless it is a debug build on Linux."""
+    return mq_load64(&gil_takes) if MQ_COUNTS_GIL and _sys.platform.startswith("linux") else None
+
+
 def name_thread(str name) -> None:
     """Name the calling thread for top, perf and debuggers, which show 15 bytes of it; on Linux only."""
     text = name.encode()
     cdef const char *given = text
     mq_name_thread(given)
-
-
-def ask_for_short_slices() -> None:
-    """Let the calling thread run soon after it wakes up, before threads that keep a processor busy; its share, policy and niceness stay.
-
-    Linux 6.12 and later; elsewhere nothing happens.
-    """
-    mq_ask_for_short_slices()
-
-
-def stop_borrowing_gil() -> None:
-    """The calling thread takes the GIL like any other again; after ``CommitLog.borrow_gil``."""
-    mq_gil_loan_leave()
-
-
-def let_puts() -> None:
-    """Between two pieces of a turn: if a put lent its thread the GIL, give it back and ask for it again. So no put waits for all of it."""
-    if mq_gil_is_lent():
-        with nogil:
-            gave_gil()
-            ask_for_gil()
 
 
 def crc32_variant() -> str:
@@ -358,13 +332,11 @@ cdef int take(Mutex mutex) except -1:
         try:
             while not taken:
                 with nogil:
-                    gave_gil()
                     if me != main_thread:
                         lock_wait(&mutex.word)
                         taken = True
                     else:
                         taken = mq_lock_wait_for(&mutex.word, LONGEST_WAIT_NS)
-                    ask_for_gil()
                 if not taken:
                     PyErr_CheckSignals()
         finally:
@@ -375,7 +347,17 @@ cdef int take(Mutex mutex) except -1:
     return 0
 
 
-cdef void give(Mutex mutex) noexcept:
+cdef void take_without_gil(Mutex mutex) noexcept nogil:
+    if not mq_lock_try(&mutex.word):
+        mq_add32(&mutex.waiting, 1)
+        lock_wait(&mutex.word)
+        mq_add32(&mutex.waiting, <uint32_t> -1)
+    mutex.owner = PyThread_get_thread_ident()
+    mutex.depth = 1
+    mq_hold(1)
+
+
+cdef void give(Mutex mutex) noexcept nogil:
     mutex.depth -= 1
     if mutex.depth == 0:
         mutex.owner = 0
@@ -415,7 +397,7 @@ def is_nested() -> bool:
     return mq_mutexes_held > 0
 
 
-cdef void pass_on(Mutex mutex) noexcept:
+cdef void pass_on(Mutex mutex) noexcept nogil:
     """Give, and let one that waits have it: whoever takes a lock again at once has it before the other one is awake, time after time."""
     cdef uint32_t waited, now
     cdef int i
@@ -423,14 +405,11 @@ cdef void pass_on(Mutex mutex) noexcept:
     now = waited = mq_load32(&mutex.waiting)
     if waited == 0 or mutex.depth > 0:
         return
-    with nogil:
-        gave_gil()
-        for i in range(PASS_ON_TIMES):
-            futex_wait(&mutex.waiting, now, PASS_ON_NS)
-            now = mq_load32(&mutex.waiting)
-            if now < waited:
-                break
-        ask_for_gil()
+    for i in range(PASS_ON_TIMES):
+        futex_wait(&mutex.waiting, now, PASS_ON_NS)
+        now = mq_load32(&mutex.waiting)
+        if now < waited:
+            break
 
 
 @cython.final
@@ -557,9 +536,7 @@ cdef class OsDoor:
         cdef bytes data
         cdef char *to
         with nogil:
-            gave_gil()
             fd = os.open(os, c, MQ_OPEN_READ)
-            ask_for_gil()
         check(fd, "open", path)
         try:
             check(os.fstat(os, fd, &st), "stat", path)
@@ -572,9 +549,7 @@ cdef class OsDoor:
             data = PyBytes_FromStringAndSize(NULL, room)
             to = PyBytes_AS_STRING(data)
             with nogil:
-                gave_gil()
                 got = mq_os_read_all(os, fd, to, room, 0)
-                ask_for_gil()
             check(got, "read", path)
             return data if got == room else data[:got]
         finally:
@@ -589,42 +564,34 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int fd, rc, rc2 = 0
         with nogil:
-            gave_gil()
             fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
-            ask_for_gil()
         check_room(self, fd, "open", path, n, None)
         with nogil:
-            gave_gil()
             rc = mq_os_write_all(os, fd, from_, n, 0)
             if rc >= 0:
                 rc2 = os.fsync(os, fd)
             os.close(os, fd)
-            ask_for_gil()
         check_room(self, rc, "write", path, n, None)
         check(rc2, "fsync", path)
 
     def overwrite(self, path, bytes data, int64_t offset=0, bint create=True) -> None:
         """Write ``data`` in place at ``offset`` (the file is never shortened; created if missing, with ``create``) and fsync."""
-        cdef Overwrite errand = self.overwriting(path, data, offset, create)
+        cdef bytes p = encode_path(path)
+        cdef const char *c = p
+        cdef const char *from_ = data
+        cdef int64_t n = len(data)
+        cdef mq_os *os = self.os
+        cdef int fd, rc, rc_sync = 0, flags = MQ_OPEN_WRITE | (MQ_OPEN_CREATE if create else 0)
         with nogil:
-            gave_gil()
-            errand.carry_out()
-            ask_for_gil()
-        errand.finish()
-
-    def overwriting(self, path, bytes data, int64_t offset=0, bint create=True) -> Overwrite:
-        """The same as an errand: nothing is written yet."""
-        cdef Overwrite errand = Overwrite.__new__(Overwrite)
-        errand.door = self
-        errand.path = _os.fspath(path)
-        errand.data = data
-        errand.native_path = encode_path(path)
-        errand.name = errand.native_path
-        errand.from_ = data
-        errand.count = len(data)
-        errand.offset = offset
-        errand.flags = MQ_OPEN_WRITE | (MQ_OPEN_CREATE if create else 0)
-        return errand
+            fd = os.open(os, c, flags)
+        check(fd, "open", path)
+        with nogil:
+            rc = mq_os_write_all(os, fd, from_, n, offset)
+            if rc >= 0:
+                rc_sync = os.fsync(os, fd)
+            os.close(os, fd)
+        check_room(self, rc, "write", path, n, None)
+        check(rc_sync, "fsync", path)
 
     def replace_file(self, path, bytes data) -> None:
         """Put ``data`` at ``path`` so that a crash leaves the old or the new file, whole: temp, fsync, rename, fsync of the directory."""
@@ -648,9 +615,7 @@ cdef class OsDoor:
         cdef int fd, rc = 0, i
         memset(block, 1, sizeof(block))
         with nogil:
-            gave_gil()
             fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
-            ask_for_gil()
         check(fd, "open", path)
         took = []
         try:
@@ -658,19 +623,15 @@ cdef class OsDoor:
             for i in range(rounds):
                 began = os.monotonic_ns(os)
                 with nogil:
-                    gave_gil()
                     rc = mq_os_write_all(os, fd, block, sizeof(block), 1024 * i)
                     if rc >= 0:
                         rc = os.fdatasync(os, fd)
-                    ask_for_gil()
                 check(rc, "fdatasync", path)
                 took.append(os.monotonic_ns(os) - began)
         finally:
             with nogil:
-                gave_gil()
                 os.close(os, fd)
                 os.unlink(os, c)
-                ask_for_gil()
         return took
 
     def rename(self, source, target) -> None:
@@ -681,9 +642,7 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
-            gave_gil()
             rc = os.rename(os, old, new)
-            ask_for_gil()
         check(rc, "rename", target)
 
     def unlink(self, path, missing_ok=False) -> None:
@@ -715,9 +674,7 @@ cdef class OsDoor:
         except BaseException:
             # else the next attempt would find it there and take it for durable; without memory, which may be what failed
             with nogil:
-                gave_gil()
                 os.rmdir(os, name)
-                ask_for_gil()
             raise
 
     def open_directory(self, path) -> OpenDirectory:
@@ -760,9 +717,7 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
-            gave_gil()
             rc = call(os, name)
-            ask_for_gil()
         return min(rc, 0)
 
     cdef int _stat(self, object path, mq_stat *st) except 1:
@@ -772,9 +727,7 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
-            gave_gil()
             rc = os.stat(os, name, st)
-            ask_for_gil()
         return min(rc, 0)
 
     def exists(self, path) -> bool:
@@ -825,9 +778,7 @@ cdef class OsDoor:
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
-            gave_gil()
             rc = os.statvfs(os, c, &total, &available)
-            ask_for_gil()
         check(rc, "statvfs", path)
         return total, available
 
@@ -880,9 +831,7 @@ cdef class OpenDirectory:
         cdef mq_os *os = self.door.os
         cdef int rc
         with nogil:
-            gave_gil()
             rc = os.sync_filesystem(os, self.fd)
-            ask_for_gil()
         if rc == -_errno.ENOSYS:
             return False
         check(rc, "sync of filesystem", self.path)
@@ -909,49 +858,6 @@ cdef class OpenDirectory:
 
 cdef int64_t _fixed_clock_ms(mq_os *os) noexcept nogil:
     return <int64_t> <size_t> os.state
-
-
-cdef class Errand:
-    """Work of a service thread that needs no GIL: whoever prepared it lets it be carried out where the thread has none, and looks at what came
-    of it when the thread has the GIL anyway. Each meeting with the GIL stops a thread that puts for 60 us and more.
-
-    Thread: one at a time.
-    """
-
-    cdef int carry_out(self) noexcept nogil:
-        """0, or less than 0 when somebody should look at it at once. What it needs it holds itself."""
-        return 0
-
-    def run(self) -> None:
-        """Carry it out now. GIL: released."""
-        with nogil:
-            gave_gil()
-            self.carry_out()
-            ask_for_gil()
-
-
-@cython.final
-cdef class Overwrite(Errand):
-    """Bytes to be written in place into one file, and synced."""
-
-    cdef int carry_out(self) noexcept nogil:
-        cdef mq_os *os = self.door.os
-        self.tried = True
-        self.fd = os.open(os, self.name, self.flags)
-        if self.fd < 0:
-            return self.fd
-        self.rc = mq_os_write_all(os, self.fd, self.from_, self.count, self.offset)
-        if self.rc >= 0:
-            self.rc_sync = os.fsync(os, self.fd)
-        os.close(os, self.fd)
-        return self.rc if self.rc < 0 else self.rc_sync
-
-    def finish(self) -> bool:
-        """Was it carried out? Raises: StorageError, when it failed."""
-        check(self.fd, "open", self.path)
-        check_room(self.door, self.rc, "write", self.path, self.count, None)
-        check(self.rc_sync, "fsync", self.path)
-        return self.tried
 
 
 REAL = OsDoor()

@@ -1,8 +1,8 @@
 """Service: starts, stops and joins one background loop (RocketMQ: ServiceThread).
 
-A loop body sleeps and works without the GIL; Python is met only once a turn. Threads are daemons, so that an
-interpreter that exits does not hang on an open store: the store's exit handler stops them first. A failed turn is
-logged once and kept in ``error``; it never ends the loop.
+A turn is a loop in C that sleeps and works without the GIL, and returns to Python for what only Python does. Threads
+are daemons, so that an interpreter that exits does not hang on an open store: the store's exit handler stops them
+first. A failed turn is logged once and kept in ``error``; it never ends the loop.
 """
 
 from __future__ import annotations
@@ -14,15 +14,8 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Protocol
 
-from mqfast.store.base._os import (
-    SystemThread,
-    ask_for_short_slices,
-    current_ident,
-    let_puts,
-    name_thread,
-    stop_borrowing_gil,
-)
-from mqfast.store.log._commit_log import Bell, CommitLog
+from mqfast.store.base._event import Event
+from mqfast.store.base._os import SystemThread, current_ident, name_thread
 
 __all__ = ["Joinable", "Service", "start_thread"]
 
@@ -47,31 +40,24 @@ def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True
 class Service:
     """One named background loop.
 
-    Args: ``turn(bell)`` does one piece of work and sleeps on the bell itself; it is called until ``stop``.
-    ``heavy``: its work keeps a processor for milliseconds. The threads of all others run before it when they wake up:
-    they want the GIL for a moment, and as soon as they are woken for it a thread that puts waits for them.
-    ``log``: what it serves: a thread that puts there lends it the GIL without a sleep.
-    ``end_turn``: called by ``stop``, where the bell does not end a turn.
+    Args: ``turn(event)`` works and sleeps until the event is set, or until Python has something to do; it is called
+    until ``stop``. ``end_turn``: called by ``stop``, where the event does not end a turn.
     Thread: start and stop from the owner's thread.
     """
 
     def __init__(
         self,
         name: str,
-        turn: Callable[[Bell], None],
+        turn: Callable[[Event], None],
         *,
-        heavy: bool = False,
-        log: CommitLog | None = None,
         end_turn: Callable[[], object] | None = None,
         pause_after_error_s: float = 0.1,
     ) -> None:
         self.name = name
-        self.heavy = heavy
         self.error: BaseException | None = None
-        self._log = log
         self._turn = turn
         self._end_turn = end_turn
-        self._bell = Bell()
+        self._event = Event()
         self._pause = pause_after_error_s
         self._stopping = False
         self._thread: Joinable | None = None
@@ -83,12 +69,12 @@ class Service:
 
     def wake(self) -> None:
         """End the current sleep."""
-        self._bell.ring()
+        self._event.set()
 
     def stop(self) -> None:
         """Stop the loop and wait for the turn under way. Safe to call twice, and from the loop itself."""
         self._stopping = True
-        self._bell.ring()
+        self._event.set()
         if self._end_turn is not None:
             self._end_turn()
         if self._thread is not None and self._ident != current_ident():
@@ -111,19 +97,9 @@ class Service:
             name_thread(f"mqfast-{self.name}")
         except MemoryError:
             pass  # a loop without a name works as well
-        if not self.heavy:
-            ask_for_short_slices()
-        if self._log is not None:
-            self._log.borrow_gil()
-        try:
-            self._loop()
-        finally:
-            stop_borrowing_gil()
-
-    def _loop(self) -> None:
         while not self._stopping:
             try:
-                self._turn(self._bell)
+                self._turn(self._event)
             except Exception as error:
                 try:
                     self._tell(error)
@@ -131,11 +107,10 @@ class Service:
                     pass  # there may be no memory for the words; the loop goes on
             else:
                 self.error = None
-            let_puts()
 
     def _tell(self, error: Exception) -> None:
         before, self.error = self.error, error
         if type(error) is not type(before) or str(error) != str(before):
             _log.error("%s: %s", self.name, error)
         if not self._stopping:
-            self._bell.sleep(self._pause)
+            self._event.wait(self._pause)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mqfast.store.base._os import Mutex
@@ -43,6 +44,7 @@ class Space:
         self._lock = Mutex()
         self._waiting: dict[str, DiskFull] = {}
         self._told_at: float | None = None
+        self.wake: Callable[[], object] | None = None  # called when something waits that the dispatcher tries again
 
     def see(self, what: str, error: DiskFull | None) -> None:
         """Note that something (a name in ``WHAT``) waits because of this error, or (None) waits no more."""
@@ -53,6 +55,9 @@ class Space:
                 self._waiting.pop(what, None)
             else:
                 self._waiting[what] = copy.copy(error)  # without its traceback, which would keep files open
+        if error is not None and self.wake is not None:
+            self.wake()
+        with self._lock:
             now = time.monotonic()
             if error is None or (self._told_at is not None and now - self._told_at < _QUIET_S):
                 return

@@ -5,6 +5,7 @@ from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
 from mqfast.store.index._index_file cimport IndexState
 from mqfast.store.log._log_state cimport LogState
 from mqfast.store.base._mapped_file cimport Lease
+from mqfast.store.base._event cimport Event
 from mqfast.store.base._os cimport Mutex
 from mqfast.store.record._record cimport Found, Record
 
@@ -30,7 +31,13 @@ cdef struct Walk:
     LogState *watching      # the log, when somebody may wait for a message in a queue, or NULL
     bint hide_unflushed     # of that log
     const uint32_t *waiting # threads that want the dispatch lock: the walk follows no further then
+    int64_t follow_bytes
     int64_t last_limit      # it asks no more once it is here
+    const uint32_t *lost    # not 0: a page of the log's mapping is gone; and of the index's
+    const uint32_t *index_lost
+    uint32_t event_seen     # of the event that ends the rests of the service thread
+    int64_t round_at        # where it was dispatched up to when the step, or its part behind a rest, began
+    bint round_unplaced     # and whether puts had left units to it then
     # in and out
     int64_t at
     int64_t shown           # what `published` was set to last; never below: a put may have moved it on
@@ -88,9 +95,10 @@ cdef class Dispatcher:
     cdef int64_t next_try           # monotonic ns: not before then is the disk asked again
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown
     cdef int max_level
+    cdef int64_t changes            # counts what else than a walk forward was done under the dispatch lock
     cdef readonly int64_t records
     cdef int catch_up(self) except -1
-    cdef int64_t _step(self, int64_t limit, bint again) except -1
+    cdef int64_t _step(self, int64_t limit, bint again, Event event) except -1
     cdef int _begin(self, Walk *w) except -1
     cdef int _remember(self, Walk *w) except -1
     cdef int _tell(self) except -1
@@ -98,7 +106,7 @@ cdef class Dispatcher:
     cdef bint _make_index_room(self) except -1
     cdef int _roll_index(self, Walk *w) except -1
     cdef int64_t _visible(self) except -1
-    cdef int _run(self, Walk *w, progress) except -1
+    cdef int _run(self, Walk *w, progress, Event event) except -1
     cdef int _make_room(self, Walk *w) except -1
     cdef int _without_queue(self, Walk *w) except -1
     cdef int _by_hand(self, Walk *w, IndexState *x, bint indexing) except -1

@@ -17,13 +17,15 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store.log._commit_log cimport CommitLog
-from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, queue_put
-from mqfast.store.log._group_commit cimport commit_up_to, readable
+from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, grow_tail, queue_put
+from mqfast.store.log._group_commit cimport commit_up_to, is_behind, readable
+from mqfast.store.log._idle cimport sleep_until_put
 from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, check_owner, lock_puts, unlock_puts
 from mqfast.store.log._watch cimport unit_put
 from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
-from mqfast.store.base._os cimport Mutex, ask_for_gil, breathe_before, gave_gil, give, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, unlock
+from mqfast.store.base._event cimport Event
+from mqfast.store.base._os cimport Mutex, futex_wait, give, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, take_without_gil, unlock
 from mqfast.store.record._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -44,7 +46,6 @@ from mqfast.store.record._record cimport (
 import copy as _copy
 
 from mqfast.errors import CorruptFile, DiskFull, InternalError
-from mqfast.store.base._os import let_puts
 from mqfast.store.base.space import Space
 
 ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of Dispatcher.recover
@@ -62,6 +63,10 @@ cdef enum Stop:
     UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
     AT_ODD_BLANK = 11   # a blank that does not reach the end of its file: perhaps a damaged record
 
+cdef uint32_t NOTHING_LOST = 0
+cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to dispatch; a few in vain, and the next are longer
+cdef int64_t DISPATCH_LOOKS = 30
+cdef int64_t STILL_LOOKS = 4            # of 20 ms, in vain: the log rests
 cdef int64_t TRY_NS = 200000000          # between two looks at a full disk: a call that finds no block may wait for the journal
 cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
 cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
@@ -243,12 +248,116 @@ cdef inline void _keys_wait(Walk *w) noexcept nogil:
     _note_wait(w, &w.waits_keys)
 
 
-cdef int _walk(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
-    """Go on from w.at until something needs the GIL."""
+cdef void _begin_round(Walk *w, int64_t limit) noexcept nogil:
+    """A step, or a part of it behind a rest, begins. limit: where it ends; -1: what readers may see, and what they may see by then."""
+    cdef LogState *s = w.follow
+    w.round_at = w.shown = mq_load64(&s.dispatched)
+    w.round_unplaced = limit < 0 and not w.hide_unflushed and mq_load32(&s.unplaced)
+    if limit < 0:
+        limit = readable(s, w.hide_unflushed)
+    if w.round_unplaced:
+        mq_store32(&s.unplaced, 0)
+        if w.round_at >= limit:
+            limit = mq_load64(&s.written)
+    w.limit = limit
+    w.last_limit = limit + w.follow_bytes
+    w.records = 0
+    w.keyed = False
+
+
+cdef void _end_round(Walk *w) noexcept nogil:
+    """It is over, and nothing waits for space."""
+    cdef LogState *s = w.follow
+    mq_store64(&s.walked, w.at)
+    if w.at > w.round_at:       # the end of a file may be all that there was; an append may have gone on meanwhile
+        mq_cas64(&s.dispatched, w.round_at, w.at)
+    if w.round_unplaced and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
+        mq_store32(&s.unplaced, 1)      # not caught up yet: puts still put no unit
+
+
+cdef bint _rest(Walk *w, Dispatcher d, Event event) noexcept nogil:
+    """All is dispatched: let others dispatch, and sleep until there is more. True: go on in this walk; False: something needs the GIL, or the
+    event was set, or the log went on in another file. The dispatch lock is held before and after.
+    """
+    cdef LogState *s = w.follow
+    cdef int64_t changes = d.changes
+    cdef bint wanted
+    if d.waits_units >= 0 or d.waits_keys >= 0:
+        return False            # nothing waits any more, or less: the step that ends says so
+    while not (w.waits_units >= 0 or w.waits_keys >= 0 or w.keys_wait or w.key_done or mq_load32(w.lost) or mq_load32(w.index_lost)
+               or mq_load32(&s.flags) & LOG_FAILED):
+        _end_round(w)
+        d.records += w.records
+        d.key_done = 0
+        pass_on(d.mutex)
+        wanted = _wait_for_records(s, event, w.event_seen, w.hide_unflushed, w.file_start, -1)
+        take_without_gil(d.mutex)
+        _begin_round(w, -1)
+        w.at = w.round_at
+        w.same_bytes = w.known_bytes = -1       # their queues may have been deleted
+        if d.changes != changes:
+            # of another step: it stays as that step left it
+            w.waits_units = d.waits_units
+            w.waits_keys = d.waits_keys
+            w.waits_timestamp = d.waits_timestamp
+            w.key_at = d.key_at
+            w.key_had = d.key_had
+            w.key_done = d.key_done
+            if w.waits_units >= 0 or w.waits_keys >= 0:
+                w.at = mq_load64(&s.walked)
+        if not wanted or d.changes != changes or not w.file_start <= w.at < w.file_end:
+            if w.round_unplaced:
+                w.round_unplaced = False
+                mq_store32(&s.unplaced, 1)
+            break
+        if w.limit > w.at:
+            return True
+    return False
+
+
+cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, int64_t of_file, int64_t until) noexcept nogil:
+    """Sleep until there is something to dispatch; False: the event was set, the log rolled on from `of_file` (-1: does not matter), or monotonic
+    time `until` (-1: none) has come.
+
+    Looks every millisecond at first; when 30 of them brought nothing to dispatch, every 10 ms while the log moves (puts dispatch themselves
+    then, and each look takes time from them), every 20 ms while it does not, and after some of those not any more until something is put.
+    """
+    cdef int64_t looks = 0, still = 0, last = -1, written, left = NAP_NS * 1000
+    while mq_load32(&event.word) == seen and (of_file < 0 or mq_load64(&s.file_start) == of_file):
+        if is_behind(s, sync):
+            return True
+        if until >= 0:
+            left = until - s.os.monotonic_ns(s.os)
+            if left <= 0:
+                break
+        looks += 1
+        written = mq_load64(&s.written)
+        still = still + 1 if written == last else 0
+        last = written
+        if looks <= DISPATCH_LOOKS:
+            futex_wait(&event.word, seen, min(left, NAP_NS))
+        elif still < STILL_LOOKS or readable(s, sync) < written or (s.pooled and mq_load64(&s.committed) < written):
+            futex_wait(&event.word, seen, min(left, 20 * NAP_NS if still else 10 * NAP_NS))
+        else:
+            sleep_until_put(s, event, seen, written, left if until >= 0 else -1)
+            looks = still = 0
+    return False
+
+
+cdef int _walk(Walk *w, Dispatcher d, QueueTable table, IndexState *x, bint indexing, Event event) noexcept nogil:
+    """Go on from w.at until something needs the GIL; with an event, the end of the log does not."""
+    cdef int stop
+    while True:
+        stop = _walk_on(w, table, x, indexing)
+        if stop == NO_ROOM and grow_tail(w.queue):
+            continue
+        if stop != AT_LIMIT or event is None or not _rest(w, d, event):
+            return stop
+
+
+cdef int _walk_on(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef int stop
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
-    if w.follow != NULL and w.records == 0:         # once in a step, not for each queue that has to be made
-        breathe_before(w.limit - w.at)
     if w.follow != NULL and readable(w.follow, w.hide_unflushed) < w.limit and not _borrow(w):
         commit_up_to(w.follow, w.limit)
         w.limit = readable(w.follow, w.hide_unflushed)
@@ -432,27 +541,45 @@ cdef class Dispatcher:
         cdef bint follow = limit < 0
         take(self.mutex)
         try:
-            return self._step(limit, again)
+            return self._step(limit, again, None)
         finally:
             if follow:
                 pass_on(self.mutex)        # the thread that follows is here again at once
             else:
                 give(self.mutex)
 
-    cdef int64_t _step(self, int64_t limit, bint again) except -1:
+    def follow(self, Event event not None) -> None:
+        """As ``step``, and go on with what is put, until the event is set or something needs Python. GIL: released meanwhile, and the dispatch
+        lock where there is nothing to dispatch.
+        """
+        take(self.mutex)
+        try:
+            self._step(-1, False, event)
+        finally:
+            pass_on(self.mutex)
+
+    def wait_for_records(self, Event event not None, double seconds=-1.0) -> bool:
+        """Sleep until there is something to dispatch, the event is set, or the time is over (negative: no limit). GIL: released."""
+        cdef LogState *s = &self.log.state
+        cdef uint32_t seen = event.seen
+        cdef bint sync = self.log.hide_unflushed, wanted
+        cdef int64_t until = s.os.monotonic_ns(s.os) + <int64_t> (seconds * 1e9) if seconds >= 0 else -1
+        with nogil:
+            wanted = _wait_for_records(s, event, seen, sync, -1, until)
+        event.seen = mq_load32(&event.word)
+        return wanted
+
+    cdef int64_t _step(self, int64_t limit, bint again, Event event) except -1:
         cdef CommitLog log = self.log
         cdef LogState *s = &log.state
         cdef Walk w
         cdef int stop = AT_LIMIT
-        cdef int64_t begun
-        cdef bint follow = limit < 0, unplaced, waiting, room
-        if follow:
-            limit = readable(s, log.hide_unflushed)
-        unplaced = follow and not log.hide_unflushed and mq_load32(&s.unplaced)
-        if unplaced:
-            mq_store32(&s.unplaced, 0)
-        if unplaced and mq_load64(&s.dispatched) >= limit:
-            limit = mq_load64(&s.written)
+        cdef bint follow = limit < 0, waiting, room
+        w.follow = s
+        w.hide_unflushed = log.hide_unflushed
+        w.follow_bytes = self.follow_bytes
+        _begin_round(&w, limit)
+        limit = w.limit
         waiting = self.waits_units >= 0 or self.waits_keys >= 0
         room = waiting and self._is_room_again(again)
         if room:
@@ -463,7 +590,7 @@ cdef class Dispatcher:
             raise self.error
         mq_assert(mq_load64(&s.dispatched) <= mq_load64(&s.written), s.dispatched, s.written)
         self._begin(&w)
-        begun = w.at = w.shown = mq_load64(&s.dispatched)
+        w.at = w.round_at
         w.dispatch_from = w.units_from = w.index_from = 0
         if room:        # once more over what waited; what has its units or its keys is not given them again
             w.units_from = s.walked if w.waits_units < 0 else w.waits_units
@@ -472,36 +599,37 @@ cdef class Dispatcher:
         elif waiting:
             w.at = s.walked
         w.limit = limit
+        w.last_limit = limit + self.follow_bytes
         w.checked = False
         w.property_crc = False
         w.published = NULL if waiting and not room else &s.dispatched
         w.follow = s if follow else NULL
         w.watching = s if mq_load32(&s.watched) & WATCH_ARRIVALS else NULL
-        w.hide_unflushed = log.hide_unflushed
         w.waiting = &self.mutex.waiting
-        w.last_limit = limit + self.follow_bytes
+        w.event_seen = event.seen if event is not None else 0
         w.key_done = self.key_done
         w.flushed_time = w.unflushed_from = 0
         if w.at < log.min_offset:
             w.at = log.min_offset
         try:
-            stop = self._run(&w, None)
+            stop = self._run(&w, None, event)
         finally:
             self.key_done = w.key_done
             self.records += w.records
             self._remember(&w)
             mq_store64(&s.walked, w.at)
+            if event is not None:
+                event.seen = mq_load32(&event.word)
         if stop == AT_BAD or stop == AT_MISMATCH or stop == AT_PLACE:
             file = log.file_at(w.at)
+            self.changes += 1
             self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
                                      expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
             raise self.error
         if self.waits_units >= 0 or self.waits_keys >= 0:
             return w.records
-        if w.at > begun:        # the end of a file may be all that there was; an append may have gone on meanwhile
-            mq_cas64(&s.dispatched, begun, w.at)
-        if unplaced and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
-            mq_store32(&s.unplaced, 1)      # not caught up yet: puts still put no unit
+        w.follow = s
+        _end_round(&w)
         return w.records
 
     cdef int _begin(self, Walk *w) except -1:
@@ -512,6 +640,7 @@ cdef class Dispatcher:
         w.holding = w.keyed = False
         w.mapping = NULL
         w.records = 0
+        w.lost = w.index_lost = &NOTHING_LOST
         w.last_start = -1
         w.last_timestamp = 0
         w.keys_wait = self.index_full is not None
@@ -543,6 +672,7 @@ cdef class Dispatcher:
         self.key_at = w.key_at
         self.key_had = w.key_had
         if tell:
+            self.changes += 1
             self._tell()
         return 0
 
@@ -566,6 +696,7 @@ cdef class Dispatcher:
         return found
 
     cdef bint _make_index_room(self) except -1:
+        self.changes += 1
         try:
             self.index.roll()
         except DiskFull as error:
@@ -626,7 +757,7 @@ cdef class Dispatcher:
             if not keys:
                 self.index = None
             try:
-                stop = self._run(&w, progress)
+                stop = self._run(&w, progress, None)
             finally:
                 self.index = index
                 self._remember(&w)
@@ -637,7 +768,7 @@ cdef class Dispatcher:
                   AT_ODD_BLANK: ODD_BLANK}[stop]
         return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from
 
-    cdef int _run(self, Walk *w, progress) except -1:
+    cdef int _run(self, Walk *w, progress, Event event) except -1:
         """Walk file after file; come back for what needs the GIL."""
         cdef CommitLog log = self.log
         cdef MappedFile file
@@ -658,13 +789,13 @@ cdef class Dispatcher:
             w.base = held.base
             w.file_start = file.start_offset
             w.file_end = file.start_offset + file.file_bytes
+            w.lost = &file.damage.hits
             while True:
                 index_file = self.index.current() if indexing and not w.keys_wait else None
                 x = &index_file.state if index_file is not None else NULL
+                w.index_lost = &index_file.lost.hits if index_file is not None else &NOTHING_LOST
                 with nogil:
-                    gave_gil()
-                    stop = _walk(w, table, x, indexing)
-                    ask_for_gil()
+                    stop = _walk(w, self, table, x, indexing, event)
                 # nothing that was read or written where a page is gone may be believed
                 file.check_damage()
                 if index_file is not None:
@@ -695,9 +826,7 @@ cdef class Dispatcher:
         queue = self.table.get(topic, w.queue.queue_id)
         if queue is None:
             raise InternalError(f"queue {topic}/{w.queue.queue_id} vanished during dispatch")
-        let_puts()
         self.queues.keep_few_tails()
-        let_puts()
         try:
             queue.make_room(w.record.queue_offset)
         except DiskFull as error:
@@ -705,6 +834,7 @@ cdef class Dispatcher:
         return 0
 
     cdef int _roll_index(self, Walk *w) except -1:
+        self.changes += 1
         try:
             self.index.roll(w.limit - w.at)
         except DiskFull as error:

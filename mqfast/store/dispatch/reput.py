@@ -1,7 +1,7 @@
 """ReputMessageService: follows the log and keeps queues and index in step with it (RocketMQ: ReputMessageService).
 
 It must never run ahead of what readers may see, and never be what a reader waits for: a get that needs more dispatches
-it itself. The loop sleeps without the GIL; the walk is in _dispatch.pyx.
+it itself. The loop sleeps and walks without the GIL; both are in _dispatch.pyx.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import DiskFull
 from mqfast.store.base.service import Service
+from mqfast.store.log._loops import keep_prefaulted
 
 if TYPE_CHECKING:
+    from mqfast.store.base._event import Event
     from mqfast.store.dispatch._dispatch import Dispatcher
-    from mqfast.store.log._commit_log import Bell, CommitLog
+    from mqfast.store.log._commit_log import CommitLog
 
 __all__ = ["PrefaultService", "ReputMessageService"]
 
-_NAP_S: Final = 10.0
+_NO_LIMIT: Final = -1.0
 _RETRY_S: Final = 0.25  # while something waits for space on the disk
 _WAITING: Final = 64  # LogFlag: see CommitLog.get_ready
 
@@ -29,13 +31,15 @@ class ReputMessageService:
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
-        self.service = Service("reput", self._turn, log=log)
+        self.service = Service("reput", self._turn)
+        # A get that dispatches may be what finds no space, while the thread sleeps.
+        dispatcher.space.wake = self.service.wake
 
-    def _turn(self, bell: Bell) -> None:
-        log = self._log
-        waits = self._dispatcher.waits or log.flags & _WAITING
-        if log.nap(bell, _RETRY_S if waits else _NAP_S, True) or self._dispatcher.waits:
-            self._dispatcher.step()
+    def _turn(self, event: Event) -> None:
+        log, dispatcher = self._log, self._dispatcher
+        waits = dispatcher.waits or log.flags & _WAITING
+        if dispatcher.wait_for_records(event, _RETRY_S if waits else _NO_LIMIT) or dispatcher.waits:
+            dispatcher.follow(event)
         if log.flags & _WAITING:
             with contextlib.suppress(DiskFull):
                 log.get_ready()
@@ -53,10 +57,10 @@ class PrefaultService:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.service = Service("prefault", self._turn, heavy=True, log=log)
+        self.service = Service("prefault", self._turn)
 
-    def _turn(self, bell: Bell) -> None:
-        self._log.keep_prefaulted(bell)
+    def _turn(self, event: Event) -> None:
+        keep_prefaulted(self._log, event)
 
     def close(self) -> None:
         """Stop."""

@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 
 from mqfast.store.base._os cimport (
     mq_assert, MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsDoor, allocate, allocate_empty, ask_for_gil, check, check_room, decode_path, encode_path, gave_gil, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    OsDoor, allocate, allocate_empty, check, check_room, decode_path, encode_path, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, populate, read_all,
 )
 
@@ -265,17 +265,13 @@ cdef class IndexFile:
         if self.writable:
             flags = MQ_OPEN_WRITE | (MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE if create else 0)
         with nogil:
-            gave_gil()
             rc = os.open(os, c, flags)
-            ask_for_gil()
         check(rc, "open", path)
         self.fd = rc
         self.holds = 1
         if create:
             with nogil:
-                gave_gil()
                 rc = os.ftruncate(os, self.fd, self.bytes)
-                ask_for_gil()
             check_room(door, rc, "truncate", path, PAGE, _SETTING)
             self.give_blocks(HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * 2)
         else:
@@ -289,9 +285,7 @@ cdef class IndexFile:
                 )
         if self.writable:
             with nogil:
-                gave_gil()
                 rc = os.mmap(os, self.fd, self.bytes, MQ_READ_WRITE, &base)
-                ask_for_gil()
             check(rc, "mmap", path)
             self.native_path = name
             self.guarded = guard_add(os, base, self.bytes, <const char *> self.native_path, &self.lost, NULL)
@@ -373,12 +367,10 @@ cdef class IndexFile:
         cdef int rc
         while True:
             with nogil:
-                gave_gil()
                 if start == 0 and self.directory_synced:    # not new: what it holds is kept, also by a system that cannot allocate
                     rc = allocate(os, self.fd, start, stop - start)
                 else:
                     rc = allocate_empty(os, self.fd, start, stop - start)
-                ask_for_gil()
             if rc >= 0 or stop == least:
                 break
             stop = least
@@ -396,10 +388,8 @@ cdef class IndexFile:
         self.enter()
         try:
             with nogil:
-                gave_gil()
                 self.os.madvise(self.os, self.state.base, self.bytes, MQ_ADVISE_HUGE)
                 populate(self.os, self.state.base, HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots)
-                ask_for_gil()
         finally:
             self.release()
 
@@ -428,9 +418,7 @@ cdef class IndexFile:
                 mq_cas64(<int64_t *> (self.state.base + 32), 0, nothing_put)
             if count != self.flushed_count:
                 with nogil:
-                    gave_gil()
                     rc = self.os.msync(self.os, self.state.base, self.bytes)
-                    ask_for_gil()
                 if rc < 0:
                     self.flush_failed = True
                     raise FlushError(-rc, f"msync failed: {_os.strerror(-rc)}", self.path)

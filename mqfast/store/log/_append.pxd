@@ -2,7 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, QueueState, queue_put
-from mqfast.store.log._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LOG_GIL_WANTED, LogState, check_owner, note_clock_fall
+from mqfast.store.log._idle cimport refuses
+from mqfast.store.log._log_state cimport APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, LogState, check_owner, note_clock_fall
 from mqfast.store.record._record cimport Draft
 from mqfast.store.log._watch cimport appended
 from mqfast.store.base._os cimport crc32_copy, mq_assert, mq_fetch_to_write, mq_load32, mq_load64, mq_planted, mq_prefetchw, mq_publish32, mq_put16, mq_put32, mq_put64, mq_short_copy, mq_store32, mq_store64
@@ -35,7 +36,7 @@ cdef struct BodyList:
 # long again for a record of 1 KiB.
 cdef enum:
     FETCH_AHEAD = 4096              # so many bytes behind the next record: nearer ones come too late where a put is fast
-    POPULATE_STEP = 131072          # one piece of prefault: short enough that a rising rate, and a thread with a lent GIL, are seen between two
+    POPULATE_STEP = 131072          # one piece of prefault: short enough that a rising rate is seen between two
     ZEROS_STEP = 524288             # and where its zeros go to the disk: each costs a sync
 
 # Lock held by the caller for these. The first two stand here so that the loops of a put and of a batch contain them: a call in between costs 34
@@ -117,11 +118,8 @@ cdef int append_encoded(LogState *s, QueueState *q, uint8_t *record, int32_t tot
 cdef int append_draft(LogState *s, QueueState *q, const Draft *d, int32_t total, bint dispatch_later, int64_t tags_code, int64_t expected,
                       int64_t advance, int64_t now, Appended *out) noexcept nogil
 cdef inline bint refused(LogState *s, QueueState *q) noexcept nogil:
-    """May nothing be appended for this queue now: the log takes nothing or asks for the GIL, or the queue's topic was deleted?"""
-    return mq_load32(&s.flags) != 0 or q.deleted
-cdef inline bint refused_without_gil(LogState *s, QueueState *q) noexcept nogil:
-    """The same for who has no GIL to lend."""
-    return mq_load32(&s.flags) & ~<uint32_t> LOG_GIL_WANTED or q.deleted
+    """May nothing be appended for this queue now: the log takes nothing, or the queue's topic was deleted?"""
+    return (mq_load32(&s.flags) != 0 and refuses(s)) or q.deleted
 # Not held for these.
 cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint prefault, const BodyList *bodies, Appended *out,
                             Py_ssize_t start, Py_ssize_t n) noexcept nogil

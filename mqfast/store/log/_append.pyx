@@ -218,7 +218,7 @@ cdef Py_ssize_t append_many(LogState *s, QueueState *q, const Template *t, bint 
         if prefault and mq_load64(&s.written) + bytes_ > mq_load64(&s.prefaulted):
             prefault_piece(s, mq_load64(&s.written) + bytes_ + CHUNK_BYTES, -1, False)     # the prefault thread was outrun: help it
         lock_puts(s)
-        if refused_without_gil(s, q):
+        if refused(s, q):
             unlock_puts(s)
             return start
         now = s.os.clock_ms(s.os)      # one reading a chunk: it costs as much as the copy of a small body

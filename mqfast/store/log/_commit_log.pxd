@@ -3,10 +3,6 @@ from libc.stdint cimport int64_t, uint32_t, uint8_t
 from mqfast.store.log._log_state cimport LogState
 from mqfast.store.base._mapped_file cimport Latch, MappedFile
 from mqfast.store.base._os cimport Mutex, OsDoor
-cdef class Bell:
-    cdef uint32_t word
-    cdef uint32_t seen
-
 
 cdef class CommitLog:
     cdef LogState state
@@ -27,8 +23,6 @@ cdef class CommitLog:
     cdef MappedFile current
     cdef public int64_t prefault_window
     cdef readonly int64_t zeros_ahead       # with sync flush: so much ahead is written to the disk as zeros
-    cdef int64_t flush_due                  # monotonic ns; 0: its clock has not begun. Of the flush thread
-    cdef int64_t thorough_flush_due
     cdef int64_t thorough_commit_due        # of the commit thread
     cdef MappedFile file_at(self, int64_t physical_offset)
     cdef int roll(self, int64_t needed) except -1

@@ -8,14 +8,13 @@ written. Formats: FORMAT.md.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
-from mqfast.store.log._append cimport POPULATE_STEP, ZEROS_STEP, prefault_piece
 from mqfast.store.queues._consume_queue cimport ConsumeQueue
-from mqfast.store.log._group_commit cimport call_waiters, commit_up_to, end_syncs, flush_by_clock, flush_up_to, latch, readable, serve_syncs
+from mqfast.store.log._group_commit cimport call_waiters, commit_up_to, end_syncs, flush_up_to, is_behind, latch, readable, serve_syncs
 from mqfast.store.log._log_state cimport (
+    LOG_ASLEEP,
     LOG_CLOSED,
     LOG_FAILED,
     LOG_FORKED,
-    LOG_GIL_WANTED,
     LOG_REFUSING,
     LOG_SLAVE,
     LOG_WAITING,
@@ -31,34 +30,23 @@ from mqfast.store.base._mapped_file cimport Latch, Lease, MappedFile, lease
 from mqfast.store.base._os cimport (
     mq_assert,
     LONGEST_WAIT_NS,
-    Errand,
     Mutex,
     FOLIO,
     OsDoor,
     allocate,
     allocate_empty,
-    ask_for_gil,
-    breathe,
     check,
     check_room,
     crc31,
     decode_path,
     futex_wait,
-    futex_wake_all,
-    gave_gil,
     gets_signals,
-    gil_is_out,
-    gil_is_wanted,
     give,
     in_folios,
-    join_gil_loan,
     latch_cut,
-    lend_gil,
     lock,
-    mq_add32,
     mq_and32,
     mq_load32,
-    mq_gil_loan,
     mq_load64,
     mq_lock_try,
     mq_or32,
@@ -102,54 +90,12 @@ from mqfast.errors import (
 from mqfast.store.base import paths as _paths
 
 cdef int64_t PAGE = 4096
-cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
 cdef int NO_SPACE = 28, OVER_QUOTA = 122, NO_PAGE = 14      # ENOSPC, EDQUOT, EFAULT of Linux
 cdef int64_t BLOCKS_STEP = 16 << 20      # blocks for the rest of a file that was there at open come in such steps; of a nearly full disk, less
-cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to do; a few in vain, and the next are longer
-cdef int64_t DISPATCH_LOOKS = 30
-cdef int64_t PREFAULT_LOOKS = 100
-cdef int64_t LOAN_WAITS = 4             # of 0.1 ms and more, between two pieces of prefault: a put does not wait longer for a lent GIL either
+cdef int64_t NAP_NS = 1000000
 
-
-cdef inline bint _is_wanted(LogState *s, bint sync) noexcept nogil:
-    """Is there something to dispatch?"""
-    # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
-    cdef int64_t limit = readable(s, sync)
-    return (mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit) or (mq_load32(&s.unplaced) != 0 and not sync)
-
-
-cdef inline int64_t _prefault_nap(int64_t left, int64_t taken, int64_t nap) noexcept nogil:
-    """How long to sleep when `taken` bytes went in the last nap, and `left` may still go: 1 to 4 ms, with a rate eight times as high in mind."""
-    return max(NAP_NS, min(4 * NAP_NS, nap * max(left, 0) // (8 * max(taken, 1))))
-
-
-cdef inline int64_t _pages_behind(int64_t end, int64_t done) noexcept nogil:
-    return end // PAGE - done // PAGE
-
-
-# --- waking service threads ------------------------------------------------------------------------------------------------
 
 cdef double LONGEST_TIMEOUT_S = 1e9
-
-
-cdef class Bell:
-    """Wakes one sleeping service thread."""
-
-    def ring(self) -> None:
-        """Wake it now, or keep it from its next sleep."""
-        mq_add32(&self.word, 1)
-        futex_wake_all(&self.word)
-
-    def sleep(self, double seconds) -> None:
-        """Sleep without the GIL until the bell rings or the time is over."""
-        cdef uint32_t seen = self.seen
-        cdef int64_t ns = <int64_t> (seconds * 1e9)
-        with nogil:
-            gave_gil()
-            if mq_load32(&self.word) == seen:
-                futex_wait(&self.word, seen, ns)
-            ask_for_gil()
-        self.seen = mq_load32(&self.word)
 
 
 cdef int64_t deadline_after(int64_t now_ns, object timeout) except? -2:
@@ -206,19 +152,8 @@ cdef class CommitLog:
         self.state.os = door.os
         self.state.borrowed = self.state.arrivals_fd = -1
         self.state.confirm = INT64_MAX
-        self.state.gil_loan.flags = &self.state.flags
-        self.state.gil_loan.bit = LOG_GIL_WANTED
-        self.state.gil_loan.puts = &self.state.puts
         self.state.crc_property = crc_property
         self.state.inline_dispatch = inline_dispatch
-
-    def borrow_gil(self) -> None:
-        """The calling thread serves this log: from now on it asks the threads that put for the GIL before it takes it, and they lend it
-        without a sleep (csrc/gil_loan.h). Until ``stop_borrowing_gil``, before the log goes. With sync flush it takes the GIL as ever:
-        whoever puts gives it away to wait for the disk, and one that waits awake for it to be lent has the processor of those it waits for.
-        """
-        if not self.sync_flush:
-            join_gil_loan(&self.state.gil_loan)
 
     # --- load and recovery ---
 
@@ -311,11 +246,9 @@ cdef class CommitLog:
             return 0
         while True:
             with nogil:
-                gave_gil()
                 rc = allocate(os, fd, start - before, before) if before else 0      # what is there stays
                 if rc >= 0:
                     rc = allocate_empty(os, fd, start, stop - start)
-                ask_for_gil()
             if rc >= 0 or stop <= least:
                 break
             stop = least
@@ -452,7 +385,7 @@ cdef class CommitLog:
     @property
     def flags(self) -> int:
         """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing, 16 slave, 64 waiting."""
-        return mq_load32(&self.state.flags) & ~<uint32_t> LOG_GIL_WANTED
+        return mq_load32(&self.state.flags) & ~<uint32_t> LOG_ASLEEP
 
     def set_flag(self, uint32_t flag, bint on=True) -> None:
         """Set or clear one LogFlag bit."""
@@ -506,15 +439,10 @@ cdef class CommitLog:
         return self.file_at(physical_offset)
 
     cdef int raise_state(self) except -1:
-        """May something be put? Whoever is about to put and is asked for the GIL lends it here."""
-        cdef uint32_t flags = mq_load32(&self.state.flags)
-        cdef mq_gil_loan *loan = &self.state.gil_loan
+        """May something be put?"""
+        cdef uint32_t flags = mq_load32(&self.state.flags) & ~<uint32_t> LOG_ASLEEP
         if flags == 0:
             return 0
-        if flags & LOG_GIL_WANTED and gil_is_wanted(loan):
-            with nogil:
-                lend_gil(loan)
-            flags = mq_load32(&self.state.flags)
         self.check_state()
         if flags & LOG_SLAVE:
             raise NotMaster(f"store of {self.path}: expected broker_role ASYNC_MASTER or SYNC_MASTER for a put, found SLAVE")
@@ -700,9 +628,7 @@ cdef class CommitLog:
                 if 0 <= deadline < until:
                     until = deadline
             with nogil:
-                gave_gil()
                 rc = flush_up_to(s, end, until)
-                ask_for_gil()
             if rc != 0 or until == deadline:
                 break
             PyErr_CheckSignals()
@@ -715,9 +641,7 @@ cdef class CommitLog:
     def serve_syncs(self) -> None:
         """Lead syncs for those who have a deadline, which a slow disk must not hold up, until end_syncs. GIL: released. Thread: one."""
         with nogil:
-            gave_gil()
             serve_syncs(&self.state)
-            ask_for_gil()
 
     def end_syncs(self) -> None:
         """Let serve_syncs return, behind the sync under way. Safe to call twice."""
@@ -733,57 +657,8 @@ cdef class CommitLog:
     def flush_pages(self, int64_t least_pages) -> None:
         """Flush when at least so many pages of 4 KiB are not durable. GIL: released while it syncs. Raises: FlushError."""
         cdef LogState *s = &self.state
-        if _pages_behind(mq_load64(&s.written), mq_load64(&s.flushed)) >= least_pages:
+        if mq_load64(&s.written) // PAGE - mq_load64(&s.flushed) // PAGE >= least_pages:
             self.wait_flushed(mq_load64(&s.written))
-
-    def keep_flushed(self, Bell bell, double seconds, double interval, double thorough_interval, int64_t least_pages, Errand first=None,
-                     Errand second=None) -> None:
-        """Flush by the clock until the bell rings, ``seconds`` are over, or there is a file for ``reap``: after each ``interval`` what is at
-        least so many pages, after ``thorough_interval`` whatever there is. While the log is busy the page that puts are in waits for the next
-        interval. Two errands are carried out before, unless the log is latched; when one of them fails it returns at once. GIL: released;
-        each return to Python stops a thread that puts for some 60 us.
-
-        Raises: FlushError when a sync fails; the store is latched then. Thread: one at a time.
-        """
-        cdef LogState *s = &self.state
-        cdef uint32_t seen = bell.seen
-        cdef int64_t end, now = self.door.monotonic_ns(), until = now + <int64_t> (seconds * 1e9)
-        cdef int64_t step = max(NAP_NS, <int64_t> (interval * 1e9)), thorough_step = <int64_t> (thorough_interval * 1e9)
-        cdef int rc = 1
-        cdef bint failed = False
-        if self.flush_due == 0:
-            self.flush_due = now + step
-            self.thorough_flush_due = now + thorough_step
-        with nogil:
-            gave_gil()
-            if not mq_load32(&s.flags) & LOG_FAILED:
-                if first is not None:
-                    failed = first.carry_out() < 0
-                if second is not None:
-                    failed |= second.carry_out() < 0
-            if now >= self.flush_due and not failed:
-                breathe()
-            while rc == 1 and not failed and mq_load32(&bell.word) == seen:
-                now = s.os.monotonic_ns(s.os)
-                if now >= self.flush_due:
-                    end = mq_load64(&s.written)
-                    if now >= self.thorough_flush_due:
-                        rc = flush_up_to(s, end, -1)
-                        self.thorough_flush_due = now + thorough_step
-                    elif (_pages_behind(end, mq_load64(&s.flushed)) >= least_pages
-                            or mq_load64(&s.flushed) < mq_load64(&s.led_end)):
-                        rc = flush_up_to(s, end, -1) if self.sync_flush else flush_by_clock(s)
-                    self.flush_due = now + step
-                    now = s.os.monotonic_ns(s.os)
-                if now >= until or mq_load64(&s.pending_head) != mq_load64(&self.reap_head):      # a pool has few buffers: none may wait for its return
-                    break
-                if now < self.flush_due:
-                    futex_wait(&bell.word, seen, min(until, self.flush_due) - now)
-            ask_for_gil()
-        bell.seen = mq_load32(&bell.word)
-        if rc < 0:
-            self.raise_lost()
-            raise FlushError(-rc, "flush failed; the store is latched", self.path)
 
     def fail(self, int error_number) -> None:
         """Latch the log: a sync of something else that belongs to the store failed, so nothing may be promised any more."""
@@ -801,35 +676,6 @@ cdef class CommitLog:
             self._commit_failed(rc)
         return target
 
-    def keep_committed(self, Bell bell, double interval, double thorough_interval, int64_t least_pages) -> None:
-        """Commit by the clock until the bell rings; the arguments are those of ``keep_flushed``. GIL: released.
-
-        Raises: StoreFailed when a write fails; the store is latched then. Thread: one at a time.
-        """
-        cdef LogState *s = &self.state
-        cdef uint32_t seen = bell.seen
-        cdef int64_t now, target
-        cdef int64_t step = max(NAP_NS, <int64_t> (interval * 1e9)), thorough_step = <int64_t> (thorough_interval * 1e9)
-        cdef int rc = 0
-        if self.thorough_commit_due == 0:
-            self.thorough_commit_due = self.door.monotonic_ns() + thorough_step
-        with nogil:
-            gave_gil()
-            while rc >= 0 and mq_load32(&bell.word) == seen:
-                now = s.os.monotonic_ns(s.os)
-                target = mq_load64(&s.written)
-                if now >= self.thorough_commit_due:
-                    rc = commit_up_to(s, target)
-                    self.thorough_commit_due = now + thorough_step
-                elif _pages_behind(target, mq_load64(&s.committed)) >= least_pages:
-                    rc = commit_up_to(s, target)
-                if rc >= 0:
-                    futex_wait(&bell.word, seen, step)
-            ask_for_gil()
-        bell.seen = mq_load32(&bell.word)
-        if rc < 0:
-            self._commit_failed(rc)
-
     cdef int _commit_failed(self, int rc) except -1:
         self.raise_lost()
         raise StoreFailed(-rc, "commit failed; the store is latched: reopen it to recover", self.path)
@@ -840,122 +686,16 @@ cdef class CommitLog:
         self.state.pooled = True
         self.state.committed = self.state.written
 
-    def nap(self, Bell bell, double seconds, bint undispatched=False) -> bool:
-        """Sleep without the GIL until the bell rings, the time is over, or (``undispatched``) there is something to dispatch: records that
-        readers may see, or, with a pool, some whose put found no room for a unit. Those would grow to a whole commit interval's before they
-        are committed, and puts put no unit themselves until the dispatcher has caught up with them.
-
-        Looks every millisecond at first; when 30 of them brought nothing to dispatch, every 10 ms while the log moves (puts
-        dispatch themselves then, and each look takes time from them), every 20 ms while it does not. Returns: is there something to dispatch?
+    def is_behind(self) -> bool:
+        """Is there something to dispatch: records that readers may see, or, with a pool, some whose put found no room for a unit? Those would
+        grow to a whole commit interval's before they are committed, and puts put no unit themselves until the dispatcher has caught up.
         """
-        cdef LogState *s = &self.state
-        cdef bint sync = self.hide_unflushed
-        cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
-        cdef int64_t left, step, looks = 0, last = -1
-        cdef uint32_t seen = bell.seen
-        with nogil:
-            gave_gil()
-            while mq_load32(&bell.word) == seen:
-                if undispatched and _is_wanted(s, sync):
-                    break
-                left = until - s.os.monotonic_ns(s.os)
-                if left <= 0:
-                    break
-                step = left
-                if undispatched:
-                    looks += 1
-                    step = NAP_NS if looks <= DISPATCH_LOOKS else 10 * NAP_NS if mq_load64(&s.written) != last else 20 * NAP_NS
-                    last = mq_load64(&s.written)
-                futex_wait(&bell.word, seen, min(left, step))
-            ask_for_gil()
-        bell.seen = mq_load32(&bell.word)
-        return _is_wanted(s, sync)
-
-    def nap_until_written(self, Bell bell, int64_t end, double seconds) -> None:
-        """Sleep without the GIL until the bell rings, the time is over, or the log was written up to ``end``; looks every 50 ms."""
-        cdef LogState *s = &self.state
-        cdef int64_t until = self.door.monotonic_ns() + <int64_t> (seconds * 1e9)
-        cdef int64_t left
-        cdef uint32_t seen = bell.seen
-        with nogil:
-            gave_gil()
-            while mq_load32(&bell.word) == seen and mq_load64(&s.written) < end:
-                left = until - s.os.monotonic_ns(s.os)
-                if left <= 0:
-                    break
-                futex_wait(&bell.word, seen, min(left, <int64_t> 50000000))
-            ask_for_gil()
-        bell.seen = mq_load32(&bell.word)
+        return is_behind(&self.state, self.hide_unflushed)
 
     @property
     def ready_bytes(self) -> int:
         """How far ahead of the written position pages are kept writable; 0: nobody does."""
         return self.zeros_ahead or self.prefault_window
-
-    def keep_prefaulted(self, Bell bell) -> None:
-        """Keep the window ahead of the written position writable until the bell rings or the log rolls; with a pool, the buffer's pages
-        there in memory, which the host of a virtual machine may have taken back (90 us of a put every 2 MiB). GIL: released.
-
-        The window doubles whenever less than half of it was left at a look, up to MAX_WINDOW, and falls back when the log rests. With
-        zeros ahead it does not grow: what stands in it was written to the disk once already, beside the syncs that putters wait for.
-        """
-        cdef LogState *s = &self.state
-        cdef MappedFile file = self.current
-        cdef uint32_t seen = bell.seen
-        cdef int64_t written, ahead, last = -1, still = 0, window, least, most, nap = NAP_NS, slept_at = -1, taken, piece, waits = 0
-        cdef int rc = 0
-        cdef bint zeros = self.zeros_ahead > 0
-        least = window = self.ready_bytes
-        most = least if zeros else MAX_WINDOW
-        piece = ZEROS_STEP if zeros else POPULATE_STEP
-        taken = window
-        if file is None or window <= 0:
-            with nogil:
-                gave_gil()
-                futex_wait(&bell.word, seen, 20000000)
-                ask_for_gil()
-            bell.seen = mq_load32(&bell.word)
-            return
-        file.hold()
-        try:
-            with nogil:
-                gave_gil()
-                breathe()
-                while (mq_load32(&bell.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes)
-                        and rc >= 0):
-                    if waits < LOAN_WAITS and gil_is_out(&s.gil_loan):      # its borrower may want this processor, and a put waits for it awake
-                        waits += 1
-                        breathe()
-                        continue
-                    waits = 0
-                    written = mq_load64(&s.written)
-                    if slept_at >= 0:
-                        taken = written - slept_at
-                        slept_at = -1
-                    ahead = mq_load64(&s.prefaulted) - written
-                    if ahead < window // 2 and last >= 0 and written != last:
-                        window = min(window * 2, most)
-                    if ahead <= window - min(piece, window // 4):
-                        rc = prefault_piece(s, written + window, file.start_offset, zeros)
-                        if rc > 0:
-                            last = written
-                            continue
-                    if written != last:
-                        still = 0
-                        nap = _prefault_nap(ahead - window // 2, taken, nap)
-                    else:
-                        still += 1
-                        nap = NAP_NS
-                        if still == PREFAULT_LOOKS:
-                            window = least
-                    last = slept_at = written
-                    futex_wait(&bell.word, seen, nap if still < PREFAULT_LOOKS else 20 * NAP_NS)
-                ask_for_gil()
-        finally:
-            file.release()
-        bell.seen = mq_load32(&bell.word)
-        if rc < 0:
-            raise os_error(rc, "prefault", file.path)
 
     # --- read ---
 

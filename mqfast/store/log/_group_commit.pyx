@@ -53,9 +53,6 @@ cdef int64_t COMMIT_PIECE = 128 << 10    # of one write: some 30 us
 cdef int64_t LONG_YIELD_NS = 1000000     # so long none of the store's threads has a processor that it was given for a moment: others want it
 cdef int64_t GATHER_NS = 100000          # 16 threads that were woken need some 150 us on two processors until all are back
 cdef int GATHER_TURNS = 1000             # the same for a clock that stands still
-cdef int64_t TURN_NS = 5000              # from taking the GIL to giving it back in the next put: 2 to 4 us
-cdef int TURN_LOOKS = 500                # the same for a clock that stands still
-cdef int TURN_PAUSES = 8                 # between two looks at the clock
 cdef int JOB_LOOKS = 256                 # some 10 us, before the thread of the syncs sleeps
 cdef enum:
     JOB_NONE = 0
@@ -70,6 +67,13 @@ cdef int64_t readable(LogState *s, bint sync) noexcept nogil:
     offset, where one is set."""
     cdef int64_t end = mq_load64(&s.flushed) if sync else mq_load64(&s.committed) if s.pooled else mq_load64(&s.written)
     return min(end, mq_load64(&s.confirm))
+
+
+cdef bint is_behind(LogState *s, bint sync) noexcept nogil:
+    """Is there something to dispatch?"""
+    # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
+    cdef int64_t limit = readable(s, sync)
+    return (mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit) or (mq_load32(&s.unplaced) != 0 and not sync)
 
 
 cdef void latch(LogState *s, int rc) noexcept nogil:
@@ -413,33 +417,3 @@ cdef void _let_go(LogState *s) noexcept nogil:
     cdef bint failed = mq_load32(&s.flags) & LOG_FAILED
     unlock(&s.flush_lock)
     call_waiters(s, group, failed)
-
-
-cdef void _take_turn(LogState *s) noexcept nogil:
-    """Before taking the GIL: wait awake until whoever went before has given it back, at most so long as that takes."""
-    cdef int64_t limit
-    cdef int look, i
-    if mq_lock_try(&s.turn):
-        return
-    limit = s.os.monotonic_ns(s.os) + TURN_NS
-    for look in range(TURN_LOOKS):
-        for i in range(TURN_PAUSES):
-            mq_pause()
-            if mq_load32(&s.turn) == 0 and mq_lock_try(&s.turn):
-                return
-        if s.os.monotonic_ns(s.os) >= limit:
-            return
-
-
-cdef int wait_for_disk(LogState *s, int64_t end, int64_t deadline_ns) noexcept nogil:
-    """flush_up_to for a thread that puts: it has just given the GIL away, and wants it back behind the sync.
-
-    All whom a sync covered want the GIL at once. Who finds it taken sleeps until it is free, and that sleep and the call that ends it cost
-    more than the put in between. So they go one by one: each has its turn from here to the next wait for the disk, of itself or of anybody,
-    and those behind it wait awake. It is a courtesy and no lock: who does not come back, or lost its processor, holds nobody up longer than TURN_NS.
-    """
-    cdef int rc
-    mq_store32(&s.turn, 0)
-    rc = flush_up_to(s, end, deadline_ns)
-    _take_turn(s)
-    return rc

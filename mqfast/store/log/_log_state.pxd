@@ -1,7 +1,7 @@
 # What append, commit, flush and dispatch of one log share: where the next byte goes, how far it is committed, flushed and dispatched.
 # Who writes a field is said beside it, or follows from the lock named there; who only reads one uses mq_load.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from mqfast.store.base._os cimport MQ_IS_DEBUG, futex_wake_one, lock_wait, mq_assert, mq_gil_loan, mq_let_go, mq_load32, mq_load64, mq_lock_try, mq_os, mq_store64, mq_this_thread
+from mqfast.store.base._os cimport MQ_IS_DEBUG, futex_wake_one, lock_wait, mq_assert, mq_let_go, mq_load32, mq_load64, mq_lock_try, mq_os, mq_store64, mq_this_thread
 
 cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
@@ -10,7 +10,7 @@ cdef enum LogFlag:                  # one load on the put's edge: anything set m
     LOG_REFUSING = 8                # disk above its watermark and the policy refuses writes
     LOG_SLAVE = 16                  # opened as a slave: nothing is put
     LOG_WAITING = 64                # since the open something waits for space on the disk without which nothing can be put (get_ready)
-    LOG_GIL_WANTED = 32             # a thread of the store asks for the GIL (csrc/gil_loan.h): lend it, and go on
+    LOG_ASLEEP = 128                # service threads sleep until something is appended (_idle.pyx): wake them, and go on
 
 cdef enum Append:
     APPEND_OK = 1
@@ -66,7 +66,6 @@ cdef struct LogState:
     uint32_t sync_job               # futex of the thread that leads syncs for those who have a deadline: 0 none, 1 lead one, 2 end
     bint syncer                     # is there such a thread? Under the flush lock
     int64_t sync_target             # of the job
-    uint32_t turn                   # 1: somebody whom a sync let go went to take the GIL, and nobody gave it back since (wait_for_disk)
     uint32_t hasty, in_vain         # so many syncs begin without waiting for company; because the last wait brought none
     int64_t group_end[2]            # what the newest sync of even and of odd number covers
     int64_t sync_ns                 # how long the newest sync took
@@ -90,7 +89,7 @@ cdef struct LogState:
     int64_t clock_fall_to           # to this one
     int64_t sync_calls
     int64_t synced_bytes
-    mq_gil_loan gil_loan
+    uint32_t moved                  # futex of the service threads that sleep until something is appended
     int64_t pending_head            # ring positions: head is the oldest unflushed file
     int64_t pending_tail
     PendingFile pending[RING]

@@ -19,9 +19,7 @@ from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
 from mqfast.store.base._os cimport (
     LONGEST_WAIT_NS,
     Mutex,
-    ask_for_gil,
     futex_wait,
-    gave_gil,
     give,
     lock,
     mq_fence,
@@ -36,8 +34,10 @@ from mqfast.store.base._os cimport (
 )
 from mqfast.store.log._commit_log cimport CommitLog, deadline_after
 from mqfast.store.log._group_commit cimport commit_up_to, readable
+from mqfast.store.log._idle cimport wake_services
 from mqfast.store.log._log_state cimport (
     CLOCK_FALL_MS,
+    LOG_ASLEEP,
     LOG_CLOSED,
     LOG_FAILED,
     LOG_FORKED,
@@ -119,9 +119,7 @@ def wait_range(CommitLog log not None, int64_t offset, timeout=None, bint unflus
         if 0 <= deadline < until:
             until = deadline
         with nogil:
-            gave_gil()
             wait_above(s, offset, sync, unflushed, until)
-            ask_for_gil()
         if until == deadline and log.door.monotonic_ns() >= deadline:
             return watched_limit(s, sync, unflushed) > offset
         PyErr_CheckSignals()
@@ -388,8 +386,9 @@ cdef class RawEnd:
                     log.allocator.wait_for_blocks(n, error)
                     raise
             with nogil:
-                gave_gil()
                 lock_puts(s)
+                if mq_load32(&s.flags) & LOG_ASLEEP:
+                    wake_services(s)
                 closed = mq_load32(&s.flags) & (LOG_CLOSED | LOG_FAILED) or s.base == NULL
                 if not closed:
                     position = s.written - s.file_start
@@ -408,7 +407,6 @@ cdef class RawEnd:
                     if mq_load32(&s.watched):
                         appended(s, NULL)
                 unlock_puts(s)
-                ask_for_gil()
         finally:
             give(log.roll_lock)
         if closed:

@@ -17,7 +17,7 @@ from typing import Final
 from mqfast.errors import UsageError
 from mqfast.store.base._os import Mutex
 from mqfast.store.base.results import PutMessageStatus
-from mqfast.store.log._commit_log import Bell
+from mqfast.store.base._event import Event
 
 __all__ = ["AckTable"]
 
@@ -46,7 +46,7 @@ class AckTable:
         self._lock = Mutex()
         self._slaves: dict[Hashable, int] = {}
         self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, Bell]] = []
+        self._waiting: list[tuple[int, int, Event]] = []
         self._acked = 0
         self._watches: list[Callable[[int], object]] = []
 
@@ -99,18 +99,18 @@ class AckTable:
         if self.needed == 0 or self._acked >= end_offset:
             return PutMessageStatus.PUT_OK
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        bell = Bell()
+        event = Event()
         with self._lock:
             if self.fail_fast and len(self._slaves) < self.needed:
                 return PutMessageStatus.SLAVE_NOT_AVAILABLE
-            entry = (end_offset, next(self._numbers), bell)
+            entry = (end_offset, next(self._numbers), event)
             heapq.heappush(self._waiting, entry)
         try:
             while self._acked < end_offset:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-                bell.sleep(min(left, _LOOK_S))
+                event.wait(min(left, _LOOK_S))
             return PutMessageStatus.PUT_OK
         finally:
             with self._lock:
@@ -127,7 +127,7 @@ class AckTable:
             return False
         self._acked = reached
         while self._waiting and self._waiting[0][0] <= reached:
-            heapq.heappop(self._waiting)[2].ring()
+            heapq.heappop(self._waiting)[2].set()
         return True
 
     def _tell(self) -> None:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import DiskFull, MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
 from mqfast.store.base import paths as _paths
+from mqfast.store.base._event import Event
 from mqfast.store.base._mapped_file import MappedFile
-from mqfast.store.base._os import Mutex, decode_path, encode_path, let_puts
+from mqfast.store.base._os import Mutex, decode_path, encode_path
 from mqfast.store.base.memory_room import MemoryRoom
 from mqfast.store.base.service import Service
 from mqfast.store.base.space import Space
-from mqfast.store.log._commit_log import Bell
+from mqfast.store.log._loops import wait_until_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,8 @@ _log = logging.getLogger("mqfast.store")
 _TAKE_TIMEOUT_S: Final = 5.0
 _LONGEST_NAP_S: Final = 0.1
 _RETRY_S: Final = 1.0
+_LOOK_S: Final = 0.05  # while something waits for space on the disk
+_LONGEST_WAIT_S: Final = 60.0
 # Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one
 # after at three quarters, so that a store of a few messages does not take three files of 64 MiB or 1 GiB.
 _EAGER_BYTES: Final = 4 << 20
@@ -55,7 +58,7 @@ class AllocateMappedFileService:
         self._space = space or Space()
         self._guard = Mutex()
         self._steps = Mutex()  # held while a file is made
-        self._made = Bell()  # rung when a file is ready, or cannot be made
+        self._made = Event()  # set when a file is ready, or cannot be made
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, MqfastError] = {}
         self._urgent: int | None = None
@@ -69,7 +72,7 @@ class AllocateMappedFileService:
         self.failed = 0
         self.last_error: MqfastError | None = None
         self.mlock_warning: str | None = None
-        self.service = Service("allocate", self._turn, log=log)
+        self.service = Service("allocate", self._turn)
 
     def take(self, start: int) -> MappedFile:
         """The file that begins at ``start``, made now if it is not ready.
@@ -90,7 +93,7 @@ class AllocateMappedFileService:
                     f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
                     self._log.path,
                 )
-            self._made.sleep(min(left, _LONGEST_NAP_S))  # a signal handler runs in between
+            self._made.wait(min(left, _LONGEST_NAP_S))  # a signal handler runs in between
         with self._guard:
             if self._closed:
                 raise StoreClosed("the store is closing")
@@ -147,17 +150,19 @@ class AllocateMappedFileService:
                 return start
         return None
 
-    def _turn(self, bell: Bell) -> None:
+    def _turn(self, event: Event) -> None:
         if not self.step():
             current = self._log.current_file
             end = self._ahead(current)[1] if current is not None else 0
             blocks = self._log.blocks_end()
             if blocks >= 0:
                 end = min(end, blocks)
-            if self._log.written >= end or time.monotonic() < self._retry_at or self._blocks_wanted:
-                bell.sleep(0.05)
-            else:  # without the GIL until there may be something to do: a look would stop a putter
-                self._log.nap_until_written(bell, end, 10.0)
+            if self._blocks_wanted or self.last_error is not None or time.monotonic() < self._retry_at:
+                event.wait(_LOOK_S)
+            elif current is None or self._log.written >= end:
+                event.wait(_LONGEST_WAIT_S)  # a put wakes the thread, or the roll
+            else:
+                wait_until_written(self._log, event, end, _LONGEST_WAIT_S)
 
     @contextlib.contextmanager
     def without_spares(self) -> Iterator[None]:
@@ -176,7 +181,6 @@ class AllocateMappedFileService:
     def _step(self) -> bool:
         with self._guard:
             start = None if self._closed else self._next_start()
-        let_puts()
         if self._blocks_wanted or 0 <= self._log.blocks_end() <= self._log.written:
             self._give_blocks()
         if start is None:
@@ -193,9 +197,8 @@ class AllocateMappedFileService:
                 if urgent:
                     self._failed[start] = error
                     self._urgent = None
-                self._made.ring()
+                self._made.set()
             return True
-        let_puts()
         try:
             self._offer(file)
         except MemoryError:
@@ -245,7 +248,7 @@ class AllocateMappedFileService:
                 self._ready[file.start_offset] = file
             if self._urgent == file.start_offset:
                 self._urgent = None
-            self._made.ring()
+            self._made.set()
 
     def _make(self, start: int, urgent: bool) -> MappedFile:
         self._door.makedirs(self._log.path)
@@ -287,7 +290,7 @@ class AllocateMappedFileService:
         """Stop, and remove the files that were made for nothing (RocketMQ does so at a clean stop)."""
         with self._guard:
             self._closed = True
-            self._made.ring()
+            self._made.set()
         self.service.stop()
         # From the last one on, and one by one: a crash in between must not leave a gap.
         for start in sorted(self._ready, reverse=True):

@@ -15,10 +15,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
-from mqfast.store.base._os import Mutex, let_puts
+from mqfast.store.base._event import Event
+from mqfast.store.base._os import Mutex
 from mqfast.store.base.disk_use import DiskUse, disk_use
 from mqfast.store.base.service import Service
-from mqfast.store.log._commit_log import Bell
 from mqfast.store.meta.leases import least_leased
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class RetentionService:
         self._manual_runs = 0
         self._held: list[tuple[MappedFile, int]] = []
         self._held_look_at = 0
-        self._between = Bell()
+        self._between = Event()
         self._passes = Mutex(nests=True)
-        self.service = Service("retention", self._turn, log=log)
+        self.service = Service("retention", self._turn)
 
     @property
     def _rules(self) -> RetentionRules:
@@ -121,8 +121,8 @@ class RetentionService:
             f"above {c.disk_space_warning_level_percent} % {full}"
         )
 
-    def _turn(self, bell: Bell) -> None:
-        bell.sleep(self._config.clean_resource_interval_ms / 1000)
+    def _turn(self, event: Event) -> None:
+        event.wait(self._config.clean_resource_interval_ms / 1000)
         if not self.service.is_stopping:
             self.run_once(self._door.now_ms())
 
@@ -156,7 +156,6 @@ class RetentionService:
     def _pass(self, now_ms: int) -> int:
         c, rules = self._config, self._rules
         use = self.last_use = self.disk_use()
-        let_puts()
         age_ms = rules.age_ms
         expired_due, at_once = age_ms is not None, False
         if rules.rocketmq:
@@ -174,13 +173,11 @@ class RetentionService:
             if self._manual_runs > 0:
                 self._manual_runs -= 1
                 expired_due = True
-        let_puts()
         at_once = at_once and c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest"
         removed = young = 0
         log = self._commit_log
         # Somebody is about to read from there on. A disk that runs full does not wait for it.
         leased = None if at_once else least_leased(self._door, self._paths.root, now_ms)
-        let_puts()
         while removed < c.delete_file_batch_max and log.first_is_flushed():
             file = log.files[0]
             over_budget = rules.log_bytes is not None and log.written - file.start_offset > rules.log_bytes
@@ -202,7 +199,6 @@ class RetentionService:
             self.deleted_files += 1
             self.deleted_bytes += file.file_bytes
             _log.info("removed log file %s", file.path)
-        let_puts()
         self._look_after_held(now_ms)
         if removed:
             self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
@@ -231,7 +227,7 @@ class RetentionService:
     def _pause(self, seconds: float) -> None:
         """Between two deletions, so that the disk is not kept busy; cut short when the store closes."""
         if not self.service.is_stopping:
-            self._between.sleep(seconds)
+            self._between.wait(seconds)
 
     def _look_after_held(self, now_ms: int) -> None:
         """Removed files that somebody still reads keep their bytes on the disk: say so once they outstay the interval.
@@ -322,6 +318,6 @@ class RetentionService:
 
     def close(self) -> None:
         """Stop."""
-        self._between.ring()
+        self._between.set()
         self.service.stop()
         self._tell_unread(self._unread_told_ms + _TELL_MS)  # what waited for its minute

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Self
 
 from mqfast.errors import CorruptFile, DiskFull, InternalError, StorageError, StoreNotFound
 from mqfast.store.base import fastjson
-from mqfast.store.base._os import Mutex, let_puts
+from mqfast.store.base._os import Mutex
 from mqfast.store.base.paths import Door
 
 __all__ = [
@@ -128,7 +128,6 @@ class ConfigFile:
             new file, or, for an instant, only the ``.bak``, which load takes.
         """
         data = fastjson.dumps(value)
-        let_puts()
         with self._lock:
             if data == self._written:
                 return False

@@ -14,7 +14,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, strcmp
 from mqfast.store.record._arrow cimport ArrowArray, ArrowSchema
-from mqfast.store.log._append cimport Appended, append_encoded, prefault_piece, refused_without_gil
+from mqfast.store.log._append cimport Appended, append_encoded, prefault_piece, refused
 from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
 from mqfast.store.log._log_state cimport APPEND_OK, BLANK_BYTES, LogState, lock_puts, unlock_puts
 from mqfast.store.base._os cimport mq_get32, mq_load64, mq_put16, mq_put32
@@ -605,7 +605,7 @@ cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64
             if q == NULL:
                 rc = NO_QUEUE
                 break
-            if refused_without_gil(s, q):
+            if refused(s, q):
                 rc = REFUSED
                 break
             if append_encoded(s, q, p + at[0], r.total, r.sys_flag, True, 0, now, &out) != APPEND_OK:

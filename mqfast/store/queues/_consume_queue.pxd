@@ -15,7 +15,16 @@ cdef enum QueueWatch:
     QUEUE_WATCHED = 1       # somebody waits for a message
     QUEUE_ARRIVED = 2       # one came: the queue is in the list `arrived` of the log
 
-# What put and dispatch need of one queue, without the GIL. Lives inside its ConsumeQueue and never moves.
+# A file of a queue that is held for writing, or was until its last units are flushed: what growth and flush need of it without the GIL.
+cdef struct HeldFile:
+    uint8_t *base               # NULL: there is none
+    int64_t start               # its first byte in the queue's stream
+    int64_t *allocated          # bytes from the start that have blocks
+    const uint32_t *lost        # not 0: a page of the mapping is gone
+    const char *path
+
+# What put, dispatch and flush need of one queue, without the GIL. Lives inside its ConsumeQueue and never moves; as long as the table does that
+# it is in, also when its topic was deleted.
 cdef struct QueueState:
     # the put's own line: touched under the put lock only
     int64_t next_offset         # queue offset of the next record
@@ -37,6 +46,17 @@ cdef struct QueueState:
     int64_t max_physical        # end of the last record that has a unit; -1: none
     int64_t misplaced           # units written at another place than their record says
     int64_t last_store_timestamp
+    # the flush thread's lines
+    uint32_t files_lock         # `tail` and `before` are changed, and synced, with it; whoever has it never waits for the GIL
+    bint cut                    # bytes were cleared or files removed since the last flush
+    bint fresh                  # the names of the queue and its first file are not synced yet
+    int64_t flushed             # stream byte up to which units are known durable
+    mq_os *os
+    int64_t file_bytes
+    HeldFile tail               # takes the next unit
+    HeldFile before             # the one before, which was not flushed whole when the tail began
+    int64_t asked_end           # of the dispatcher: where the queue ended, and the store time of its last record, when it last got more room
+    int64_t asked_at
 
 
 # What a recovery saw of the files of one queue.
@@ -86,6 +106,8 @@ cdef inline int queue_put(QueueState *q, int64_t physical_offset, int32_t size, 
 
 cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil
+cdef int grow_tail(QueueState *q) noexcept nogil
+cdef int64_t behind_units(const QueueState *q, int64_t end) noexcept nogil
 
 
 cdef class ConsumeQueue:
@@ -98,7 +120,8 @@ cdef class ConsumeQueue:
     cdef bytes topic_text
     cdef list files
     cdef list doomed                # files that destroy has not removed yet
-    cdef MappedFile tail            # held for writing
+    cdef MappedFile tail            # held for writing; its place without the GIL is in `state`
+    cdef MappedFile before          # held until it is flushed, or None
     cdef dict tails                 # of the store: the queues that have one, the longest ago grown first
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef MappedFile scanned         # the file that `scan` is of, or None
@@ -106,25 +129,20 @@ cdef class ConsumeQueue:
     cdef int64_t looked_at          # start of the only file, which `scan` was read from before it was taken; -1: none was
     cdef int64_t seen_first         # queue offsets of the two units that `scan` has, -1 when it does not count any more
     cdef int64_t seen_last
-    cdef int64_t asked_end          # where the queue ended, and the store time of its last record, when it last asked for more room
-    cdef int64_t asked_at
     cdef bint closed
     cdef bint cut_units
     cdef int64_t floor_end          # records that end here or before are none of this queue's: their topic was deleted; -1: none
-    cdef int64_t flushed
-    cdef bint cut                   # bytes were cleared or files removed since the last flush
-    cdef bint fresh                 # the names of the queue and its first file are not synced yet
     cdef MappedFile file_of(self, int64_t byte)
     cdef int _take_files(self, const int64_t *starts, int64_t count) except -1
     cdef void _begin_scan(self) noexcept
     cdef int _scan_file(self, MappedFile file) except -1
     cdef _take_tail(self, MappedFile file)
     cdef void _give_up_tail(self) noexcept
-    cdef bint _fills_fast(self) noexcept
+    cdef void _lock_files(self) noexcept
+    cdef void _release_before(self) noexcept
     cdef void _reach(self, int64_t max_physical) noexcept
     cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1
     cdef bint is_dirty(self) noexcept
-    cdef int64_t behind_units(self, int64_t end) noexcept
     cdef int sync_names(self, bint fresh) except -1
     cdef int _sync_names(self) except -1
     cdef int _sync_first_file(self) except -1
@@ -140,6 +158,7 @@ cdef class QueueTable:
     cdef Slots *slots
     cdef dict queues                # (topic, queue_id) -> ConsumeQueue
     cdef list removed
+    cdef public int64_t others      # queues of the store that are no ConsumeQueues: their flush needs the GIL
     cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
     cdef Slots *_fresh(self, int64_t size) except NULL
     cdef void _insert(self, Slots *slots, QueueState *q) noexcept

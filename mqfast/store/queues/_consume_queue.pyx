@@ -14,23 +14,27 @@ from libc.string cimport memcmp, memcpy, memset
 from mqfast.store.base._mapped_file cimport Latch, MappedFile
 from mqfast.store.base._os cimport (
     MQ_OPEN_READ,
+    MQ_OPEN_WRITE,
     OsDoor,
-    ask_for_gil,
-    breathe_before,
+    allocate,
     check,
     encode_path,
-    gave_gil,
     list_starts,
+    lock,
     mq_get32,
     mq_get64,
+    mq_load32,
     mq_load64,
+    mq_lock_try,
     mq_or32,
     mq_os,
     mq_put32,
     mq_put64,
     mq_stat,
     mq_store64,
+    populate,
     read_all,
+    unlock,
     unmap_written,
 )
 
@@ -45,6 +49,7 @@ cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks
 cdef int64_t BUSY_BYTES = 64 << 10       # a flush by the clock of so much was not the last one: it leaves the page of the last units
 cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
 cdef int SHORT_FILE = 1
+cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
 
 cdef enum:
     KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
@@ -195,9 +200,55 @@ def look_ahead(list queues) -> None:
 
 cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
     """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`."""
-    breathe_before(to - first)
     unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)       # 650 interrupts a second beside 200,000 puts
     return os.msync(os, base + first, to - first)
+
+
+cdef bint _fills_fast(QueueState *q) noexcept nogil:
+    """Does the queue get 2 units and more a millisecond, since this was asked last? Then it takes much room at once: each time that there
+    is none its puts leave their units to the dispatcher.
+    """
+    cdef uint64_t elapsed = <uint64_t> q.last_store_timestamp - <uint64_t> q.asked_at      # of a damaged record it may be anything
+    cdef bint fast = q.end >= q.asked_end and elapsed <= <uint64_t> (q.end - q.asked_end) // (2 * UNIT_BYTES)
+    q.asked_end = q.end
+    q.asked_at = q.last_store_timestamp
+    return fast
+
+
+cdef int grow_tail(QueueState *q) noexcept nogil:
+    """More blocks for the queue's last file, if it has one that is not full. Returns 1: room for a unit; 0: not here, or not so: `make_room` will
+    do it or say why not. Only the dispatcher, which has a record that has no unit yet: then no put looks at the queue's room.
+    """
+    cdef HeldFile *t = &q.tail
+    cdef mq_os *os = q.os
+    cdef int64_t at, to
+    cdef int fd, rc
+    if t.base == NULL or q.end + UNIT_BYTES > t.start + q.file_bytes:
+        return 0
+    at = t.allocated[0]
+    to = min(max(<int64_t> FIRST_ROOM, at) * (16 if _fills_fast(q) else 2), q.file_bytes)
+    if to <= at:
+        return 0
+    fd = os.open(os, t.path, MQ_OPEN_WRITE)
+    if fd < 0:
+        return 0
+    rc = allocate(os, fd, at, to - at)
+    os.close(os, fd)
+    # the page cache may keep more than these bytes as one, the rest of which has no blocks
+    if rc < 0 or populate(os, t.base + (at & ~<int64_t> 4095), to - (at & ~<int64_t> 4095)) == -NO_PAGE or mq_load32(t.lost):
+        return 0
+    t.allocated[0] = to
+    q.room_end = t.start + to - to % UNIT_BYTES
+    return q.end + UNIT_BYTES <= q.room_end
+
+
+cdef int64_t behind_units(const QueueState *q, int64_t end) noexcept nogil:
+    """Where a flush by the clock ends while the queue is busy: before the page that units are put in, for the reason that the log's has
+    (_group_commit.pyx). The next one comes behind all units that there were at this one.
+    """
+    if q.tail.base == NULL or q.cut or end - q.flushed < BUSY_BYTES or end <= q.tail.start:
+        return end
+    return end - ((end - q.tail.start) & 4095)
 
 
 @cython.no_gc_clear
@@ -214,7 +265,8 @@ cdef class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.path = _paths.queue_dir(directory, topic, queue_id)
-        self.file_bytes = file_bytes
+        self.file_bytes = self.state.file_bytes = file_bytes
+        self.state.os = door.os
         self.topic_text = topic.encode("utf-8")
         self.files = []
         self.state.topic = <const uint8_t *> PyBytes_AS_STRING(self.topic_text)
@@ -333,13 +385,11 @@ cdef class ConsumeQueue:
         native = encode_path(self.path)
         path = native
         with nogil:
-            gave_gil()
             count = list_starts(path, starts, KNOWN_STARTS)
             if count > KNOWN_STARTS:
                 all_starts = <int64_t *> calloc(count, sizeof(int64_t))
                 if all_starts != NULL:
                     count = min(count, list_starts(path, all_starts, count))
-            ask_for_gil()
         check(count, "list", self.path)
         if all_starts == NULL:
             raise MemoryError()
@@ -398,9 +448,7 @@ cdef class ConsumeQueue:
         cdef int rc
         self.scanned = None
         with nogil:
-            gave_gil()
             rc = _scan(os, path, self.file_bytes, &self.scan)
-            ask_for_gil()
         if rc == SHORT_FILE:
             raise CorruptFile("file is shorter than its format asks for", path=file.path, expected=f"{self.file_bytes} bytes",
                               found="less")
@@ -461,26 +509,65 @@ cdef class ConsumeQueue:
         while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset > q.end:
             file = self.files.pop()
             file.destroy()
-            self.cut = self.cut_units = True
+            self.state.cut = self.cut_units = True
         if self.files:
             file = self.files[len(self.files) - 1]
             if clear and file.start_offset + self.file_bytes > q.end and file.zero_tail(q.end - file.start_offset):
-                self.cut = self.cut_units = True
-        self.flushed = min(self.flushed, q.end)
+                self.state.cut = self.cut_units = True
+        self.state.flushed = min(self.state.flushed, q.end)
+
+    cdef void _lock_files(self) noexcept:
+        """Until `files_lock` is let go of no flush looks at `tail` and `before`."""
+        cdef QueueState *q = &self.state
+        if not mq_lock_try(&q.files_lock):
+            with nogil:
+                lock(&q.files_lock)
+
+    cdef void _release_before(self) noexcept:
+        cdef MappedFile file = self.before
+        if file is None:
+            return
+        self._lock_files()
+        self.state.before.base = NULL
+        unlock(&self.state.files_lock)
+        self.before = None
+        file.release()
 
     cdef void _give_up_tail(self) noexcept:
-        self.tail.watch(None)
-        self.tail.release()
+        cdef MappedFile file = self.tail
+        self._release_before()
+        self._lock_files()
+        self.state.tail.base = NULL
+        unlock(&self.state.files_lock)
         self.tail = None
         self.tails.pop(self, None)
+        file.watch(None)
+        file.release()
 
     cdef _take_tail(self, MappedFile file):
         cdef QueueState *q = &self.state
-        if self.tail is not None:
+        cdef MappedFile last = self.tail
+        cdef uint8_t *base
+        if last is not None and (q.cut or q.flushed >= file.start_offset or last.start_offset + self.file_bytes != file.start_offset):
             self._give_up_tail()
+            last = None
         self.tails[self] = None
-        q.units = file.hold()
+        base = file.hold()
         file.watch(self.latch)
+        self._release_before()
+        self._lock_files()
+        if last is not None:
+            q.before = q.tail
+            self.before = last      # held until it is flushed
+        q.tail.base = base
+        q.tail.start = file.start_offset
+        q.tail.allocated = &file.allocated
+        q.tail.lost = &file.damage.hits
+        q.tail.path = <const char *> file.native_path
+        unlock(&q.files_lock)
+        if last is not None:
+            last.watch(None)
+        q.units = base
         self.tail = file
         q.file_start = file.start_offset
         if file.allocated == 0 and q.end > file.start_offset:
@@ -587,17 +674,6 @@ cdef class ConsumeQueue:
 
     # --- write ---
 
-    cdef bint _fills_fast(self) noexcept:
-        """Does the queue get 2 units and more a millisecond, since this was asked last? Then it takes much room at once: each time that there
-        is none its puts leave their units to the dispatcher, for which a thread that puts has to stop some 5 times.
-        """
-        cdef QueueState *q = &self.state
-        cdef uint64_t elapsed = <uint64_t> q.last_store_timestamp - <uint64_t> self.asked_at      # of a damaged record it may be anything
-        cdef bint fast = q.end >= self.asked_end and elapsed <= <uint64_t> (q.end - self.asked_end) // (2 * UNIT_BYTES)
-        self.asked_end = q.end
-        self.asked_at = q.last_store_timestamp
-        return fast
-
     def make_room(self, int64_t queue_offset) -> None:
         """Get allocated blocks for the next unit: more of the tail file, the next file, or the first one.
 
@@ -617,7 +693,7 @@ cdef class ConsumeQueue:
                     return
         if self.tail is not None and q.end < self.tail.start_offset + self.file_bytes:
             try:
-                self.tail.grow(max(FIRST_ROOM, self.tail.allocated) * (16 if self._fills_fast() else 2))
+                self.tail.grow(max(FIRST_ROOM, self.tail.allocated) * (16 if _fills_fast(q) else 2))
             except DiskFull:
                 self.tail.grow(self.tail.allocated + FIRST_ROOM)
             q.room_end = self.tail.start_offset + self.tail.allocated - self.tail.allocated % UNIT_BYTES
@@ -632,13 +708,13 @@ cdef class ConsumeQueue:
                 self.door.unlink(left.path)         # of a queue whose deletion failed halfway
         else:
             start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
-            if self.fresh:
+            if self.state.fresh:
                 self._sync_first_file()
         # The first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it, and
         # has blocks for all its units: a queue that filled one fills the next. Of a full disk it takes the least.
         file = MappedFile.create(self.door, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
                                  0 if fresh else self.file_bytes, _SETTING)
-        self.fresh = self.fresh or fresh
+        self.state.fresh = self.state.fresh or fresh
         try:
             file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)
             self.files.append(file)
@@ -730,22 +806,14 @@ cdef class ConsumeQueue:
 
     # --- flush, delete ---
 
-    cdef int64_t behind_units(self, int64_t end) noexcept:
-        """Where a flush by the clock ends while the queue is busy: before the page that units are put in, for the reason that the log's has
-        (_group_commit.pyx). The next one comes behind all units that there were at this one.
-        """
-        if self.tail is None or self.cut or end - self.flushed < BUSY_BYTES or end <= self.tail.start_offset:
-            return end
-        return end - ((end - self.tail.start_offset) & 4095)
-
     cdef bint is_dirty(self) noexcept:
-        return mq_load64(&self.state.end) > self.flushed or self.cut
+        return mq_load64(&self.state.end) > self.state.flushed or self.state.cut
 
     cdef int sync_names(self, bint fresh) except -1:
         """Names of what is new; and of what was taken away, as units that come back after a power cut would be believed."""
         if self.files and fresh:
             self._sync_names()
-        elif self.files and self.cut:
+        elif self.files and self.state.cut:
             self.door.fsync_dir(self.path)
         return 0
 
@@ -764,9 +832,7 @@ cdef class ConsumeQueue:
         file.hold()
         try:
             with nogil:
-                gave_gil()
                 rc = sync_units(os, file.base, 0, self.file_bytes, self.file_bytes)
-                ask_for_gil()
         finally:
             file.release()
         if rc < 0:
@@ -775,13 +841,13 @@ cdef class ConsumeQueue:
                 mq_or32(self.latch.c.flags, self.latch.c.bits)
             check(rc, "msync", file.path)
         self._sync_names()
-        self.fresh = False
+        self.state.fresh = False
         return 0
 
     @property
     def flushed_bytes(self) -> int:
         """Stream byte up to which units are known durable."""
-        return self.flushed
+        return self.state.flushed
 
     def delete_expired(self, int64_t min_physical) -> int:
         """Remove files all of whose records are gone, never the last one; then correct the lower bound. Returns files removed."""
@@ -803,6 +869,8 @@ cdef class ConsumeQueue:
     def rest(self) -> None:
         """Unmap files that nobody reads or writes."""
         cdef MappedFile file
+        if self.before is not None and self.state.flushed >= self.before.start_offset + self.file_bytes:
+            self._release_before()
         for file in self.files:
             if file is not self.tail:
                 file.rest()
@@ -823,6 +891,7 @@ cdef class ConsumeQueue:
         self.state.units = NULL
         if self.tail is not None:
             self._give_up_tail()
+        self._release_before()
         files, self.files = self.files, []      # first: a reader finds no file that cannot be held
         for file in files:
             file.drop()
@@ -942,9 +1011,9 @@ cdef class QueueTable:
             if queue.is_dirty():
                 to = end = mq_load64(&queue.state.end)
                 if by_clock:
-                    to = queue.behind_units(end)
+                    to = behind_units(&queue.state, end)
                     left = left or to < end
-                found.append((queue, to, queue.fresh))
+                found.append((queue, to, queue.state.fresh))
         return found, left
 
     def __len__(self):

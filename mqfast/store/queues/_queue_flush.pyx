@@ -1,15 +1,15 @@
 """Units of many queues made durable at once (RocketMQ: FlushConsumeQueueService).
 
-Each return to Python stops a thread that puts for 60 to 100 us, so there is one for FILES_AT_ONCE files, not one a file, and for a few files
-none at all: they are an errand for the thread's next sleep. It must never count a queue as flushed of which a file was not synced, is not
-there, or has lost a page; nor sync anything after a sync that failed.
+By the clock it needs no GIL (`flush_tails`) while every queue that has new units is an ordinary one: its names are on the disk, nothing of it was
+cut, and its file, and the one before that, are held for writing. All else is `flush_queues`, which takes the GIL once for FILES_AT_ONCE files.
+It must never count a queue as flushed of which a file was not synced, is not there, or has lost a page; nor sync anything after a sync that failed.
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
-from mqfast.store.queues._consume_queue cimport ConsumeQueue, sync_units
+from mqfast.store.queues._consume_queue cimport ConsumeQueue, HeldFile, QueueState, QueueTable, Slots, behind_units, sync_units
 from mqfast.store.base._mapped_file cimport MappedFile
-from mqfast.store.base._os cimport Errand, ask_for_gil, check, gave_gil, mq_os, mq_stat, populate
+from mqfast.store.base._os cimport check, lock, mq_load32, mq_load64, mq_os, mq_stat, populate, unlock
 
 from errno import ENOENT as _ENOENT
 
@@ -36,13 +36,103 @@ cdef struct Work:                   # on one file of a queue
 cdef void _carry_out(Work *one) noexcept nogil:
     one.rc = sync_units(one.os, one.base, one.first, one.to, one.end) if one.sync else 0
     one.rc_stat = one.os.stat(one.os, one.name, &one.st) if one.rc >= 0 else 0
-    if one.rc >= 0 and one.ready > one.end:
-        # who writes pages to the disk takes the right to write from them, the kernel in its own time from all of the file: each would be a fault
-        populate(one.os, one.base + (one.end & ~(PAGE - 1)), one.ready - (one.end & ~(PAGE - 1)))
+    if one.rc >= 0:
+        _make_ready(one.os, one.base, one.end, one.ready)
 
+
+# --- without the GIL -------------------------------------------------------------------------------------------------------
+
+cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, QueueState **failed) noexcept nogil:
+    """Make durable by the clock what was put into the queues of a table: of a busy one all but the page that its next units come to.
+
+    Returns 1: all is durable; BY_HAND: some of it is, and the rest is for `flush_queues`; -errno: the sync of `failed` failed, and nothing was
+    synced after it. left: was a page of any queue left? done: bytes synced. many: dirty queues that are for `flush_queues`.
+    Thread: one flush at a time.
+    """
+    cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &table.slots)
+    cdef QueueState *q
+    cdef int64_t i, dirty = 0
+    cdef int rc
+    if table.others:
+        return BY_HAND
+    for i in range(slots.mask + 1):
+        q = slots.at[i]
+        if q != NULL and _is_dirty(q):
+            dirty += 1
+            if q.cut or q.fresh or q.tail.base == NULL:
+                return BY_HAND
+    if dirty >= many:
+        return BY_HAND
+    for i in range(slots.mask + 1):
+        q = slots.at[i]
+        if dirty == 0:
+            break
+        if q != NULL and _is_dirty(q):
+            lock(&q.files_lock)
+            rc = _flush_tail(q, left, done)
+            unlock(&q.files_lock)
+            if rc != 1:
+                failed[0] = q
+                return rc
+    return 1
+
+
+cdef inline bint _is_dirty(const QueueState *q) noexcept nogil:
+    return (mq_load64(&q.end) > q.flushed or q.cut) and not q.deleted
+
+
+cdef int _flush_tail(QueueState *q, bint *left, int64_t *done) noexcept nogil:
+    """The same for one queue. Its `files_lock` is held."""
+    cdef int64_t end = mq_load64(&q.end), to, filled
+    cdef int rc
+    if q.cut or q.fresh or q.tail.base == NULL:
+        return BY_HAND
+    to = behind_units(q, end)
+    filled = end - q.flushed
+    if q.flushed < q.tail.start:
+        if q.before.base == NULL or q.flushed < q.before.start or q.before.start + q.file_bytes != q.tail.start:
+            return BY_HAND
+        rc = _sync_held(q, &q.before, q.tail.start, q.tail.start, done)
+        if rc != 1:
+            return rc
+    if to > q.flushed:
+        rc = _sync_held(q, &q.tail, to, end, done)
+        if rc != 1:
+            return rc
+    if filled >= FEWEST_PAGES * PAGE:
+        _make_ready(q.os, q.tail.base, end - q.tail.start, min(end + 2 * filled - q.tail.start, q.tail.allocated[0]))
+    left[0] = left[0] or to < end
+    return 1
+
+
+cdef int _sync_held(QueueState *q, const HeldFile *f, int64_t to, int64_t end, int64_t *done) noexcept nogil:
+    """Sync a file from `flushed` to stream byte `to`; its last unit ends at `end`. A page that was lost, or a file that was cut short or removed
+    meanwhile, is nothing to call durable: BY_HAND says what it is.
+    """
+    cdef mq_stat st
+    cdef int64_t first = (q.flushed - f.start) & ~(PAGE - 1)
+    cdef int rc = sync_units(q.os, f.base, first, to - f.start, end - f.start)
+    if rc < 0:
+        return rc
+    if q.os.stat(q.os, f.path, &st) < 0 or st.bytes < q.file_bytes or mq_load32(f.lost):
+        return BY_HAND
+    done[0] += to - f.start - first
+    q.flushed = to
+    return 1
+
+
+cdef void _make_ready(mq_os *os, uint8_t *base, int64_t end, int64_t ready) noexcept nogil:
+    """Make pages of a file writable from `end` on, which puts come to until the next flush. Who writes pages to the disk takes the right to write
+    from them, the kernel in its own time from all of the file: each would be a fault.
+    """
+    if ready > end:
+        populate(os, base + (end & ~(PAGE - 1)), ready - (end & ~(PAGE - 1)))
+
+
+# --- with it ---------------------------------------------------------------------------------------------------------------
 
 @cython.final
-cdef class QueueFlush(Errand):
+cdef class QueueFlush:
     """Syncs of the files of some queues, and what came of them."""
 
     cdef Work work[FILES_AT_ONCE]
@@ -87,8 +177,8 @@ cdef class QueueFlush(Errand):
             return 0
         one.os = queue.door.os
         one.name = <const char *> file.native_path
-        one.first = max(queue.flushed - file.start_offset, 0) & ~<int64_t> 4095
-        one.to = queue.file_bytes if queue.cut else min(end - file.start_offset, queue.file_bytes)
+        one.first = max(queue.state.flushed - file.start_offset, 0) & ~<int64_t> 4095
+        one.to = queue.file_bytes if queue.state.cut else min(end - file.start_offset, queue.file_bytes)
         one.end = end - file.start_offset
         one.sync = sync
         one.ready = 0
@@ -97,8 +187,8 @@ cdef class QueueFlush(Errand):
         except MqfastError as error:
             self.fail(queue, error)
             return 0
-        if one.base != NULL and file is queue.tail and end - queue.flushed >= FEWEST_PAGES * PAGE:
-            one.ready = min(one.end + 2 * (end - queue.flushed), file.allocated)
+        if one.base != NULL and file is queue.tail and end - queue.state.flushed >= FEWEST_PAGES * PAGE:
+            one.ready = min(one.end + 2 * (end - queue.state.flushed), file.allocated)
         try:
             self.files.append((queue, end, file, mapped))
         except MemoryError:
@@ -118,9 +208,7 @@ cdef class QueueFlush(Errand):
 
     cdef int together(self) except -1:
         with nogil:
-            gave_gil()
             self.carry_out()
-            ask_for_gil()
         self.conclude()
         return 0
 
@@ -142,30 +230,13 @@ cdef class QueueFlush(Errand):
             if queue in self.elsewhere:
                 self.elsewhere[queue] = one
             elif queue not in self.failed:
-                queue.flushed = max(queue.flushed, end)
-                queue.cut = False
+                queue.state.flushed = max(queue.state.flushed, end)
+                queue.state.cut = False
                 if fresh:           # else its first file may have come meanwhile, and nobody has synced that name
-                    queue.fresh = False
+                    queue.state.fresh = False
         self.whole.clear()
         self.let_go()
         return 0
-
-    def finish(self) -> bool:
-        """Believe what was carried out; False when nothing was yet. Raises: as ``flush_queues``."""
-        if self.tried == 0 < self.count:
-            self.let_go()
-            return False
-        try:
-            self.conclude()
-        finally:
-            self.let_go()
-        for error in self.failed.values():
-            raise error
-        return True
-
-    def abandon(self) -> None:
-        """Let go of the files, and believe nothing."""
-        self.let_go()
 
     cdef int believe(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
         if not one.sync:
@@ -204,7 +275,7 @@ cdef class QueueFlush(Errand):
 
 
 cdef bint _is_unsynced(ConsumeQueue queue, int64_t end, MappedFile file) noexcept:
-    return file.start_offset + queue.file_bytes > queue.flushed and (file.start_offset < end or queue.cut)
+    return file.start_offset + queue.file_bytes > queue.state.flushed and (file.start_offset < end or queue.state.cut)
 
 
 def flush_queues(list dirty, int64_t device=-1) -> int:
@@ -230,28 +301,3 @@ def flush_queues(list dirty, int64_t device=-1) -> int:
     for error in flush.failed.values():
         raise error
     return flush.done
-
-
-def prepare_flush(list dirty) -> QueueFlush | None:
-    """What ``flush_queues`` would sync, as an errand; None when it has names to sync or more files than fit.
-
-    Thread: it is finished or abandoned before the next flush is prepared; until then it holds the files.
-    """
-    cdef QueueFlush flush = QueueFlush.__new__(QueueFlush, -1)
-    cdef ConsumeQueue queue
-    cdef MappedFile file
-    cdef int64_t end
-    cdef bint fresh
-    try:
-        for one in dirty:
-            queue, end, fresh = one
-            if fresh or queue.cut or flush.count + len(queue.files) > FILES_AT_ONCE:
-                flush.let_go()
-                return None
-            for file in list(queue.files):
-                flush.take(queue, end, file)
-            flush.whole.append(one)
-    except BaseException:
-        flush.let_go()
-        raise
-    return flush

@@ -6,7 +6,7 @@ fields of a 46-byte unit stand, and nothing of queues. Layout: FORMAT.md.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from mqfast.store.base._mapped_file cimport MappedFile
-from mqfast.store.base._os cimport ask_for_gil, check, gave_gil, mq_get16, mq_get32, mq_get64, mq_os, mq_put16, mq_put32, mq_put64
+from mqfast.store.base._os cimport check, mq_get16, mq_get32, mq_get64, mq_os, mq_put16, mq_put32, mq_put64
 
 from mqfast.errors import InternalError
 
@@ -106,9 +106,7 @@ def sync(MappedFile file, int64_t start, int64_t end) -> int:
     base = file.hold()
     try:
         with nogil:
-            gave_gil()
             rc = os.msync(os, base + first, end - first)
-            ask_for_gil()
     finally:
         file.release()
     check(rc, "msync", file.path)

@@ -23,7 +23,7 @@ from mqfast.store.base._mapped_file import mapping_count
 from mqfast.store.base._os import Mutex, encode_path
 from mqfast.store.base.results import BoundaryType
 from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable, look_ahead
-from mqfast.store.queues._queue_flush import QueueFlush, flush_queues, prepare_flush
+from mqfast.store.queues._queue_flush import flush_queues
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.queues.placement import is_plausible
 
@@ -106,7 +106,6 @@ class QueueStore:
         # Opened before the first unit: it tells of what failed since then.
         self._directory: OpenDirectory | None = None
         self.left_page = False  # did the last flush leave one to the next?
-        self._leaves_page = False  # the same of the one that is prepared
         self.many = 64  # from so many queues on one sync of everything is less work than one a queue
         self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
         self.arrived: Callable[[AnyQueue], object] | None = None  # told of each unit that is put by hand
@@ -183,6 +182,7 @@ class QueueStore:
             size = self._config.mapped_file_bytes_batch_consume_queue
             found = BatchConsumeQueue(self._door, self._paths.batch_consume_queue, topic, queue_id, size)
             self.batch[topic, queue_id] = found
+            self.table.others = len(self.batch)
         return found
 
     def get(self, topic: str, queue_id: int) -> AnyQueue | None:
@@ -479,6 +479,7 @@ class QueueStore:
             if unit is None or unit.physical_offset + unit.size > end:
                 return False
             del self.batch[queue.topic, queue.queue_id]
+            self.table.others = len(self.batch)
         else:
             if queue.max_physical > end or queue.max_physical < 0:
                 queue.floor = end
@@ -528,6 +529,7 @@ class QueueStore:
             for batch in list(self.batch.values()):
                 batch.destroy()
             self.batch.clear()
+            self.table.others = 0
             self._batch_heads.clear()
 
     # --- search ---
@@ -594,20 +596,6 @@ class QueueStore:
         self.left_page = left
         return done
 
-    def prepare_flush(self) -> QueueFlush | None:
-        """A flush by the clock as an errand, for ``finish_flush``; None where it takes a ``flush``: of many queues, of
-        new ones, of batch queues.
-        """
-        dirty, self._leaves_page = self.table.dirty(True)
-        return None if self.batch or len(dirty) >= self.many else prepare_flush(dirty)
-
-    def finish_flush(self, errand: QueueFlush) -> bool:
-        """Believe the errand, if it was carried out. Raises: as ``flush``."""
-        if not errand.finish():
-            return False
-        self.left_page = self._leaves_page
-        return True
-
     def delete_expired(self, min_physical: int) -> int:
         """Drop queue files whose records are all gone; returns how many."""
         with self._lock:  # no topic is deleted meanwhile
@@ -644,6 +632,7 @@ class QueueStore:
                 if self.batch[key] not in self._gone:
                     self._gone.append(self.batch[key])
                 del self.batch[key]
+                self.table.others = len(self.batch)
                 self._batch_topics.discard(topic)
             for key in [key for key in self._batch_heads if key[0] == topic]:
                 # A producer may still look at it.

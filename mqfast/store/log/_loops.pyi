@@ -1,0 +1,31 @@
+"""Types of _loops.pyx; what each part does is described there."""
+
+from mqfast.store.base._event import Event
+from mqfast.store.log._commit_log import CommitLog
+from mqfast.store.meta._checkpoint import CheckpointFile
+from mqfast.store.queues._consume_queue import QueueTable
+
+class FlushLoop:
+    by_hand: bool
+    many: int
+    def __init__(
+        self,
+        log: CommitLog,
+        interval: float,
+        thorough_interval: float,
+        least_pages: int,
+        queues: QueueTable | None = None,
+        checkpoint: CheckpointFile | None = None,
+        queue_interval: float = ...,
+        maps_max: int = ...,
+    ) -> None: ...
+    def run(self, event: Event, seconds: float = ...) -> bool: ...
+    def flush_queues(self) -> bool: ...
+    def cover(self) -> tuple[int, int]: ...
+    def see_synced(self, covered: tuple[int, int], left: bool) -> None: ...
+
+def keep_committed(
+    log: CommitLog, event: Event, interval: float, thorough_interval: float, least_pages: int
+) -> None: ...
+def keep_prefaulted(log: CommitLog, event: Event) -> None: ...
+def wait_until_written(log: CommitLog, event: Event, end: int, seconds: float) -> None: ...
