@@ -15,9 +15,9 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from mqfast.errors import UsageError
+from mqfast.store.base._event import Event
 from mqfast.store.base._os import Mutex
 from mqfast.store.base.results import PutMessageStatus
-from mqfast.store.base._event import Event
 
 __all__ = ["AckTable"]
 
