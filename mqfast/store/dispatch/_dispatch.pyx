@@ -294,6 +294,7 @@ cdef bint _rest(Walk *w, Dispatcher d, Event event) noexcept nogil:
         take_without_gil(d.mutex)
         _begin_round(w, -1)
         w.at = w.round_at
+        w.watching = s if mq_load32(&s.watched) & WATCH_ARRIVALS else NULL
         w.same_bytes = w.known_bytes = -1       # their queues may have been deleted
         if d.changes != changes:
             # of another step: it stays as that step left it
