@@ -262,45 +262,6 @@ def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> No
         assert store.log.flushed == store.log.written
 
 
-@pytest.mark.parametrize(("step", "most"), [(1000, 7), (0, 502)], ids=["clock", "clock stands still"])
-def test_who_does_not_come_back_holds_nobody_up(tmp_path: Path, step: int, most: int) -> None:
-    """Whoever put has its turn with the GIL until it puts again; who is next waits for that awake, but not for long."""
-    now = 1
-    looks = {"first": 0, "late": 0}
-
-    def clock() -> int:
-        nonlocal now
-        now += step
-        if (name := threading.current_thread().name) in looks:
-            looks[name] += 1
-        return now
-
-    def one_by_one(real: Msync) -> Msync:
-        def msync(table: int, address: int, length: int) -> int:
-            if threading.current_thread() is late:
-                first.join(20)
-            elif late.ident is None:
-                late.start()
-                until_asleep(late)
-            rc = real(table, address, length)
-            looks[threading.current_thread().name] = 0
-            return rc
-
-        return msync
-
-    first, late = (threading.Thread(target=lambda: store.put("T", b"x"), name=name, daemon=True) for name in looks)
-    config = StoreConfig.tiny(flush_disk_type="SYNC_FLUSH")
-    with store_with(tmp_path / "s", config, one_by_one, services=False) as store:
-        with clock_by(store.door, clock):
-            first.start()
-            first.join(20)
-            late.join(20)
-            assert not first.is_alive()
-            assert not late.is_alive()
-        assert looks == {"first": 1, "late": most}, "one to see how long the sync took"
-        assert store.log.flushed == store.log.written
-
-
 def test_who_comes_back_alone_waits_for_nobody(tmp_path: Path) -> None:
     looks = 0
 
