@@ -261,8 +261,6 @@ STORE_FLOORS = (
 KNOWN_BACK = {
     # A salvage puts the records that it finds into a new store.
     ("mqfast.store.check.salvage", "mqfast.store.message_store"),
-    # What a service sleeps on is a class of the log's file.
-    ("mqfast.store.base.service", "mqfast.store.log._commit_log"),
 }
 
 

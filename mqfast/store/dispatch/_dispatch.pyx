@@ -711,6 +711,7 @@ cdef class Dispatcher:
         that the end of a queue does not say its next offset?
         """
         cdef LogState *s = &self.log.state
+        self.changes += 1
         if self.waits_units >= end:         # the log was cut before it
             self.waits_units = -1
         if self.waits_keys >= end:

@@ -132,7 +132,7 @@ cdef void _make_ready(mq_os *os, uint8_t *base, int64_t end, int64_t ready) noex
 # --- with it ---------------------------------------------------------------------------------------------------------------
 
 @cython.final
-cdef class QueueFlush:
+cdef class _QueueFlush:
     """Syncs of the files of some queues, and what came of them."""
 
     cdef Work work[FILES_AT_ONCE]
@@ -286,7 +286,7 @@ def flush_queues(list dirty, int64_t device=-1) -> int:
     otherwise, once all others are durable, what was wrong with a file (CorruptFile). Of a queue that is deleted meanwhile nothing is raised.
     Thread: one at a time. GIL: released while it syncs.
     """
-    cdef QueueFlush flush = QueueFlush.__new__(QueueFlush, device)
+    cdef _QueueFlush flush = _QueueFlush.__new__(_QueueFlush, device)
     cdef ConsumeQueue queue
     if device < 0:
         for queue, _, fresh in dirty:
