@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laboratory import lab
 from used_disk import Disk
 
 import mqfast
@@ -39,6 +40,7 @@ def refill(store: mqfast.MessageStore) -> None:
     for _ in range(400):
         store.put("T", BODY)
     store.flush()
+    lab(store).step_dispatch()  # retention keeps files that the dispatcher has not read
     store.log.reap()
 
 
