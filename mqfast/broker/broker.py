@@ -306,8 +306,8 @@ class Broker:
 
     def _close_store(self) -> None:
         context = self.context
-        context.store.flush()
         try:
+            context.store.flush()
             context.tables.persist()
         finally:
             context.store.close()

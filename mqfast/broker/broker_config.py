@@ -43,6 +43,11 @@ def _acting() -> dict[str, Setting]:
         "rocketmqHome": Setting(""),
         "brokerConfigPath": Setting(""),
         "configBlackList": Setting("configBlackList;brokerConfigPath"),
+        # metrics and probes
+        "metricsExporterType": Setting("DISABLE"),
+        "metricsPromExporterHost": Setting(""),
+        "metricsPromExporterPort": Setting(5557),
+        "metricsLabel": Setting(""),
         # registration
         "registerNameServerPeriod": Setting(30_000),
         "registerBrokerTimeoutMills": Setting(24_000),

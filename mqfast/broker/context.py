@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqfast.remoting.processors import Processors
 
 if TYPE_CHECKING:
+    from mqfast.broker.admin.http import HttpServer
     from mqfast.broker.broker_config import BrokerConfig
     from mqfast.broker.clients.consumer_manager import ConsumerManager
     from mqfast.broker.clients.producer_manager import ProducerManager
@@ -57,6 +58,7 @@ class BrokerContext:
         address: ``host:port`` that clients are told; store_host: the same as 8 or 20 bytes.
         tables: the tables of ``config/``; the broker owns them and persists them.
         stopping: the broker takes no new requests.
+        http: the server of metrics and probes, where it runs.
     Thread: that of the event loop.
     """
 
@@ -81,3 +83,4 @@ class BrokerContext:
     store_host: bytes
     stopping: bool = False
     started_ms: int = field(default=0)
+    http: HttpServer | None = field(default=None)

@@ -1,4 +1,4 @@
-"""The admin part of a broker: all requests of admins.
+"""The admin part of a broker: all requests of admins, and metrics and probes over HTTP.
 
 Room: broker. It must never serve a request itself: the files beside it do. Codes: 12, 17, 18, 21, 25, 26, 28, 33, 45,
 200-202, 207, 208, 215, 222, 223, 225, 300, 303, 305-307, 309, 314-317, 321, 323, 328, 329, 343, 345, 351-353, 400-402,
@@ -7,11 +7,16 @@ Room: broker. It must never serve a request itself: the files beside it do. Code
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from mqfast.broker.admin.assignment import Assignment
 from mqfast.broker.admin.client_requests import ClientRequests
 from mqfast.broker.admin.group_requests import GroupRequests
+from mqfast.broker.admin.health import Health
+from mqfast.broker.admin.http import HttpServer
+from mqfast.broker.admin.metrics import Metrics
 from mqfast.broker.admin.progress import Progress
 from mqfast.broker.admin.query import Query
 from mqfast.broker.admin.runtime_info import RuntimeInfo
@@ -24,16 +29,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Admin"]
 
+_log = logging.getLogger("mqfast.broker")
+
 
 class Admin:
     """Serves admins. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context: Final = context
+        self._processors: Processors
+        self._starting: asyncio.Task[None] | None = None
 
     def register(self, processors: Processors) -> None:
         """Queries and admin requests have a lane each."""
         context = self._context
+        self._processors = processors
         query, admin = Lane("query", queue_max=20_000), Lane("admin", queue_max=10_000)
         Query(context).register(processors, query)
         RuntimeInfo(context, processors).register(processors, admin)
@@ -41,7 +51,36 @@ class Admin:
             kind(context).register(processors, admin)
 
     def start(self) -> None:
-        """Nothing runs by the clock."""
+        """Serve metrics and probes over HTTP, where ``metricsExporterType`` is PROM."""
+        kind = str(self._context.config["metricsExporterType"]).strip().upper()
+        if kind == "PROM":
+            self._starting = asyncio.ensure_future(self._serve_http())
+        elif kind != "DISABLE":
+            _log.warning("metricsExporterType: expected DISABLE or PROM, found %s: no metrics are served", kind)
+
+    async def _serve_http(self) -> None:
+        context, config = self._context, self._context.config
+        metrics, health = Metrics(context, self._processors), Health(context)
+        routes = {
+            "/metrics": metrics.scrape,
+            "/live": health.live,
+            "/ready": health.ready,
+            "/health": health.health,
+        }
+        server = HttpServer(routes, logger=_log)
+        host, port = config["metricsPromExporterHost"] or "127.0.0.1", config["metricsPromExporterPort"]
+        try:
+            await server.start(host, port)
+        except (OSError, OverflowError) as error:
+            _log.warning("metricsPromExporterPort: no metrics are served: %s:%d: %s", host, port, error)
+            return
+        context.http = server
+        _log.info("metrics and probes: http://%s:%d/metrics", *server.address)
 
     async def stop(self) -> None:
-        """Nothing runs by the clock."""
+        """Serve no more."""
+        if self._starting is not None:
+            await self._starting
+        if self._context.http is not None:
+            await self._context.http.stop()
+            self._context.http = None

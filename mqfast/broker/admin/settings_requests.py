@@ -13,14 +13,12 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqfast.broker_conf import parse_properties
 from mqfast.config import FIELD_OF_PROPERTY
 from mqfast.errors import CallRefused, ConfigError
-from mqfast.property_settings import as_text
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
@@ -90,22 +88,9 @@ class SettingsRequests:
 
     def settings(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """26: all settings as a property file, sorted; no secrets."""
-        values = dict(line.split("=", 1) for line in self._context.config.text().splitlines())
-        for setting in self._context.store.config.describe():
-            if setting.rocketmq_name:
-                values[setting.rocketmq_name] = _text(setting.value)
-        values.update(self._context.config.store_keys)
-        text = "".join(f"{name}={values[name]}\n" for name in sorted(values))
+        text = self._context.config.text()
         version = {"counter": self._version, "stateVersion": 0, "timestamp": self._changed_ms}
         return request.response(0, {"version": encode_body(version).decode()}, text.encode("utf-8"))
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, Enum):
-        return value.name
-    return as_text(value) if isinstance(value, (bool, int, str)) else str(value)
 
 
 def with_settings(text: str, pairs: Mapping[str, str]) -> str:

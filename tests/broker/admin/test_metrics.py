@@ -1,0 +1,315 @@
+"""/metrics and the probes of a running broker; the Grafana board and the alert rules name only what is exposed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from running import Running, running_broker, serve
+
+import mqfast
+from mqfast.broker.admin import metrics
+from mqfast.errors import StoreFailed
+
+GRAFANA = Path(__file__).resolve().parents[3] / "docs" / "grafana"
+PROM = {"metricsExporterType": "PROM", "metricsPromExporterPort": 0}
+_SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)\{((?:[a-zA-Z_]\w*="(?:[^"\\]|\\.)*",?)*)\} (\S+)')
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Page:
+    """A scrape, read by the rules of the format: each family has HELP, TYPE and its own samples, each only once."""
+
+    def __init__(self, text: str) -> None:
+        assert text.endswith("\n")
+        self.kinds: dict[str, str] = {}
+        self.samples: list[Sample] = []
+        current = ""
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                current = line.split(" ")[2]
+                assert current not in self.kinds
+            elif line.startswith("# TYPE "):
+                _, _, name, kind = line.split(" ")
+                assert name == current
+                self.kinds[name] = kind
+            else:
+                found = _SAMPLE.fullmatch(line)
+                assert found, line
+                assert found[1] in (current, *(current + end for end in ("_bucket", "_sum", "_count"))), line
+                self.samples.append(Sample(found[1], dict(_LABEL.findall(found[2])), float(found[3])))
+        seen = [(one.name, tuple(sorted(one.labels.items()))) for one in self.samples]
+        assert len(seen) == len(set(seen))
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        return [one.value for one in self.samples if one.name == name and labels.items() <= one.labels.items()]
+
+    def value(self, name: str, **labels: str) -> float:
+        (found,) = self.values(name, **labels)
+        return found
+
+
+async def fetch(one: Running, path: str) -> tuple[int, str]:
+    async with asyncio.timeout(20):
+        while one.context.http is None:
+            await asyncio.sleep(0.001)
+        reader, writer = await asyncio.open_connection(*one.context.http.address)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split(" ")[1]), body
+
+
+async def scrape(one: Running) -> Page:
+    status, body = await fetch(one, "/metrics")
+    assert status == 200
+    return Page(body)
+
+
+def test_messages_in_and_out(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        for number in range(3):
+            await one.send("T", b"x" * 10, queue_id=number)
+        one.context.stats.got("T", "g", 2, 500)
+        one.context.stats.add("SEND_TO_DLQ", "T@g")
+        page = await scrape(one)
+        common = {"cluster": "DefaultCluster", "node_id": "broker-a", "node_type": "broker"}
+        assert all(common.items() <= one_sample.labels.items() for one_sample in page.samples)
+        assert page.value("rocketmq_messages_in_total", topic="T", message_type="normal", is_system="false") == 3
+        assert page.value("rocketmq_throughput_in_total", topic="T") > 300
+        assert page.value("rocketmq_messages_out_total", topic="T", consumer_group="g", is_retry="false") == 2
+        assert page.value("rocketmq_throughput_out_total", topic="T", consumer_group="g") == 500
+        assert page.value("rocketmq_send_to_dlq_messages_total", topic="T", consumer_group="g") == 1
+        assert page.value("rocketmq_message_size_bucket", topic="T", le="1024") == 3
+        assert page.value("rocketmq_message_size_count", topic="T") == 3
+        assert page.kinds["rocketmq_messages_in_total"] == "counter"
+        assert page.kinds["rocketmq_message_size"] == "histogram"
+
+    serve(tmp_path, flow, **PROM)
+
+
+def test_lag_of_groups_and_queues(tmp_path: Path) -> None:
+    now = [1_800_000_000_000]
+
+    async def flow(one: Running) -> None:
+        for _ in range(5):
+            await one.send("T", b"x", queue_id=1, queues=2)
+        one.context.offsets.commit("g", "T", 1, 2)
+        one.context.offsets.commit("done", "T", 1, 5)
+        one.context.offsets.commit("g", "gone", 0, 1)
+        now[0] += 10_000_000_000_000
+        page = await scrape(one)
+        assert page.value("rocketmq_consumer_lag_messages", topic="T", consumer_group="g") == 3
+        assert page.value("rocketmq_consumer_lag_messages", topic="T", consumer_group="done") == 0
+        late_ms = page.value("rocketmq_consumer_lag_latency_milliseconds", topic="T", consumer_group="g")
+        assert late_ms > 1_000_000_000_000
+        assert page.value("rocketmq_consumer_ready_messages", topic="T", consumer_group="g") == 3
+        assert page.value("mqfast_group_lag_messages", group="g", topic="T", queue="1") == 3
+        seconds = page.value("mqfast_group_lag_seconds", group="g", topic="T", queue="1")
+        assert seconds == pytest.approx(late_ms / 1000, rel=1e-6)
+        assert page.values("mqfast_group_lag_messages", group="done") == [], "only queues with lag"
+        assert page.values("mqfast_group_lag_messages", topic="gone") == []
+
+    async def run() -> None:
+        async with running_broker(tmp_path, now_ms=lambda: now[0], **PROM) as one:
+            await flow(one)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_more_queues_than_shown_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_QUEUES_SHOWN", 2)
+
+    async def flow(one: Running) -> None:
+        for queue_id, many in enumerate((1, 4, 2, 3)):
+            for _ in range(many):
+                await one.send("T", b"x", queue_id=queue_id)
+        one.context.offsets.commit("g", "T", 0, 0)
+        page = await scrape(one)
+        assert {one_sample.labels["queue"]: one_sample.value for one_sample in page.samples
+                if one_sample.name == "mqfast_group_lag_messages"} == {"1": 4, "3": 3, "other": 3}  # fmt: skip
+
+    serve(tmp_path, flow, **PROM)
+
+
+def test_connections_and_the_broker_itself(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        body = {
+            "clientID": "c", "producerDataSet": [{"groupName": "p"}],
+            "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}],
+        }  # fmt: skip
+        await one.call(34, json.dumps(body).encode())
+        page = await scrape(one)
+        assert page.value("rocketmq_producer_connections", language="java") == 1
+        assert page.value("rocketmq_consumer_connections", consumer_group="g", consume_mode="push") == 1
+        assert page.value("rocketmq_broker_permission") == 6
+        assert page.value("rocketmq_topic_number") == len(one.context.topics.table)
+        assert page.value("rocketmq_processor_watermark", processor="send") == 0
+        assert page.value("mqfast_store_state", state="open") == 1
+        assert page.value("mqfast_store_state", state="failed") == 0
+        assert 0 < page.value("mqfast_disk_used_ratio") < 1
+        assert page.value("mqfast_cpu_seconds_total") > 0
+        assert page.value("rocketmq_storage_dispatch_behind_bytes", storage_type="local") == 0
+
+    serve(tmp_path, flow, **PROM, metricsLabel="zone:a,broken,x-y:z")
+
+
+def test_more_labels_of_the_owner(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        page = await scrape(one)
+        assert {one_sample.labels.get("zone") for one_sample in page.samples} == {"a"}
+
+    serve(tmp_path, flow, **PROM, metricsLabel="zone:a,broken,x-y:z")
+
+
+def test_probes_of_a_broker_that_is_well(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        for path in ("/live", "/ready", "/health"):
+            status, body = await fetch(one, path)
+            assert (status, json.loads(body)) == (200, {"status": "ok", "reasons": []})
+
+    serve(tmp_path, flow, **PROM)
+
+
+async def reasons(one: Running, path: str) -> list[str]:
+    status, body = await fetch(one, path)
+    found: dict[str, Any] = json.loads(body)
+    assert (status, found["status"]) == ((503, "failing") if found["reasons"] else (200, "ok"))
+    return list(found["reasons"])
+
+
+def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens there
+
+        async def flow(one: Running) -> None:
+            assert await reasons(one, "/live") == []
+            assert await reasons(one, "/ready") == ["no name server has registered the broker"]
+            assert await reasons(one, "/health") == ["no name server has registered the broker"]
+
+        serve(tmp_path, flow, **PROM, namesrvAddr=address)
+
+
+def test_a_broker_that_may_not_or_can_not_write_is_not_healthy(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        one.context.config.take({"brokerPermission": "4"}, "test")
+        assert await reasons(one, "/health") == ["brokerPermission has no write bit"]
+        assert await reasons(one, "/ready") == []
+        one.context.config.take({"brokerPermission": "6", "startAcceptSendRequestTimeStamp": str(2**62)}, "test")
+        assert await reasons(one, "/health") == ["startAcceptSendRequestTimeStamp lies ahead"]
+        one.context.config.take({"startAcceptSendRequestTimeStamp": "0"}, "test")
+        one.context.stopping = True
+        assert await reasons(one, "/ready") == ["the broker stops"]
+        one.context.stopping = False
+        one.context.store.log.fail(errno.EIO)
+        assert await reasons(one, "/health") == ["a write or sync of the store failed; it needs a restart"]
+        assert (await scrape(one)).value("mqfast_flush_failed") == 1
+
+    with pytest.raises(StoreFailed):
+        serve(tmp_path, flow, **PROM)
+    with mqfast.open(tmp_path):
+        pass  # its lock is free
+
+
+def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        assert one.context.http is None
+
+    serve(tmp_path, flow)
+
+
+def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+
+        async def flow(one: Running) -> None:
+            assert (await one.send("T", b"x")).code == 0
+            assert one.context.http is None
+
+        serve(tmp_path, flow, metricsExporterType="PROM", metricsPromExporterPort=taken.getsockname()[1])
+
+
+# --- what is built on the metrics ---
+
+_NAME = re.compile(r"\b(?:rocketmq|mqfast)_\w+")
+_SELECTOR = re.compile(r"\b((?:rocketmq|mqfast)_\w+)\{([^}]*)\}")
+
+
+def expressions_of_board() -> list[str]:
+    board = json.loads((GRAFANA / "broker.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    found += [one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids) > 10
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
+    assert len(places) == len(ids)
+    return found
+
+
+def expressions_of_alerts() -> list[str]:
+    yaml = pytest.importorskip("yaml")
+    rules = [
+        rule for group in yaml.safe_load((GRAFANA / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+    ]
+    names = [rule["alert"] for rule in rules]
+    assert len(set(names)) == len(names) > 5
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"]
+    return [rule["expr"] for rule in rules]
+
+
+@pytest.mark.parametrize("expressions", [expressions_of_board, expressions_of_alerts])
+def test_every_metric_and_label_that_is_named_is_exposed(tmp_path: Path, expressions: Any) -> None:
+    found = expressions()
+
+    async def flow(one: Running) -> None:
+        await one.send("T", b"x")
+        one.context.offsets.commit("g", "T", 1, 0)
+        one.context.stats.got("T", "g", 1, 1)
+        one.context.stats.add("SEND_TO_DLQ", "T@g")
+        body = {
+            "clientID": "c", "producerDataSet": [{"groupName": "p"}],
+            "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}],
+        }  # fmt: skip
+        await one.call(34, json.dumps(body).encode())
+        one.context.registration.registered["127.0.0.1:9876"] = False
+        page = await scrape(one)
+        known = set(page.kinds)
+        known |= {f"{name}_bucket" for name, kind in page.kinds.items() if kind == "histogram"}
+        named = {name for text in found for name in _NAME.findall(text)}
+        assert named
+        assert named <= known, named - known
+        labels = {one_sample.name: set(one_sample.labels) for one_sample in page.samples}
+        assert named <= set(labels)
+        for text in found:
+            assert text.count("(") == text.count(")")
+            for name, inner in _SELECTOR.findall(text):
+                used = set(re.findall(r"(\w+)=", inner))
+                assert used <= labels[name], (name, used - labels[name])
+
+    serve(tmp_path, flow, **PROM)
+
+
+def test_every_metric_has_a_name_of_its_family(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        page = await scrape(one)
+        assert all(name.startswith(("rocketmq_", "mqfast_")) for name in page.kinds)
+        assert all(name.endswith("_total") == (kind == "counter") for name, kind in page.kinds.items())
+
+    serve(tmp_path, flow, **PROM)
