@@ -28,6 +28,8 @@ from mqfast.broker.clients.queue_locks import QueueLocks
 from mqfast.broker.context import BrokerContext, Part
 from mqfast.broker.durable import Durable
 from mqfast.broker.groups import GroupManager
+from mqfast.broker.pull.offsets import OffsetProcessor
+from mqfast.broker.pull.pull import PullProcessor
 from mqfast.broker.registration import Registration
 from mqfast.broker.send import SendProcessor
 from mqfast.broker.stats import BrokerStats
@@ -88,6 +90,7 @@ class Broker:
         self._reached: asyncio.Future[bool]
         self._clients: ClientProcessor
         self._send: SendProcessor
+        self._pull: PullProcessor
 
     # --- start ---
 
@@ -210,9 +213,13 @@ class Broker:
         )
         self._clients.register(self.processors)
         self._send = SendProcessor(context)
+        offsets = OffsetProcessor(context)
+        self._pull = PullProcessor(context, offsets)
         self._parts = [
             self.access,
             self._send,
+            offsets,
+            self._pull,
             Delays(context),
             SendBack(context),
             Reply(context, self._send),
@@ -261,6 +268,7 @@ class Broker:
     def _channel_closed(self, channel: Channel) -> None:
         self._clients.channel_closed(channel)
         self._send.channel_closed(channel)
+        self._pull.channel_closed(channel)
 
     def _by_the_clock(self, interval_s: float, work: Callable[[], object]) -> None:
         place = len(self._timers)
@@ -273,6 +281,7 @@ class Broker:
 
     def _scan(self) -> None:
         self._clients.scan()
+        self._pull.scan()
 
     def _persist(self) -> None:
         """Put changed tables on disk, in a thread of the loop's pool: a sync may take long."""

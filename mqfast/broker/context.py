@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from mqfast.broker.clients.queue_locks import QueueLocks
     from mqfast.broker.durable import Durable
     from mqfast.broker.groups import GroupManager
+    from mqfast.broker.pull.filter.consumer_filters import ConsumerFilters
+    from mqfast.broker.pull.hold import PullHold
+    from mqfast.broker.pull.offsets import QueueOffsets, ResetOffsets
     from mqfast.broker.registration import Registration
     from mqfast.broker.stats import BrokerStats
     from mqfast.broker.topics import TopicManager
@@ -59,6 +62,8 @@ class BrokerContext:
         tables: the tables of ``config/``; the broker owns them and persists them.
         stopping: the broker takes no new requests.
         http: the server of metrics and probes, where it runs.
+        filters: SQL filters of groups; hold: pulls that wait for messages; pull_offsets: how far each group has pulled;
+            reset_offsets: offsets of admins that the next pull of a group is told.
     Thread: that of the event loop.
     """
 
@@ -84,3 +89,7 @@ class BrokerContext:
     stopping: bool = False
     started_ms: int = field(default=0)
     http: HttpServer | None = field(default=None)
+    filters: ConsumerFilters = field(init=False)
+    hold: PullHold = field(init=False)
+    pull_offsets: QueueOffsets = field(init=False)
+    reset_offsets: ResetOffsets = field(init=False)

@@ -142,7 +142,10 @@ cdef RemotingCommand reread(RemotingCommand command):
 
 
 cdef class PullHeader:
-    """Header of 11 and 361; ``subscription`` and ``expression_type`` are None where the client names none."""
+    """Header of 11 and 361; ``subscription`` and ``expression_type`` are None where the client names none.
+
+    ``request_source`` says for whom a proxy pulls; -1: no proxy does.
+    """
 
     cdef readonly str consumer_group
     cdef readonly str topic
@@ -157,6 +160,7 @@ cdef class PullHeader:
     cdef readonly object expression_type
     cdef readonly object max_msg_bytes
     cdef readonly object broker_name
+    cdef readonly int request_source
 
 
 cdef tuple _PULL_NAMES = (
@@ -176,6 +180,7 @@ def pull_header(RemotingCommand command not None):
     if command._header is None:
         command = reread(command)
     t = fields_of(command)
+    h.request_source = -1
     while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
         if value.at == NULL:
             continue
@@ -214,6 +219,8 @@ def pull_header(RemotingCommand command not None):
             h.max_msg_bytes = int_of(&value, "maxMsgBytes")
         elif is_name(&key, b"bname", 5):
             h.broker_name = text_of(&value)
+        elif is_name(&key, b"requestSource", 13):
+            h.request_source = int_of(&value, "requestSource")
     if seen != 511:
         for i in range(9):
             if not seen & 1 << i:

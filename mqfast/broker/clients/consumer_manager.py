@@ -89,6 +89,8 @@ class ConsumerManager:
     """All consumer groups of a broker.
 
     Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer is gone.
+    Attributes: ``on_register``: called with group and subscriptions of each heartbeat; ``on_end``: with a group that
+        lost its last member.
     Thread: one at a time.
     """
 
@@ -96,6 +98,8 @@ class ConsumerManager:
         self._now_ms = now_ms
         self._expiry_ms = expiry_ms
         self._groups: dict[str, ConsumerGroup] = {}
+        self.on_register: Callable[[str, Iterable[Subscription]], object] = lambda _group, _subscriptions: None
+        self.on_end: Callable[[str], object] = lambda _group: None
 
     def group(self, name: str) -> ConsumerGroup | None:
         """A group, while it has members."""
@@ -137,6 +141,7 @@ class ConsumerManager:
         group.members[channel] = Member(channel, client_id, language, version, self._now_ms())
         if not without_subscriptions and group.subscribe(data.subscription_data_set or ()):
             changed = True
+        self.on_register(group.name, data.subscription_data_set or ())
         return group.notice() if changed else None
 
     def unregister(self, channel: Hashable, group: str) -> Notice | None:
@@ -146,6 +151,7 @@ class ConsumerManager:
             return None
         if not found.members:
             del self._groups[group]
+            self.on_end(group)
             return None
         return found.notice()
 
@@ -166,6 +172,7 @@ class ConsumerManager:
                 late[channel] = None
             if not group.members:
                 del self._groups[group.name]
+                self.on_end(group.name)
             elif gone:
                 notices.append(group.notice())
         return list(late), notices

@@ -443,6 +443,11 @@ class SubscriptionGroupTable(_Table):
                 del table[group]
             self._changed()
 
+    def forbidden(self, group: str, topic: str) -> int:
+        """The bits of what a group may not do with a topic; bit 2: read (RocketMQ: forbiddenTable, PermName)."""
+        found = self._root.get("forbiddenTable", {}).get(group, {}).get(topic, 0)
+        return found if isinstance(found, int) else 0
+
     def get(self, group: str) -> dict[str, Any] | None:
         """A copy of the group's object, or None."""
         raw = self._root.get(self._TABLE, {}).get(group)

@@ -169,6 +169,11 @@ class ConsumerOffsets:
                     found[topic] = {0: offset}
         return found
 
+    def as_file(self) -> dict[Any, Any]:
+        """What a file of this moment would hold (43): a copy."""
+        with self._lock:
+            return self._snapshot() or {"dataVersion": new_data_version(self._door.now_ms()), "offsetTable": {}}
+
     def follow(self, group: str, topic: str, begins: dict[int, int]) -> None:
         """Know the group from now on, until the store closes, although it committed nothing yet.
 

@@ -1,0 +1,237 @@
+"""The SQL filters of consumer groups, as their heartbeats give them, in ``config/consumerFilter.json``; and 46.
+
+A filter stays for a day after its group has gone, and after a restart until the group's next heartbeat.
+
+Room: broker/pull/filter. It must never decide by an expression that is not the group's newest. Source:
+ConsumerFilterManager, ClientManageProcessor.checkClientConfig.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.clients.heartbeat import Subscription
+from mqfast.broker.pull.filter.bloom import BloomFilter
+from mqfast.broker.pull.filter.sql import SqlError, SqlExpression, compile_sql
+from mqfast.errors import CallRefused
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Lane, Processors
+from mqfast.store.meta.metadata import ConsumerFilterTable
+
+__all__ = ["SQL92", "ConsumerFilters", "check_supported", "is_tag_type"]
+
+_log = logging.getLogger("mqfast.broker")
+
+SQL92: Final = "SQL92"
+_LOADED_DEAD_MS: Final = 30_000
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Is this the type of tag expressions? Source: ExpressionType.isTagType."""
+    return expression_type in (None, "", "TAG")
+
+
+def check_supported(expression_type: str | None, config: BrokerConfig) -> None:
+    """Raises: CallRefused with RocketMQ's words where the broker filters by tags only."""
+    if not is_tag_type(expression_type) and not config["enablePropertyFilter"]:
+        raise CallRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {expression_type}",
+        )
+
+
+class _CheckBody(Struct, rename="camel"):
+    client_id: str = ""
+    group: str = ""
+    namespace: str | None = None
+    subscription_data: Subscription | None = None
+
+
+class ConsumerFilters:
+    """Topic and group -> compiled filter.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, table: ConsumerFilterTable, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._table: Final = table
+        self._config: Final = config
+        self._now_ms: Final = now_ms
+        self._bloom: Final = BloomFilter(config["maxErrorRateOfBloomFilter"], config["expectConsumerNumUseFilter"])
+        self._entries: dict[str, dict[str, Entry]] = {}
+        self._load()
+
+    def _load(self) -> None:
+        now = self._now_ms()
+        for topic in self._table:
+            raw = self._table.get(topic) or {}
+            groups = raw.get("groupFilterData")
+            for group, data in (groups if isinstance(groups, dict) else {}).items():
+                entry = Entry.of(data) if isinstance(data, dict) else None
+                if entry is None:
+                    _log.warning("consumerFilter.json: %s of topic %s is no filter, left out", group, topic)
+                    continue
+                if entry.dead_ms == 0:  # everybody is gone until a heartbeat comes
+                    entry.dead_ms = max(entry.born_ms, now - _LOADED_DEAD_MS)
+                self._entries.setdefault(topic, {})[group] = entry
+
+    # --- heartbeats ---
+
+    def registered(self, group: str, subscriptions: Iterable[Subscription]) -> None:
+        """A heartbeat names these subscriptions of a group; filters of other topics end."""
+        wanted = {one.topic: one for one in subscriptions}
+        for topic, one in wanted.items():
+            if not is_tag_type(one.expression_type) and one.sub_string:
+                self._register(topic, group, one)
+        for topic, groups in list(self._entries.items()):
+            entry = groups.get(group)
+            if entry is not None and topic not in wanted and not entry.is_dead:
+                entry.dead_ms = self._now_ms()
+                self._store(topic)
+
+    def unregistered(self, group: str) -> None:
+        """The last member of a group has gone."""
+        for topic, groups in self._entries.items():
+            entry = groups.get(group)
+            if entry is not None and not entry.is_dead:
+                entry.dead_ms = self._now_ms()
+                self._store(topic)
+
+    def _register(self, topic: str, group: str, one: Subscription) -> None:
+        groups = self._entries.setdefault(topic, {})
+        old = groups.get(group)
+        kind = str(one.expression_type)
+        if old is not None and one.sub_version <= old.client_version:
+            if one.sub_version == old.client_version and old.is_dead:
+                old.dead_ms = 0
+                self._store(topic)
+            return
+        if old is not None and (old.expression, old.expression_type) == (one.sub_string, kind):
+            old.client_version, old.dead_ms = one.sub_version, 0
+        else:
+            try:
+                compiled = _compiled(one.sub_string, kind)
+            except SqlError as error:
+                _log.warning("group %s, topic %s: the filter is refused: %s", group, topic, error)
+                groups.pop(group, None)  # its pulls are told (27)
+            else:
+                groups[group] = Entry(topic, group, one.sub_string, kind, one.sub_version, self._now_ms(), compiled)
+        self._store(topic)
+
+    def get(self, topic: str, group: str) -> Entry | None:
+        """The filter of a group for a topic."""
+        return self._entries.get(topic, {}).get(group)
+
+    def forget_late(self) -> None:
+        """Remove filters whose group has been gone for filterDataCleanTimeSpan."""
+        latest = self._now_ms() - self._config["filterDataCleanTimeSpan"]
+        for topic, groups in list(self._entries.items()):
+            late = [group for group, entry in groups.items() if entry.is_dead and entry.dead_ms <= latest]
+            for group in late:
+                del groups[group]
+            if late:
+                self._store(topic)
+
+    def _store(self, topic: str) -> None:
+        groups = self._entries[topic]
+        if not groups:
+            del self._entries[topic]
+            self._table.delete(topic)
+            return
+        data = {group: entry.raw(self._bloom.data_of(f"{group}#{topic}")) for group, entry in groups.items()}
+        self._table.put(topic, {"groupFilterData": data, "topic": topic})
+
+    # --- 46 ---
+
+    def register(self, processors: Processors) -> None:
+        """Serve 46."""
+        processors.register([RequestCode.CHECK_CLIENT_CONFIG], self.check_client, Lane("client"))
+
+    def check_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """46: would the broker take this subscription? Raises: CallRefused."""
+        given = decode_body(request.body, _CheckBody, "body").subscription_data if request.body else None
+        if given is not None and not is_tag_type(given.expression_type):
+            check_supported(given.expression_type, self._config)
+            try:
+                _compiled(given.sub_string, str(given.expression_type))
+            except SqlError as error:
+                raise CallRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        return request.response()
+
+
+def _compiled(text: str, expression_type: str) -> SqlExpression:
+    if expression_type != SQL92:
+        raise SqlError(f"expected an expression of type TAG or SQL92, found {expression_type!r:.80}")
+    return compile_sql(text)
+
+
+class Entry:
+    """One group's filter for one topic.
+
+    Attributes: times in ms; ``dead_ms``: when the group left, 0: it is there.
+    """
+
+    __slots__ = (
+        "born_ms", "client_version", "compiled", "dead_ms", "expression", "expression_type", "group", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        expression: str,
+        expression_type: str,
+        client_version: int,
+        born_ms: int,
+        compiled: SqlExpression,
+        dead_ms: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.expression = expression
+        self.expression_type = expression_type
+        self.client_version = client_version
+        self.born_ms = born_ms
+        self.compiled = compiled
+        self.dead_ms = dead_ms
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Entry | None:
+        """An entry of the file; None for what is none."""
+        texts = [raw.get(name) for name in ("topic", "consumerGroup", "expression", "expressionType")]
+        numbers = [raw.get(name, 0) for name in ("clientVersion", "bornTime", "deadTime")]
+        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
+            return None
+        topic, group, expression, kind = map(str, texts)
+        try:
+            compiled = _compiled(expression, kind)
+        except SqlError:
+            return None
+        return cls(topic, group, expression, kind, numbers[0], numbers[1], compiled, numbers[2])
+
+    @property
+    def is_dead(self) -> bool:
+        """Has the group gone?"""
+        return self.dead_ms >= self.born_ms
+
+    def raw(self, bloom: dict[str, Any]) -> dict[str, Any]:
+        """The entry as the file has it."""
+        return {
+            "bloomFilterData": bloom,
+            "bornTime": self.born_ms,
+            "clientVersion": self.client_version,
+            "consumerGroup": self.group,
+            "dead": self.is_dead,
+            "deadTime": self.dead_ms,
+            "expression": self.expression,
+            "expressionType": self.expression_type,
+            "topic": self.topic,
+        }

@@ -1,0 +1,255 @@
+"""Long polling: pulls that found nothing wait here for a message, until their time is over.
+
+The store says in which queues something came, once for a batch of messages (``engine.arrivals``). A pull with a filter
+is woken by a message that the filter wants; after messages that it does not want it is answered within
+``PROGRESS_S``, so that its group gets ahead.
+
+Room: broker/pull. It must never answer a pull twice, keep one whose connection is gone, or read a message twice in
+vain: each pull remembers up to where it has looked. Source: PullRequestHoldService, NotifyMessageArrivingListener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import MqfastError, StoreClosed
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.command import RemotingCommand
+from mqfast.store.base.results import GetMessageStatus
+
+if TYPE_CHECKING:
+    from mqfast.broker.pull.filter.unit_filters import WantedUnits
+    from mqfast.store.engine import Engine
+    from mqfast.store.message_store import MessageStore
+
+__all__ = ["Held", "PullHold"]
+
+_log = logging.getLogger("mqfast.broker")
+
+PROGRESS_S: Final = 5.0
+SUSPEND_MS_MAX: Final = 24 * 3600 * 1000
+_DUE_SPARE: Final = 64
+
+Queue = tuple[str, int]
+
+
+class Held:
+    """One pull that waits.
+
+    Attributes: checked: the offset up to which its filter has seen the queue; due_s: when it is answered at the latest.
+    """
+
+    __slots__ = ("channel", "checked", "due_s", "is_over", "queue", "request", "wanted")
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        queue: Queue,
+        offset: int,
+        wanted: WantedUnits,
+        due_s: float,
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.queue = queue
+        self.checked = offset
+        self.wanted = wanted
+        self.due_s = due_s
+        self.is_over = False
+
+
+class PullHold:
+    """All pulls that wait.
+
+    Args: serve_again: answers a pull that is not to wait any more; held_max: how many may wait.
+    Attributes: ``is_stopped``: no pull may wait any more.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        engine: Engine,
+        serve_again: Callable[[Channel, RemotingCommand], None],
+        *,
+        held_max: int = 100_000,
+    ) -> None:
+        self._store: Final = store
+        self._engine: Final = engine
+        self._serve_again: Final = serve_again
+        self._held_max: Final = held_max
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[Queue, dict[Held, None]] = {}  # in the order in which they came
+        self._watched: dict[Queue, int] = {}
+        self._channels: dict[Channel, set[Held]] = {}
+        self._due: list[tuple[float, int, Held]] = []
+        self._numbers = itertools.count()
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._arrivals = engine.arrivals()
+        self._fd = self._arrivals.fileno()
+        self.is_stopped = False
+        self._loop.add_reader(self._fd, self._take)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        wanted: WantedUnits,
+        suspend_ms: int,
+    ) -> bool:
+        """Let a pull wait that found nothing at an offset. False: there are too many, or the broker stops."""
+        if self.is_stopped or self._count >= self._held_max:
+            return False
+        queue = topic, queue_id
+        due_s = self._loop.time() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
+        held = Held(channel, request, queue, offset, wanted, due_s)
+        self._queues.setdefault(queue, {})[held] = None
+        self._channels.setdefault(channel, set()).add(held)
+        self._count += 1
+        self._note_due(held, due_s)
+        watched = self._watched.get(queue)
+        if watched is None or offset < watched:
+            self._watch(queue)
+        return True
+
+    # --- arrival ---
+
+    def notify(self, topic: str, queue_id: int) -> None:
+        """Look whether pulls of this queue have got their message."""
+        if (topic, queue_id) in self._queues:
+            self._arrived((topic, queue_id))
+
+    def _take(self) -> None:
+        try:
+            queues = self._arrivals.take()
+        except StoreClosed:
+            self._loop.remove_reader(self._fd)
+            self.is_stopped = True
+            return
+        for queue in queues:
+            self._watched.pop(queue, None)
+            self._arrived(queue)
+
+    def _watch(self, queue: Queue) -> None:
+        """Hear of the next message that any pull of the queue has not seen."""
+        offset = min(held.checked for held in self._queues[queue])
+        try:
+            is_there = self._arrivals.watch(queue[0], queue[1], offset)
+        except StoreClosed:
+            self.is_stopped = True
+            return
+        if is_there:
+            self._watched.pop(queue, None)
+            self._loop.call_soon(self._arrived, queue)
+        else:
+            self._watched[queue] = offset
+
+    def _arrived(self, queue: Queue) -> None:
+        for held in list(self._queues.get(queue, ())):
+            if not held.is_over and self._is_wanted(held):
+                self._wake(held)
+        if queue in self._queues and queue not in self._watched:
+            self._watch(queue)
+
+    def _is_wanted(self, held: Held) -> bool:
+        """Is there something to say to a pull now? What its filter does not want is not looked at again."""
+        topic, queue_id = held.queue
+        try:
+            end = self._store.max_offset(topic, queue_id)
+            if held.wanted is None or end < held.checked:
+                return end != held.checked  # below: the queue is a new one, and the pull is to be told
+            if end == held.checked:
+                return False
+            with self._engine.get_records(topic, queue_id, held.checked, 1, filter=held.wanted) as found:
+                if found.status is not GetMessageStatus.NO_MATCHED_MESSAGE or found.next_offset <= held.checked:
+                    return True
+                held.checked = found.next_offset
+        except MqfastError:
+            return True  # the pull itself finds out, and says what is wrong
+        self._note_due(held, self._loop.time() + PROGRESS_S)
+        return False
+
+    def _wake(self, held: Held) -> None:
+        self._forget(held)
+        self._serve_again(held.channel, held.request)
+
+    # --- time ---
+
+    def _note_due(self, held: Held, due_s: float) -> None:
+        if due_s > held.due_s:
+            return  # it is answered before
+        held.due_s = due_s
+        if len(self._due) > _DUE_SPARE + 2 * self._count:  # most of them were answered
+            self._due = [entry for entry in self._due if not entry[2].is_over]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (due_s, next(self._numbers), held))
+        if self._timer is None or due_s < self._timer_s:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._due and self._due[0][2].is_over:
+            heapq.heappop(self._due)
+        if self._due:
+            self._timer_s = self._due[0][0]
+            self._timer = self._loop.call_at(self._timer_s, self._time_is_over)
+
+    def _time_is_over(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._due and self._due[0][0] <= now:
+            held = heapq.heappop(self._due)[2]
+            if not held.is_over:
+                self._wake(held)
+        self._set_timer()
+
+    # --- the end ---
+
+    def _forget(self, held: Held) -> None:
+        held.is_over = True
+        self._count -= 1
+        waiting = self._queues[held.queue]
+        del waiting[held]
+        if not waiting:
+            del self._queues[held.queue]
+            if self._watched.pop(held.queue, None) is not None:
+                self._arrivals.unwatch(*held.queue)
+        of_channel = self._channels[held.channel]
+        of_channel.discard(held)
+        if not of_channel:
+            del self._channels[held.channel]
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone: its pulls are forgotten."""
+        for held in list(self._channels.get(channel, ())):
+            self._forget(held)
+
+    def stop(self) -> None:
+        """Answer all pulls that wait, and let none wait any more."""
+        if not self.is_stopped:
+            self._loop.remove_reader(self._fd)
+        self.is_stopped = True
+        for waiting in list(self._queues.values()):
+            for held in list(waiting):
+                if not held.is_over:
+                    self._wake(held)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due.clear()

@@ -1,0 +1,231 @@
+"""Pulls that wait: woken by their message, by their time, by the end; and forgotten with their connection."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Running, running_broker
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from pulling import SUBSCRIPTION, SUSPEND, bodies, heartbeat, offsets, pull, pull_fields, run, subscription, until
+
+import mqfast.broker.pull.hold
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import ResponseCode
+
+WAIT = SUSPEND | SUBSCRIPTION
+
+
+async def held(one: Running, count: int = 1, **changed: Any) -> list[asyncio.Task[Any]]:
+    """So many pulls that wait now."""
+    before = len(one.context.hold)
+    tasks = [asyncio.ensure_future(pull(one, sysFlag=WAIT, **changed)) for _ in range(count)]
+    await until(lambda: len(one.context.hold) == before + count, "the hold")
+    return tasks
+
+
+def test_a_message_wakes_all_pulls_of_its_queue_and_no_other(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            others = await held(one, queueId=1)
+            waiting = await held(one, 20, queueOffset=1)
+            await one.send("T", b"new")
+            for task in waiting:
+                answer = await task
+                assert (answer.code, answer.remark, bodies(answer)) == (0, "FOUND", [b"new"])
+                assert offsets(answer) == (2, 0, 2)
+            assert not others[0].done()
+            assert len(one.context.hold) == 1
+            await one.send("T", b"other", queue_id=1)
+            assert bodies(await others[0]) == [b"other"]
+            assert len(one.context.hold) == 0
+
+    run(flow())
+
+
+def test_without_a_message_the_time_is_over(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            began = asyncio.get_running_loop().time()
+            answer = await pull(one, sysFlag=WAIT, queueOffset=1, suspendTimeoutMillis=150)
+            took = asyncio.get_running_loop().time() - began
+            assert (answer.code, answer.remark, offsets(answer)) == (
+                ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", (1, 0, 1),
+            )  # fmt: skip
+            assert 0.14 < took < 10
+            for suspend in (0, -5):
+                answer = await pull(one, sysFlag=WAIT, queueOffset=1, suspendTimeoutMillis=suspend)
+                assert answer.code == ResponseCode.PULL_NOT_FOUND
+            forever = (await held(one, queueOffset=1, suspendTimeoutMillis=2**62))[0]
+            await one.send("T", b"new")
+            assert bodies(await forever) == [b"new"]
+
+    run(flow())
+
+
+def test_short_polling(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, longPollingEnable=False, shortPollingTimeMills=120) as one:
+            await one.send("T", b"old")
+            began = asyncio.get_running_loop().time()
+            answer = await pull(one, sysFlag=WAIT, queueOffset=1, suspendTimeoutMillis=600_000)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert 0.11 < asyncio.get_running_loop().time() - began < 10
+
+    run(flow())
+
+
+def test_messages_that_a_filter_does_not_want_wake_nobody_and_are_passed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePropertyFilter=True) as one:
+            await one.send("T", b"old")
+            tagged = (await held(one, queueOffset=1, subscription="B"))[0]
+            by_value = (await held(one, queueOffset=1, subscription="n > 5", expressionType="SQL92"))[0]
+            for number in range(3):
+                await one.send("T", b"unwanted", properties=f"TAGS\x01A\x02n\x01{number}\x02")
+            await until(lambda: one.context.store.max_offset("T", 0) == 4)
+            await asyncio.sleep(0.02)
+            assert not tagged.done()
+            assert not by_value.done()
+            await one.send("T", b"wanted", properties="TAGS\x01B\x02n\x017\x02")
+            for task in (tagged, by_value):
+                answer = await task
+                assert (bodies(answer), offsets(answer)) == ([b"wanted"], (5, 0, 5))
+            monkeypatch.setattr(mqfast.broker.pull.hold, "PROGRESS_S", 0.1)
+            late = (await held(one, queueOffset=5, subscription="B"))[0]
+            await one.send("T", b"unwanted", properties="TAGS\x01A\x02")
+            answer = await late
+            assert (answer.code, offsets(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, (6, 0, 6))
+
+    run(flow())
+
+
+def test_a_pull_that_waits_is_checked_again_when_it_wakes(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            await heartbeat(one, subscription())
+            waiting = asyncio.ensure_future(pull(one, sysFlag=SUSPEND, queueOffset=1))
+            await until(lambda: len(one.context.hold) == 1)
+            group = one.context.groups.table.ensure("g")
+            one.context.groups.put({**group, "consumeEnable": False})
+            await one.send("T", b"new")
+            assert (await waiting).code == ResponseCode.NO_PERMISSION
+
+    run(flow())
+
+
+def test_a_reset_and_a_deletion_reach_pulls_that_wait(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            waiting = (await held(one, queueOffset=1))[0]
+            one.context.reset_offsets.assign("g", "T", 0, 0)
+            await one.send("T", b"new")
+            answer = await waiting
+            assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+            waiting = (await held(one, queueOffset=2))[0]
+            one.context.topics.delete("T")
+            one.context.store.delete_topic("T")
+            assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
+
+    run(flow())
+
+
+def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            stays = await held(one, 3, queueOffset=1)
+            goes = RemotingClient()
+            channel = await goes.channel(one.address)
+            futures = [
+                asyncio.ensure_future(channel.call(11, pull_fields(sysFlag=WAIT, queueOffset=1), timeout_ms=20_000))
+                for _ in range(5)
+            ]
+            futures += [
+                asyncio.ensure_future(channel.call(11, pull_fields(sysFlag=WAIT, queueId=2), timeout_ms=20_000))
+            ]
+            await until(lambda: len(one.context.hold) == 9)
+            channel.abort()
+            await until(lambda: len(one.context.hold) == 3)
+            assert len(one.context.engine.arrivals()) == 1  # queue 2 is watched no more
+            await one.send("T", b"new")
+            assert [bodies(await task) for task in stays] == [[b"new"]] * 3
+            await asyncio.gather(*futures, return_exceptions=True)
+            await goes.close()
+
+    run(flow())
+
+
+def test_the_number_of_pulls_that_wait_is_bounded(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, pullThreadPoolQueueCapacity=5) as one:
+            await one.send("T", b"old")
+            waiting = await held(one, 5, queueOffset=1)
+            busy = await pull(one, sysFlag=WAIT, queueOffset=1)
+            assert (busy.code, busy.remark) == (
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while",
+            )  # fmt: skip
+            await one.send("T", b"new")
+            assert [bodies(await task) for task in waiting] == [[b"new"]] * 5
+
+    run(flow())
+
+
+def test_all_pulls_are_answered_when_the_broker_stops(tmp_path: Path) -> None:
+    async def flow() -> None:
+        client = RemotingClient()
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            tasks = [
+                asyncio.ensure_future(pull(one, client=client, sysFlag=WAIT, queueOffset=1, queueId=0))
+                for _ in range(50)
+            ]
+            await until(lambda: len(one.context.hold) == 50)
+        for task in tasks:
+            answer = await task
+            assert (answer.code, offsets(answer)) == (ResponseCode.PULL_NOT_FOUND, (1, 0, 1))
+        await client.close()
+
+    run(flow())
+
+
+def test_ten_thousand_pulls_wait_and_wake(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            one.context.topics.put(one.context.topics.raw("T", 100, 6))
+            await one.send("T", b"old")
+            tasks = [
+                asyncio.ensure_future(pull(one, sysFlag=WAIT, queueId=number % 100, queueOffset=int(number % 100 == 0)))
+                for number in range(9_000)
+            ]
+            await until(lambda: len(one.context.hold) == 9_000)
+            for queue_id in range(100):
+                await one.send("T", b"new", queue_id=queue_id)
+            assert {(answer.code, bodies(answer)[0]) for answer in await asyncio.gather(*tasks)} == {(0, b"new")}
+            hold = one.context.hold
+            assert (len(hold), len(hold._queues), len(hold._channels), len(hold._watched)) == (0, 0, 0, 0)
+
+    run(flow())
+
+
+def test_messages_wake_pulls_behind_their_sync(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as one:
+            await one.send("T", b"old")
+            for number in range(20):
+                waiting = (await held(one, queueOffset=1 + number))[0]
+                await one.send("T", b"%d" % number)
+                assert bodies(await waiting) == [b"%d" % number]
+
+    run(flow())

@@ -1,0 +1,308 @@
+"""Pulls (11, 361) through a running broker: what is found, what each refusal says, filters, offsets, limits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Running, running_broker
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from pulling import COMMIT, SUBSCRIPTION, SUSPEND, bodies, heartbeat, offsets, pull, run, subscription
+
+from mqfast.properties import jhash
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import ResponseCode
+
+SEE = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+async def fill(one: Running, count: int = 6, topic: str = "T") -> None:
+    """Messages with tags A, B, A, ... and a number as property."""
+    for i in range(count):
+        answer = await one.send(topic, b"m%d" % i, properties=f"TAGS\x01{'AB'[i % 2]}\x02n\x01{i}\x02")
+        assert answer.code == 0
+
+
+def test_messages_are_found_with_all_that_clients_read(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            answer = await pull(one, maxMsgNums=4)
+            assert (answer.code, answer.remark) == (0, "FOUND")
+            assert answer.ext_fields == {
+                "suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "0", "maxOffset": "6",
+                "topicSysFlag": "0", "groupSysFlag": "0",
+            }  # fmt: skip
+            assert bodies(answer) == [b"m0", b"m1", b"m2", b"m3"]
+            assert bodies(await pull(one, code=361, queueOffset=4, sysFlag=22)) == [b"m4", b"m5"]
+            assert one.context.stats.get_totals.count == 6
+            assert one.context.pull_offsets.get("g", "T", 0) == 6
+
+    run(flow())
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "status", "moved_to"),
+    [
+        (6, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 6),
+        (7, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 6),
+        (-1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+    ],
+)
+def test_an_offset_outside_the_queue_is_corrected(
+    tmp_path: Path, offset: int, code: int, status: str, moved_to: int
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            answer = await pull(one, queueOffset=offset)
+            assert (answer.code, answer.remark, answer.body) == (code, status, b"")
+            assert offsets(answer) == (moved_to, 0, 6)
+
+    run(flow())
+
+
+def test_an_empty_queue_is_not_found_at_its_beginning_and_moved_elsewhere(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one, 1)
+            first = await pull(one, queueId=1)
+            assert (first.code, first.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+            later = await pull(one, queueId=1, queueOffset=9)
+            assert (later.code, offsets(later)) == (ResponseCode.PULL_OFFSET_MOVED, (0, 0, 0))
+
+    run(flow())
+
+
+def test_tags_are_filtered_by_their_codes(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            assert bodies(await pull(one, subscription="B")) == [b"m1", b"m3", b"m5"]
+            assert len(bodies(await pull(one, subscription=" A || B "))) == 6
+            assert len(bodies(await pull(one, subscription=None))) == 6
+            assert len(bodies(await pull(one, subscription=None, expressionType=None))) == 6
+            none = await pull(one, subscription="C")
+            assert (none.code, none.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+            assert (offsets(none), none.body) == ((6, 0, 6), b"")
+            assert (await pull(one, subscription="||")).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            # The same hash is handed out: the client compares the texts.
+            assert jhash("Aa") == jhash("BB")
+            assert (await one.send("T", b"same hash", properties="TAGS\x01BB\x02")).code == 0
+            assert bodies(await pull(one, subscription="Aa")) == [b"same hash"]
+
+    run(flow())
+
+
+def test_the_filter_of_the_heartbeat_counts_where_the_pull_names_none(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            plain = {"sysFlag": 0, "subscription": None}
+            assert (await heartbeat(one, subscription("B", codes=(jhash("B"),)))).code == 0
+            assert bodies(await pull(one, **plain, subVersion=100)) == [b"m1", b"m3", b"m5"]
+            assert (await heartbeat(one, subscription("*", version=101))).code == 0
+            assert len(bodies(await pull(one, **plain, subVersion=99))) == 6
+            # A client that sends no codes.
+            assert (await heartbeat(one, subscription("A", version=102))).code == 0
+            assert bodies(await pull(one, **plain)) == [b"m0", b"m2", b"m4"]
+            late = await pull(one, **plain, subVersion=103)
+            assert (late.code, late.remark) == (
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest",
+            )  # fmt: skip
+            other = await pull(one, **plain, topic="TBW102")
+            assert (other.code, other.remark) == (
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{SEE}",
+            )  # fmt: skip
+            nobody = await pull(one, **plain, consumerGroup="nobody")
+            assert (nobody.code, nobody.remark) == (
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{SEE}",
+            )  # fmt: skip
+
+    run(flow())
+
+
+def test_who_may_not_read_is_told_why(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, autoCreateSubscriptionGroup=False) as one:
+            context = one.context
+            await fill(one, 1)
+            host = "127.0.0.1"
+
+            async def refused(expected: int, remark: str, forbidden: str | None = None, **changed: Any) -> None:
+                answer = await pull(one, **changed)
+                assert (answer.code, answer.remark) == (expected, remark)
+                assert answer.ext_fields.get("forbiddenType") == forbidden
+                assert "nextBeginOffset" not in answer.ext_fields
+
+            missing = f"subscription group [g] does not exist, {SEE}"
+            await refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing)
+            group = context.groups.table.ensure("g")
+            no_topic = f"topic[none] not exist, apply first please! {SEE}"
+            await refused(ResponseCode.TOPIC_NOT_EXIST, no_topic, topic="none")
+            answer = await pull(one, queueId=4)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert str(answer.remark).startswith(
+                "queueId[4] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:"
+            )
+            assert (await pull(one, queueId=-1)).code == ResponseCode.INVALID_PARAMETER
+            no = ResponseCode.NO_PERMISSION
+            context.groups.put({**group, "consumeEnable": False})
+            await refused(no, "subscription group no permission, g", "2")
+            context.groups.put({**group, "consumeBroadcastEnable": False})
+            await heartbeat(one, subscription(), model="BROADCASTING")
+            await refused(no, "the consumer group[g] can not consume by broadcast way", "4", sysFlag=0)
+            context.groups.put(group)
+            context.topics.put(context.topics.raw("T", 4, 2))
+            await refused(no, "the topic[T] pulling message is forbidden", "3")
+            context.config.take({"litePullMessageEnable": "false"}, "test")
+            await refused(no, f"the broker[{host}] for lite pull consumer is forbidden", "1", code=361)
+            context.config.take({"brokerPermission": "2"}, "test")
+            await refused(no, f"the broker[{host}] pulling message is forbidden", "1")
+
+    run(flow())
+
+
+def test_a_group_that_is_forbidden_for_a_topic(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir(parents=True)
+    table = {"forbiddenTable": {"g": {"T": 4}}, "subscriptionGroupTable": {"g": {"groupName": "g"}}}
+    (tmp_path / "config" / "subscriptionGroup.json").write_text(json.dumps(table))
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one, 1)
+            await heartbeat(one, subscription())
+            answer = await pull(one, sysFlag=0)
+            assert answer.remark == "the consumer group[g] is forbidden for topic[T]"
+            assert answer.ext_fields == {"forbiddenType": "5"}
+            assert (await pull(one)).code == 0  # a pull with its own subscription is not asked, as in RocketMQ
+
+    run(flow())
+
+
+def test_groups_are_made_by_their_first_pull(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one, 1)
+            assert "fresh" not in one.context.groups.table
+            assert (await pull(one, consumerGroup="fresh")).code == 0
+            assert "fresh" in one.context.groups.table
+            assert (await pull(one, consumerGroup="../x")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    run(flow())
+
+
+def test_pull_consumers_can_be_refused(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, rejectPullConsumerEnable=True) as one:
+            await fill(one, 1)
+            assert (await pull(one)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            assert (await pull(one, consumerGroup="CID_RMQ_SYS_x")).code == 0
+            await heartbeat(one, subscription(), kind="CONSUME_ACTIVELY")
+            assert (await pull(one)).code == 0
+            stranger = RemotingClient()
+            assert (await pull(one, client=stranger)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            await stranger.close()
+
+    run(flow())
+
+
+def test_limits_of_one_answer_are_those_of_the_settings(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, maxTransferCountOnMessageInMemory=5) as one:
+            for i in range(12):
+                await one.send("T", b"%03d" % i * 100)
+            assert len(bodies(await pull(one))) == 5
+            one.context.config.take({"maxTransferCountOnMessageInMemory": "32"}, "test")
+            assert len(bodies(await pull(one))) == 12
+            assert len(bodies(await pull(one, maxMsgNums=0))) == 1
+            assert len(bodies(await pull(one, maxMsgBytes=1200))) == 2
+            one.context.config.take({"maxTransferBytesOnMessageInMemory": "100"}, "test")
+            assert len(bodies(await pull(one))) == 1  # the first one goes out whatever its size
+            # Nothing counts as in memory: the limits of the disk.
+            one.context.config.take({"accessMessageInMemoryMaxRatio": "0"}, "test")
+            found = await pull(one)
+            assert (len(bodies(found)), offsets(found)) == (8, (8, 0, 12))
+
+    run(flow())
+
+
+def test_slow_readers_are_sent_to_the_slave_where_slaves_are_read(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, accessMessageInMemoryMaxRatio=0) as one:
+            await fill(one)
+            assert (await pull(one)).ext_fields["suggestWhichBrokerId"] == "0"
+            one.context.config.take({"slaveReadEnable": "true"}, "test")
+            assert (await pull(one)).ext_fields["suggestWhichBrokerId"] == "1"
+            one.context.config.take({"accessMessageInMemoryMaxRatio": "40"}, "test")
+            assert (await pull(one)).ext_fields["suggestWhichBrokerId"] == "0"
+
+    run(flow())
+
+
+def test_a_pull_commits_the_offset_that_it_names_once(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            stored = one.context.offsets
+            await pull(one, commitOffset=3)
+            assert stored.get("g", "T", 0) == -1  # without the flag it says nothing
+            await pull(one, sysFlag=COMMIT | SUBSCRIPTION, commitOffset=3)
+            assert stored.get("g", "T", 0) == 3
+            await pull(one, sysFlag=COMMIT | SUBSCRIPTION, commitOffset=-1)
+            assert stored.get("g", "T", 0) == 3
+            waiting = await pull(
+                one, sysFlag=COMMIT | SUSPEND | SUBSCRIPTION, commitOffset=6, queueOffset=6, suspendTimeoutMillis=1
+            )
+            assert waiting.code == ResponseCode.PULL_NOT_FOUND
+            assert stored.get("g", "T", 0) == 6
+
+    run(flow())
+
+
+def test_a_reset_offset_is_told_once(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            one.context.reset_offsets.assign("g", "T", 0, 2)
+            answer = await pull(one, queueOffset=5)
+            assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+            assert offsets(answer) == (2, 0, 6)
+            assert bodies(await pull(one, queueOffset=5)) == [b"m5"]
+            one.context.config.take({"useServerSideResetOffset": "false"}, "test")
+            one.context.reset_offsets.assign("g", "T", 0, 2)
+            assert bodies(await pull(one, queueOffset=5)) == [b"m5"]
+
+    run(flow())
+
+
+def test_fields_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for changed in ({"queueOffset": None}, {"sysFlag": "x"}, {"topic": None}, {"maxMsgNums": 2**40}):
+                answer = await pull(one, **changed)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+                assert next(iter(changed)) in str(answer.remark)
+            assert (await pull(one, maxMsgNums=-5)).code == ResponseCode.TOPIC_NOT_EXIST
+
+    run(flow())
+
+
+def test_records_go_out_whole_whatever_their_size_and_number(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"L" * 700_000)
+            for i in range(40):
+                await one.send("T", bytes([i]) * 30_000)  # over several log files
+            assert bodies(await pull(one)) == [b"L" * 700_000]
+            found: list[bytes] = []
+            while len(found) < 40:
+                found += bodies(await pull(one, queueOffset=1 + len(found)))
+            assert found == [bytes([i]) * 30_000 for i in range(40)]
+
+    run(flow())
