@@ -141,7 +141,8 @@ class ConsumerManager:
         group.members[channel] = Member(channel, client_id, language, version, self._now_ms())
         if not without_subscriptions and group.subscribe(data.subscription_data_set or ()):
             changed = True
-        self.on_register(group.name, data.subscription_data_set or ())
+        if not without_subscriptions:
+            self.on_register(group.name, data.subscription_data_set or ())
         return group.notice() if changed else None
 
     def unregister(self, channel: Hashable, group: str) -> Notice | None:
