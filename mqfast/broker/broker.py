@@ -30,9 +30,11 @@ from mqfast.broker.durable import Durable
 from mqfast.broker.groups import GroupManager
 from mqfast.broker.pull.offsets import OffsetProcessor
 from mqfast.broker.pull.pull import PullProcessor
+from mqfast.broker.recall import Recall
 from mqfast.broker.registration import Registration
 from mqfast.broker.send import SendProcessor
 from mqfast.broker.stats import BrokerStats
+from mqfast.broker.timers import Timers
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
 from mqfast.errors import ConfigError, MqfastError
@@ -223,6 +225,8 @@ class Broker:
             Delays(context),
             SendBack(context),
             Reply(context, self._send),
+            Timers(context),
+            Recall(context, self._send),
             Admin(context),
             Transactions(context, self._send),
         ]

@@ -101,6 +101,18 @@ def _acting() -> dict[str, Setting]:
         "transactionCheckMax": Setting(15, **live),
         "transactionCheckInterval": Setting(30_000, **live),
         "recallMessageEnable": Setting(False, **live),
+        "allowRecallWhenBrokerNotWriteable": Setting(True, **live),
+        "timerWheelEnable": Setting(True),
+        "timerPrecisionMs": Setting(1000),
+        "timerRollWindowSlot": Setting(172_800),
+        "timerFlushIntervalMs": Setting(1000, **live),
+        "timerMaxDelaySec": Setting(259_200, **live),
+        "timerStopEnqueue": Setting(False, **live),
+        "timerStopDequeue": Setting(False, **live),
+        "timerSkipUnknownError": Setting(False, **live),
+        "timerEnableRetryUntilSuccess": Setting(True, **live),  # RocketMQ drops a message after three tries
+        "timerCongestNumEachSlot": Setting(2**31 - 1, **live),
+        "appendTopicForTimerDeleteKey": Setting(False, **live),
         "storeReplyMessageEnable": Setting(True, **live),
         # connections
         "serverChannelMaxIdleTimeSeconds": Setting(120),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mqfast.broker.topics import TopicManager
     from mqfast.broker.write import Writer
     from mqfast.remoting.client import RemotingClient
+    from mqfast.schedule.timer.service import TimerService
     from mqfast.store.engine import Engine
     from mqfast.store.message_store import MessageStore
     from mqfast.store.meta.offsets import ConsumerOffsets
@@ -60,6 +61,7 @@ class BrokerContext:
         now_ms: the wall clock, ms since the epoch.
         address: ``host:port`` that clients are told; store_host: the same as 8 or 20 bytes.
         tables: the tables of ``config/``; the broker owns them and persists them.
+        timer: the timing wheel, where it is on.
         stopping: the broker takes no new requests.
         http: the server of metrics and probes, where it runs.
         filters: SQL filters of groups; hold: pulls that wait for messages; pull_offsets: how far each group has pulled;
@@ -86,6 +88,7 @@ class BrokerContext:
     registration: Registration
     address: str
     store_host: bytes
+    timer: TimerService | None = None
     stopping: bool = False
     started_ms: int = field(default=0)
     http: HttpServer | None = field(default=None)

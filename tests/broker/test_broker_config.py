@@ -61,6 +61,7 @@ def test_defaults_are_rocketmqs_but_for_those_that_the_page_names() -> None:
         "brokerName": (config["brokerName"], ""),  # that of the machine in both
         "listenPort": ("10911", "6888"),  # as RocketMQ's BrokerStartup has it
         "enableSingleTopicRegister": ("true", "false"),
+        "timerEnableRetryUntilSuccess": ("true", "false"),  # RocketMQ drops a timed message after three tries
     }
     assert config["brokerName"]
 

@@ -168,6 +168,9 @@ class RuntimeInfo:
         }
 
     def _timer(self) -> dict[str, object]:
+        timer = self._context.timer
+        if timer is not None:
+            return timer.statistics(self._context.now_ms())
         return {
             "timerReadBehind": 0,
             "timerOffsetBehind": 0,

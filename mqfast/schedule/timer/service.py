@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqfast import properties as _properties
 from mqfast.broker_conf import java_number
@@ -129,6 +129,7 @@ class TimerService:
         self._checkpoint = checkpoint or TimerCheckpoint()
         self.enqueued = 0
         self.dequeued = 0
+        self._asked = (now_ms, 0, 0)
 
     def _start(self, found: Recovered, now_ms: int) -> None:
         self._write = now_ms // self._precision  # slots before this step are due
@@ -418,15 +419,19 @@ class TimerService:
             return False
         return count >= 2 * limit or draw() > 1000 * (count - limit) / (limit + 0.1)
 
-    def statistics(self, now_ms: int) -> dict[str, Any]:
+    def statistics(self, now_ms: int) -> dict[str, object]:
         """Numbers for operators, by RocketMQ's names: seconds that deliveries are behind, messages of the queue that
-        are not parked yet, and messages that are parked.
+        are not parked yet, messages that are parked, and both rates a second since this was asked before.
         """
         due = self.wheel.next_used(self._read, min(now_ms // self._precision, self._read + SLOTS))
-        behind = 0 if due < 0 else now_ms - due * self._precision
         waiting = max(0, self.store.max_offset(TIMER_TOPIC, 0) - self._queue_offset)
+        before_ms, enqueued, dequeued = self._asked
+        seconds = max(now_ms - before_ms, 1000) / 1000
+        self._asked = (now_ms, self.enqueued, self.dequeued)
         return {
-            "timerReadBehind": behind // 1000,
+            "timerReadBehind": 0 if due < 0 else (now_ms - due * self._precision) // 1000,
             "timerOffsetBehind": waiting,
             "timerCongestNum": self.wheel.count_from(self._read),
+            "timerEnqueueTps": round((self.enqueued - enqueued) / seconds, 2),
+            "timerDequeueTps": round((self.dequeued - dequeued) / seconds, 2),
         }

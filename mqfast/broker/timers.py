@@ -1,0 +1,200 @@
+"""Timed messages in a broker: every put asks here, and the event loop parks and delivers what is due.
+
+Room: broker. It must never hold a rule of the timer: those are in ``schedule/timer``; and never wait for a disk in the
+event loop, but where the clock fell. Source: HookUtils.handleScheduleMessage, BrokerController.initializeMessageStore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.write import Record, Refusal
+from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.processors import Processors
+from mqfast.schedule.timer.accept import accept
+from mqfast.schedule.timer.service import TimerFlush, TimerService
+from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.store.base.results import PutMessageStatus
+
+__all__ = ["Timers"]
+
+_log = logging.getLogger("mqfast.broker")
+_SOON_S: Final = 0.005  # messages that come within this time are parked together
+_LONGEST_S: Final = 1.0  # the wall clock may be set meanwhile
+_AFTER_FAILURE_MS: Final = 1000
+
+
+class Timers:
+    """Parks timed messages and delivers them.
+
+    Attributes: ``service``: what does it; None where ``timerWheelEnable`` is off.
+    Raises: CorruptFile where a file of the timer has a wrong length; StorageError.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._settings = self._read_settings()
+        self.service: TimerService | None = None
+        if self._settings.is_enabled:
+            self.service = TimerService(
+                context.store,
+                self._settings,
+                context.now_ms(),
+                on_delivered=lambda topic, size: context.stats.put(topic, 1, size),
+            )
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush: asyncio.Future[None] | None = None
+        self._stopped = False
+        context.timer = self.service
+        context.writer.deferrals.append(self)
+        context.config.listeners.append(self._configure)
+
+    def _read_settings(self) -> TimerSettings:
+        config = self._context.config
+        return TimerSettings(
+            precision_ms=config["timerPrecisionMs"],
+            roll_window_slots=config["timerRollWindowSlot"],
+            flush_interval_ms=config["timerFlushIntervalMs"],
+            max_delay_s=config["timerMaxDelaySec"],
+            is_enabled=config["timerWheelEnable"],
+            stop_enqueue=config["timerStopEnqueue"],
+            stop_dequeue=config["timerStopDequeue"],
+            skip_unknown_error=config["timerSkipUnknownError"],
+            retry_until_success=config["timerEnableRetryUntilSuccess"],
+            congest_count_each_slot=config["timerCongestNumEachSlot"],
+            append_topic_for_delete_key=config["appendTopicForTimerDeleteKey"],
+        )
+
+    def _configure(self) -> None:
+        self._settings = self._read_settings()._replace(
+            precision_ms=self._settings.precision_ms, is_enabled=self._settings.is_enabled
+        )
+        if self.service is not None:
+            self.service.configure(self._settings)
+            self._turn_in(_SOON_S)
+
+    def register(self, processors: Processors) -> None:
+        """The timer serves no code; 370 is in ``recall.py``."""
+
+    def start(self) -> None:
+        """Park and deliver from now on."""
+        if self.service is not None:
+            self._turn()
+
+    async def stop(self) -> None:
+        """Park and deliver no more; what was done becomes durable."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.service is None:
+            return
+        if self._flush is not None:
+            await asyncio.wait([self._flush])
+        try:
+            await self._context.loop.run_in_executor(None, self.service.close, self._context.now_ms())
+        except MqfastError as error:
+            _log.warning("the timer was not flushed, some messages may come again: %s", error)
+
+    # --- a message is put ---
+
+    def defer(self, record: Record, now_ms: int) -> Record | Refusal | None:
+        """The record parked, where its properties name a time; those of the record itself then name its place, too."""
+        settings = self._settings
+        try:
+            place = accept(
+                settings, self._is_crowded, record.topic, record.queue_id, record.properties, record.sys_flag, now_ms
+            )
+        except MessageIllegal as error:
+            done = self._context.writer.failed(error)
+            return Refusal(done.code, done.remark or "")
+        if place is None:
+            return None
+        if isinstance(place, PutMessageStatus):
+            return refusal(place, settings)
+        record.properties = place.properties
+        self._wake()
+        return Record(
+            place.topic,
+            place.queue_id,
+            record.body,
+            place.properties,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            reconsume_times=record.reconsume_times,
+            prepared_transaction_offset=record.prepared_transaction_offset,
+        )
+
+    def _is_crowded(self, due_ms: int, draw: Callable[[], int]) -> bool:
+        return self.service is not None and self.service.is_crowded(due_ms, draw)
+
+    def _wake(self) -> None:
+        if self.service is not None:
+            self.service.wake()
+            self._turn_in(_SOON_S)
+
+    # --- turns ---
+
+    def _turn_in(self, delay_s: float) -> None:
+        """Have a turn after a delay, unless one comes sooner."""
+        if self._stopped:
+            return
+        loop = self._context.loop
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer.when() <= loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(delay_s, self._turn)
+
+    def _turn(self) -> None:
+        assert self.service is not None
+        self._timer = None
+        now_ms = self._context.now_ms()
+        try:
+            at = self.service.run_once(now_ms)
+            if self.service.flush_is_due(now_ms):
+                self._begin_flush(self.service.prepare_flush(now_ms))
+        except StoreClosed:
+            return
+        except Exception:
+            _log.exception("a turn of the timer failed, the next one is in %d ms", _AFTER_FAILURE_MS)
+            at = now_ms + _AFTER_FAILURE_MS
+        if at is not None:
+            self._turn_in(min(max(0, at - now_ms) / 1000, _LONGEST_S))
+
+    def _begin_flush(self, flush: TimerFlush) -> None:
+        self._flush = self._context.loop.run_in_executor(None, flush.run)
+        self._flush.add_done_callback(self._end_flush)
+
+    def _end_flush(self, future: asyncio.Future[None]) -> None:
+        assert self.service is not None
+        self._flush = None
+        error = None if future.cancelled() else future.exception()
+        self.service.end_flush(error)
+        self._turn_in(self._settings.flush_interval_ms / 1000)
+
+
+def refusal(status: PutMessageStatus, settings: TimerSettings) -> Refusal:
+    """RocketMQ's code and words for a message that the timer refuses. Source: SendMessageProcessor."""
+    if status is PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL:
+        most_ms = settings.max_delay_s * 1000
+        return Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {most_ms}ms; "
+            "or if set del msg, the delay time should be bigger than the current time",
+        )
+    if status is PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL:
+        limit = settings.congest_count_each_slot
+        return Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control, max num limit is {2 * limit} or the current value is greater than "
+            f"{limit} and less than {2 * limit}, trigger random flow control",
+        )
+    return Refusal(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
