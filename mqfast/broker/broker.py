@@ -44,6 +44,7 @@ from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import TlsMode, client_context, server_context
+from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
 
@@ -67,14 +68,20 @@ def _steady_clock_ms() -> int:
 class Broker:
     """A broker in the running event loop.
 
-    Args: config: its settings; now_ms: the wall clock; store_settings: more settings of the store, by any of its names.
+    Args: config: its settings; now_ms: the wall clock; door: the store's table of OS calls, with its clock;
+    store_settings: more settings of the store, by any of its names.
     Attributes: ``context``: what the parts share, once started.
     Raises: ConfigError where settings cannot be used; what ``open_store`` raises.
     Thread: that of the event loop.
     """
 
     def __init__(
-        self, config: BrokerConfig, *, now_ms: Callable[[], int] = _wall_clock_ms, **store_settings: Any
+        self,
+        config: BrokerConfig,
+        *,
+        now_ms: Callable[[], int] = _wall_clock_ms,
+        door: OsDoor | None = None,
+        **store_settings: Any,
     ) -> None:
         config.check()
         self.config: Final = config
@@ -83,6 +90,7 @@ class Broker:
         self.processors: Processors
         self.context: BrokerContext
         self._now_ms = now_ms
+        self._door = door
         # A wall clock that is set does not expire anybody; a virtual one is the only clock there is.
         self._steady_ms = _steady_clock_ms if now_ms is _wall_clock_ms else now_ms
         self._store_settings = store_settings
@@ -110,8 +118,8 @@ class Broker:
     def _open_store(self) -> tuple[MessageStore, ConfigTables]:
         path = self.config.store_path
         config = self.config.store_config(**self._store_settings)
-        tables = ConfigTables.load(path, config)
-        return open_store(path, config=config, tables=tables), tables
+        tables = ConfigTables.load(path, config, door=self._door)
+        return open_store(path, config=config, tables=tables, door=self._door), tables
 
     async def _start(self, store: MessageStore, tables: ConfigTables) -> None:
         config = self.config
@@ -239,6 +247,11 @@ class Broker:
         except MqfastError:
             use = -1.0
         return f"CL: {use:5.2f} CQ: {use:5.2f} INDEX: {use:5.2f}"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What serves the requests, in the order of their start."""
+        return tuple(self._parts)
 
     @property
     def address(self) -> tuple[str, int]:
