@@ -49,6 +49,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose options may stand between the positional arguments."""
 
     may_leave_out_path = False
+    places_anywhere = False
 
     def error(self, message: str) -> NoReturn:
         """End with the exit code of wrong arguments."""
@@ -68,6 +69,9 @@ class Parser(argparse.ArgumentParser):
             store = os.environ.get(STORE_VARIABLE)
             if store and not self._begins_with_path(places):
                 places[:0] = decoded([store])
+            given = [*options, *divider, *places]
+        elif self.places_anywhere:
+            options, places, divider = self._divided(given)
             given = [*options, *divider, *places]
         return super().parse_known_args(given, namespace)
 

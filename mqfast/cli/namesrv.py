@@ -15,8 +15,6 @@ from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from mqfast.namesrv.namesrv_config import NamesrvConfig
-    from mqfast.namesrv.server import NameServer
-
 __all__ = ["add_command"]
 
 
@@ -38,6 +36,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument(
         "settings", nargs="*", type=name_value, metavar="NAME=VALUE", help="settings; they go before those of -c"
     )
+    sub.places_anywhere = True
     sub.set_defaults(run=run, command="namesrv")
 
 
@@ -58,10 +57,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if arguments.strict and config.unknown:
         raise ConfigError(f"unknown settings: {', '.join(config.unknown)}")
     _log_to_stderr()
+    from mqfast.cli.serving import serve
     from mqfast.remoting.loop import runner
 
+    server = NameServer(config)
     with runner() as loop:
-        loop.run(_serve(NameServer, config))
+        loop.run(serve(server, lambda: _banner(*server.address)))
     return ExitCode.OK
 
 
@@ -81,23 +82,6 @@ def _log_to_stderr() -> None:
     import logging
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-
-
-async def _serve(kind: type[NameServer], config: NamesrvConfig) -> None:
-    import asyncio
-    import signal
-
-    server = kind(config)
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    await server.start()
-    try:
-        print(_banner(*server.address), flush=True)
-        await ended.wait()
-    finally:
-        await server.stop()
 
 
 def _banner(host: str, port: int) -> str:

@@ -1,0 +1,148 @@
+"""``mqfast broker``: a broker until SIGTERM or control-C.
+
+It must never import asyncio or the broker before the command runs: every other command would pay for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from mqfast.cli.arguments import Parser, name_value
+from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
+from mqfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mqfast.broker.broker import Broker
+    from mqfast.broker.broker_config import BrokerConfig
+
+__all__ = ["add_command", "broker_banner", "config_of", "tell", "with_extra"]
+
+_PRECEDENCE = """settings, the later counts: RocketMQ's defaults, the variables NAMESRV_ADDR and ROCKETMQ_HOME, the
+file of -c, variables ROCKETMQ_<KEY> as ROCKETMQ_LISTEN_PORT, the command line"""
+
+
+def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+    """``broker``."""
+    sub = rooms.add_parser(
+        "broker",
+        help="run a broker",
+        description="Run a broker for RocketMQ's producers and consumers until SIGTERM or control-C, on the store at "
+        "storePathRootDir (default: ~/store). It listens on 127.0.0.1 unless bindAddress says otherwise. Needs the "
+        "extra mqfast[broker].",
+        epilog=f"{_PRECEDENCE}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sub.add_argument("-c", "--conf", metavar="FILE", help="property file with RocketMQ's names, as broker.conf")
+    sub.add_argument("-n", "--namesrv", metavar="ADDRESS", help="namesrvAddr: name servers, between semicolons")
+    sub.add_argument("-p", "--print-config", action="store_true", help="print the settings and end")
+    sub.add_argument("--strict", action="store_true", help="do not start when a setting is unknown")
+    sub.add_argument("--check-store", metavar="DIR", help="say what would differ for a Java broker's store, and end")
+    add_log_options(sub)
+    sub.add_argument(
+        "settings", nargs="*", type=name_value, metavar="NAME=VALUE", help="settings; they go before those of -c"
+    )
+    sub.places_anywhere = True
+    sub.set_defaults(run=run, command="broker")
+
+
+def add_log_options(sub: argparse.ArgumentParser) -> None:
+    """How the process logs to stderr."""
+    sub.add_argument("--log-json", action="store_true", help="log one JSON object a line")
+    sub.add_argument(
+        "--log-level", metavar="LEVEL", default="INFO", type=str.upper,
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="DEBUG, INFO (default), WARNING or ERROR",
+    )  # fmt: skip
+
+
+def with_extra(what: str, error: ModuleNotFoundError) -> Exception:
+    """What to raise for a module that is missing."""
+    if error.name in ("msgspec", "lark", "lz4", "zstandard", "yaml"):
+        return ConfigError(f"mqfast {what} needs {error.name}: pip install 'mqfast[broker]'")
+    return error
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Serve, or print."""
+    config = config_of(arguments)
+    if arguments.print_config:
+        print(config.text(), end="")
+        return ExitCode.OK
+    if arguments.check_store is not None:
+        from mqfast.broker.check_store import check_store
+
+        findings = check_store(arguments.check_store, config)
+        for one in findings:
+            print(one)
+        return ExitCode.DAMAGE if any(one.refuses for one in findings) else ExitCode.OK
+    tell(config, strict=arguments.strict)
+    try:
+        from mqfast.broker.broker import Broker
+        from mqfast.broker.logs import start_logging
+    except ModuleNotFoundError as error:
+        raise with_extra("broker", error) from None
+    from mqfast.cli.serving import serve
+    from mqfast.remoting.loop import runner
+
+    start_logging(json_lines=arguments.log_json, level=arguments.log_level)
+    broker = Broker(config)
+    with runner() as loop:
+        loop.run(serve(broker, lambda: broker_banner(broker)))
+    return ExitCode.OK
+
+
+def config_of(arguments: argparse.Namespace) -> BrokerConfig:
+    """The settings of all sources, in their order. Raises: ConfigError, OSError."""
+    from mqfast.broker.broker_config import BrokerConfig
+
+    config = BrokerConfig()
+    config.take_defaults(os.environ)
+    if arguments.conf:
+        config.read_file(arguments.conf)
+    config.take_environment(os.environ)
+    config.take(dict(arguments.settings), "command line")
+    if arguments.namesrv:
+        config.take({"namesrvAddr": arguments.namesrv}, "command line")
+    return config
+
+
+def tell(config: BrokerConfig, *, strict: bool) -> None:
+    """Say once what settings do not do. Raises: ConfigError with ``strict`` for unknown ones."""
+    for line in config.warnings:
+        print(f"mqfast: {line}", file=sys.stderr)
+    if strict and config.unknown:
+        raise ConfigError(f"unknown settings: {', '.join(config.unknown)}")
+
+
+def broker_banner(broker: Broker) -> str:
+    """Where it listens, what it tells others, and what it does with messages."""
+    from mqfast import __version__
+    from mqfast.broker.address import with_port
+
+    config, context = broker.config, broker.context
+    host, port = broker.address
+    if host in ("127.0.0.1", "::1"):
+        reach = "this machine only; bindAddress=0.0.0.0 opens it"
+    else:
+        reach = "every interface" if host in ("0.0.0.0", "::") else "that interface"
+    registered = context.registration.registered
+    servers = [f"{one}{'' if registered.get(one) else ' (not registered)'}" for one in config.name_servers]
+    store = context.store.config
+    if store.retention_rules.rocketmq:
+        kept = (
+            f"files of {store.file_reserved_time_hours} h are deleted at {store.delete_when} o'clock, and from "
+            f"{store.disk_max_used_space_percent:g} % of the disk on"
+        )
+    else:
+        kept = store.retention or "kept for ever"
+    on = {True: "on", False: "off"}
+    return (
+        f"mqfast broker {__version__}, {config['brokerName']} of {config['brokerClusterName']}, listens on "
+        f"{with_port(host, port)} ({reach})\n"
+        f"  announced: {context.address} ({broker.announced.why}); name servers: {', '.join(servers) or 'none'}\n"
+        f"  store: {config.store_path}; {store.flush_disk_type}; messages: {kept}\n"
+        f"  automatic topics: {on[config['autoCreateTopicEnable']]}, groups: "
+        f"{on[config['autoCreateSubscriptionGroup']]}; access control: {broker.access.policy}"
+    )

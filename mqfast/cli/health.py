@@ -1,0 +1,78 @@
+"""``mqfast health``: does a server answer? For Docker, systemd and scripts.
+
+It must never wait longer than it was told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from urllib.parse import urlsplit
+
+from mqfast.cli.arguments import Parser
+from mqfast.cli.exit_codes import ExitCode
+from mqfast.errors import ConfigError
+
+__all__ = ["add_command"]
+
+_CHECK_CLIENT_CONFIG = 46  # any answer, a refusal as well, comes from a server that lives
+
+
+def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+    """``health``."""
+    sub = rooms.add_parser(
+        "health",
+        help="ask whether a name server or broker answers",
+        description="Ask a name server or broker whether it answers: its port (--port), or its HTTP page (--url), as "
+        "http://127.0.0.1:5557/health.",
+        epilog="exit codes:\n  0    it answers, and well\n  1    it does not\n  2    wrong arguments",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = sub.add_mutually_exclusive_group()
+    which.add_argument("--port", type=int, metavar="PORT", default=10911, help="(default: 10911)")
+    which.add_argument("--url", metavar="URL", help="its answer is to be 200")
+    sub.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="(default: 127.0.0.1)")
+    sub.add_argument("--timeout", type=float, metavar="SECONDS", default=3.0, help="(default: 3)")
+    sub.set_defaults(run=run, command="health")
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Ask once."""
+    try:
+        if arguments.url:
+            said = _ask_http(arguments.url, arguments.timeout)
+        else:
+            said = _ask_port(arguments.host, arguments.port, arguments.timeout)
+    except OSError as error:
+        print(f"no answer: {error}")
+        return ExitCode.DAMAGE
+    print(said)
+    return ExitCode.OK if said == "200" or not arguments.url else ExitCode.DAMAGE
+
+
+def _ask_http(url: str, timeout_s: float) -> str:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ConfigError(f"--url: expected http://host:port/path, found {url!r}")
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout_s) as peer:
+        peer.sendall(f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+        words = peer.makefile("rb").readline(1024).split()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
+        raise OSError("expected an answer of HTTP, found another")
+    return words[1].decode("ascii", "replace")
+
+
+def _ask_port(host: str, port: int, timeout_s: float) -> str:
+    from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
+
+    decoder = FrameDecoder()
+    with socket.create_connection((host, port), timeout_s) as peer:
+        peer.sendall(encode(RemotingCommand(_CHECK_CLIENT_CONFIG)))
+        while True:
+            data = peer.recv(65536)
+            if not data:
+                raise OSError("the connection ended without an answer")
+            if decoder.feed(data):
+                return f"{host}:{port} answers"
+            if decoder.error is not None:
+                raise OSError(f"expected an answer of RocketMQ: {decoder.error}")

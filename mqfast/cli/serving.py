@@ -1,0 +1,54 @@
+"""A server as a process: starts it, says so, waits for SIGTERM or control-C, ends it.
+
+It must never know which server it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from mqfast.cli.systemd import Watchdog, notify
+
+__all__ = ["Server", "serve"]
+
+
+class Server(Protocol):
+    """What has a start and an end."""
+
+    async def start(self) -> None:
+        """Serve from now on."""
+
+    async def stop(self) -> None:
+        """Serve no more."""
+
+
+async def serve(server: Server, banner: Callable[[], str]) -> None:
+    """Run a server until a signal. Raises: what its start raises."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    watchdog = Watchdog()
+    starting = asyncio.ensure_future(server.start())
+    ending = asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            print(banner(), flush=True)
+            notify("READY=1")
+            watchdog.start()
+            await ended.wait()
+    finally:
+        ending.cancel()
+        if not starting.done():
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+        notify("STOPPING=1")
+        watchdog.stop()
+        await server.stop()

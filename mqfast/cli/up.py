@@ -1,0 +1,116 @@
+"""``mqfast up``: a name server and a broker in one process, for development.
+
+It must never import asyncio or a server before the command runs: every other command would pay for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.cli.arguments import Parser, name_value
+from mqfast.cli.broker import add_log_options, broker_banner, config_of, tell, with_extra
+from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
+
+if TYPE_CHECKING:
+    from mqfast.broker.broker import Broker
+    from mqfast.namesrv.server import NameServer
+
+__all__ = ["add_command"]
+
+# A broker's log files are a gigabyte each, and two are made at once.
+_SMALL: Final = {"mappedFileSizeCommitLog": str(64 << 20)}
+
+
+def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+    """``up``."""
+    sub = rooms.add_parser(
+        "up",
+        help="run a name server and a broker in one process, for development",
+        description="Run a name server and a broker in one process until SIGTERM or control-C. Topics and groups are "
+        "made when they are used. Both listen on 127.0.0.1 unless --host says otherwise. Needs the extra "
+        "mqfast[broker].",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sub.add_argument("--namesrv-port", metavar="PORT", default="9876", help="(default: 9876; 0: a free one)")
+    sub.add_argument("--broker-port", metavar="PORT", default="10911", help="(default: 10911; 0: a free one)")
+    sub.add_argument("--store", metavar="DIR", default="mqfast-store", help="(default: mqfast-store, here)")
+    sub.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="bindAddress of both (default: 127.0.0.1)")
+    add_log_options(sub)
+    sub.add_argument(
+        "settings", nargs="*", type=name_value, metavar="NAME=VALUE", help="settings of the broker, by RocketMQ's names"
+    )
+    sub.places_anywhere = True
+    sub.set_defaults(run=run, command="up", conf=None, namesrv=None)
+
+
+class _Both:
+    """The name server first, since the broker registers with it."""
+
+    def __init__(self, namesrv: NameServer, make_broker: Any) -> None:
+        self._namesrv = namesrv
+        self._make_broker = make_broker
+        self.broker: Broker | None = None
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await self._namesrv.start()
+        self.broker = self._make_broker(*self._namesrv.address)
+        assert self.broker is not None
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        """Serve no more."""
+        if self.broker is not None:
+            await self.broker.stop()
+        await self._namesrv.stop()
+
+    def banner(self) -> str:
+        """The address to use, and what the broker does."""
+        from mqfast.broker.address import with_port
+
+        assert self.broker is not None
+        host, port = self._namesrv.address
+        shown = self.broker.announced.host if host in ("0.0.0.0", "::") else host
+        return f"NAMESRV_ADDR={with_port(shown, port)}\n{broker_banner(self.broker)}"
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Serve."""
+    try:
+        from mqfast.broker.broker import Broker
+        from mqfast.broker.logs import start_logging
+        from mqfast.namesrv.server import NameServer
+    except ModuleNotFoundError as error:
+        raise with_extra("up", error) from None
+    from mqfast.broker.address import with_port
+    from mqfast.cli.serving import serve
+    from mqfast.namesrv.namesrv_config import NamesrvConfig
+    from mqfast.remoting.loop import runner
+
+    given = {"listenPort": arguments.broker_port, "bindAddress": arguments.host, "storePathRootDir": arguments.store}
+    arguments.settings = [*_SMALL.items(), *given.items(), *arguments.settings]
+    config = config_of(arguments)
+    tell(config, strict=False)
+    names = NamesrvConfig()
+    names.take(
+        {
+            "listenPort": arguments.namesrv_port,
+            "bindAddress": arguments.host,
+            "kvConfigPath": f"{config.store_path}/namesrv/kvConfig.json",
+            "configStorePath": f"{config.store_path}/namesrv/namesrv.properties",
+        },
+        "command line",
+    )
+
+    def make_broker(host: str, port: int) -> Broker:
+        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        config.take({"namesrvAddr": with_port(local, port)}, "mqfast up")
+        return Broker(config)
+
+    start_logging(json_lines=arguments.log_json, level=arguments.log_level)
+    both = _Both(NameServer(names), make_broker)
+    with runner() as loop:
+        loop.run(serve(both, both.banner))
+    return ExitCode.OK
