@@ -10,6 +10,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from mqfast.store.base._os cimport (
     MQ_OPEN_CREATE,
+    MQ_OPEN_TRUNCATE,
     MQ_OPEN_WRITE,
     OsDoor,
     check,
@@ -64,6 +65,7 @@ cdef class TimerWheel:
     cdef mq_os *os
     cdef readonly str path
     cdef int fd
+    cdef bint is_new                # the file has not its name yet
     cdef uint8_t *slots
     cdef uint8_t *changed           # a byte for each page
     cdef uint8_t *copied            # PAGES_AT_ONCE pages
@@ -92,20 +94,24 @@ cdef class TimerWheel:
     # --- the file ---
 
     def load(self) -> bool:
-        """Open the file, or make an empty one, and read its slots. Returns: whether there was a file.
+        """Read the slots of the file. Returns: whether there is one; see ``renew``, which is called otherwise.
 
         Raises: CorruptFile for a file of another length; StorageError.
         """
         cdef bytes native = encode_path(self.path)
         cdef mq_stat st
         cdef int64_t at, n, page
-        self.fd = check_open(self.os, native, self.path)
+        if not self.door.exists(self.path):
+            self.renew()
+            return False
+        self.fd = self.os.open(self.os, <const char *> native, MQ_OPEN_WRITE)
+        check(self.fd, "open", self.path)
         check(self.os.fstat(self.os, self.fd, &st), "fstat", self.path)
         if st.bytes == 0:
-            check_room(self.door, self.os.ftruncate(self.os, self.fd, BYTES), "truncate", self.path, BYTES, None)
+            self.renew()
             return False
         if st.bytes != BYTES:
-            raise CorruptFile("timer wheel has a wrong length; once it is removed, the slots are made anew from the timer log",
+            raise CorruptFile("timer wheel has a wrong length; once it is removed, the slots are rebuilt from the timer log",
                               path=self.path, expected=f"{BYTES} bytes", found=f"{st.bytes} bytes")
         for at in range(0, BYTES, PAGES_AT_ONCE * PAGE):
             n = read_all(self.os, self.fd, self.copied, min(<int64_t> PAGES_AT_ONCE * PAGE, BYTES - at), at)
@@ -115,6 +121,24 @@ cdef class TimerWheel:
                     memcpy(self.slots + at + page * PAGE, self.copied + page * PAGE, PAGE)
         return True
 
+    def renew(self) -> None:
+        """Forget every slot, and begin a new file. It takes the name of the wheel with the first ``sync``, when it is whole."""
+        cdef int64_t i
+        self.close()
+        for i in range(PAGES):
+            if not is_zero(self.slots + i * PAGE):
+                memset(self.slots + i * PAGE, 0, PAGE)
+        memset(self.changed, 0, PAGES)
+        self.changed_pages = 0
+        self.is_new = True
+
+    cdef int _make(self) except -1:
+        """Open the new file under its first name."""
+        cdef bytes native = encode_path(self.path + ".tmp")
+        self.fd = self.os.open(self.os, <const char *> native, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
+        check_room(self.door, self.fd, "open", self.path + ".tmp", BYTES, None)
+        return check_room(self.door, self.os.ftruncate(self.os, self.fd, BYTES), "truncate", self.path + ".tmp", BYTES, None)
+
     def write(self) -> bool:
         """Write some of the changed pages to the page cache. Returns: False when there was none left.
 
@@ -122,6 +146,8 @@ cdef class TimerWheel:
         """
         cdef int64_t page = 0, n = 0
         cdef int rc
+        if self.fd < 0:
+            self._make()
         while page < PAGES and not self.changed[page]:
             page += 1
         if page == PAGES:
@@ -141,11 +167,15 @@ cdef class TimerWheel:
         return True
 
     def sync(self) -> None:
-        """Make durable what was written. Raises: StorageError. GIL: released."""
+        """Make durable what was written; ``write`` has written everything. Raises: StorageError. GIL: released."""
         cdef int rc
         with nogil:
             rc = self.os.fsync(self.os, self.fd)
         check(rc, "fsync", self.path)
+        if self.is_new:
+            self.door.rename(self.path + ".tmp", self.path)
+            self.is_new = False
+            self.door.fsync_dir(self.path.rpartition("/")[0])
 
     def close(self) -> None:
         """Close the file; what was not written is gone."""
@@ -266,10 +296,3 @@ cdef class TimerWheel:
                 mq_put32(slot + COUNT, 0)
             self._touch(slot)
         return found if found < INT64_MAX else -1
-
-
-cdef int check_open(mq_os *os, bytes native, str path) except -1:
-    """A descriptor of the file, which is made where it is missing."""
-    cdef int fd = os.open(os, <const char *> native, MQ_OPEN_WRITE | MQ_OPEN_CREATE)
-    check(fd, "open", path)
-    return fd

@@ -128,24 +128,24 @@ def recover(
         if log.end:
             _log.warning("timer: no checkpoint: all messages of the timer's queue are parked, or delivered, again")
         log.clear()
-        wheel.clear_all()
+        wheel.renew()
         return Recovered(None)
     run = _Recovery(wheel, log, checkpoint, precision)
     flushed = run.find_flushed(log_end)
     if flushed < 0:
         _log.error(
-            "timer log %s: expected units up to %d, found none there; wheel and timer log are made anew from the queue",
+            "timer log %s: expected units up to %d, found none there; wheel and timer log are rebuilt from the queue",
             log.directory,
             checkpoint.flushed,
         )
         log.clear()
-        wheel.clear_all()
+        wheel.renew()
         return Recovered(run.read, delivered=(checkpoint.queue_offset, run.read))
     start = flushed
     if not had_wheel or has_snapshots or not run.is_of_this_precision():
         if flushed > log.begin:
-            _log.warning("timer wheel %s: made anew from the timer log", wheel.path)
-        wheel.clear_all()
+            _log.warning("timer wheel %s: rebuilt from the timer log", wheel.path)
+        wheel.renew()
         start = log.begin
     end = run.apply(start, flushed, log_end)
     log.truncate(end)

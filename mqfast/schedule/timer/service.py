@@ -73,6 +73,7 @@ class TimerFlush:
             timer.wheel.sync()
             write_checkpoint(timer.store.log.door, timer.paths.timer_check, self._checkpoint)
             timer.flushed_number = self._number
+            timer.drop_snapshots()
             timer.metrics.persist(self._metrics)
 
 
@@ -114,14 +115,16 @@ class TimerService:
             max_transfer_bytes_on_message_in_disk=_MOST_BYTES,
             max_transfer_count_on_message_in_disk=MOST_AT_ONCE,
         )
-        prefix = self.paths.timer_wheel.rpartition("/")[2] + "."
-        snapshots = any(
-            name.startswith(prefix) and name.removeprefix(prefix).isdigit() for name in door.listdir(self.paths.root)
-        )
+        self._snapshots = [
+            f"{self.paths.root}/{name}"
+            for name in door.listdir(self.paths.root)
+            if name.startswith("timerwheel.") and name.removeprefix("timerwheel.").isdigit()
+        ]
         checkpoint = load_checkpoint(door, self.paths.timer_check)
         try:
             self._start(
-                recover(self.wheel, self.log, checkpoint, self._precision, store.log.written, snapshots), now_ms
+                recover(self.wheel, self.log, checkpoint, self._precision, store.log.written, bool(self._snapshots)),
+                now_ms,
             )
         except BaseException:
             self._close_files()
@@ -211,13 +214,13 @@ class TimerService:
 
     def _follow_clock(self, now_ms: int) -> None:
         step = now_ms // self._precision
-        if step < self._write and (step < self._read or (step == self._read and self._slot is not None)):
+        if step < self._read or (step == self._read and self._slot is not None):
             self._clock_fell(step, now_ms)
         self._write = step
 
     def _clock_fell(self, step: int, now_ms: int) -> None:
         """Slots from the step on are read once more, without what was delivered from them."""
-        _log.warning("timer: the clock fell by about %d ms", (self._write - step) * self._precision)
+        _log.warning("timer: the clock fell by about %d ms", (max(self._write, self._read) - step) * self._precision)
         if self._slot is not None:
             self._put_back(self._slot)
         bounds = self.wheel.bounds()
@@ -392,6 +395,12 @@ class TimerService:
             self.end_flush(error)
             raise
         self.end_flush()
+
+    def drop_snapshots(self) -> None:
+        """Remove the files of ``timerWheelSnapshotFlush``: the wheel itself is durable, and newer."""
+        while self._snapshots:
+            self.store.log.door.unlink(self._snapshots[-1], missing_ok=True)
+            self._snapshots.pop()
 
     def close(self, now_ms: int) -> None:
         """Flush and close the files; before the store is closed. Raises: StorageError."""

@@ -53,12 +53,14 @@ class DueSlot:
         self.waits = False
         done = 0
         if self._next >= 0:
-            done = self._follow(most)
-        while self._next < 0 and self._read_deletes < len(self._deletes) and done < most:
+            self._follow(most)
+            if self._next >= 0:
+                return most
+        while self._read_deletes < len(self._deletes) and done < most:
             self._read_delete(self._deletes[self._read_deletes], now_ms)
             self._read_deletes += 1
             done += 1
-        if self._next >= 0 or self._read_deletes < len(self._deletes):
+        if self._read_deletes < len(self._deletes):
             return done
         while self._messages and done < most:
             if not self._deliver(self._messages[-1], now_ms):
@@ -74,7 +76,7 @@ class DueSlot:
             self._follow(1000)
         return sorted([*self._deletes, *self._messages])
 
-    def _follow(self, most: int) -> int:
+    def _follow(self, most: int) -> None:
         try:
             messages, deletes, self._next = self._log.chain(
                 self._next, 0, self.step, self._precision, most * _UNITS_A_MESSAGE
@@ -84,10 +86,9 @@ class DueSlot:
                 "timer: the slot of %d is damaged; its units are searched: %s", self.step * self._precision, error
             )
             self._search()
-            return most
+            return
         self._messages.extend(messages)
         self._deletes.extend(deletes)
-        return (len(messages) + len(deletes)) // _UNITS_A_MESSAGE + 1
 
     def _search(self) -> None:
         """Find the units of the slot without its chain: in all of the timer log."""

@@ -151,6 +151,7 @@ def test_the_unit_and_the_slot_of_the_specification(tmp_path: Path) -> None:
     assert position == 127
     while wheel.write():
         pass
+    wheel.sync()
     slot = (tmp_path / "timerwheel").read_bytes()[144760 * 32 : 144761 * 32]
     assert slot.hex() == "000000006b007178000000000000000000000000000000340000000200000000"
     assert struct.unpack(">q", slot[:8])[0] % 1_209_600 == 144760

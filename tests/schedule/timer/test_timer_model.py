@@ -30,7 +30,7 @@ works = st.lists(
         st.tuples(st.just("one turn"), st.integers(1, 3)),
         st.tuples(st.just("jump"), st.sampled_from([-90_000, -5000, -1000, -999, -1, 1, 3000, 45_000, 90_000])),
         st.tuples(st.just("flush")),
-        st.tuples(st.just("restart")),
+        st.tuples(st.just("restart"), st.sampled_from([-90_000, -2000, 0, 0, 0, 5000])),
         st.tuples(st.just("kill")),
     ),
     max_size=25,
@@ -109,7 +109,9 @@ class Model:
         elif what == "flush":
             self.timed.timer.flush(self.timed.now_ms)
         elif what == "restart":
-            self.timed.reopen()
+            self.timed.close()
+            self.timed.at(self.timed.now_ms + more[0])
+            self.timed.open()
             self.look()
         elif what == "kill":
             self.was_killed = True
