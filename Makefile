@@ -225,7 +225,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	@echo "installing Cython and numpy into $(VENV), then building (about a minute)"
 	$(PIP) --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
-	$(PIP) --no-build-isolation --editable '.[cli]'
+	$(PIP) --no-build-isolation --editable '.[cli,broker]'
 	touch $@
 
 # The extras of pyproject.toml, without building the package once more.

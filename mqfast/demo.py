@@ -2,7 +2,8 @@
 
 A store that a real RocketMQ broker wrote and that was killed is copied, recovered and read. Then a child process puts
 a million messages into a new store and is killed with SIGKILL; the store is recovered and every message that the child
-had acknowledged is read and compared. It must never open the broker's store in place, and never leave anything behind
+had acknowledged is read and compared. Then clients of RocketMQ's protocol send to a broker and pull from it
+(``demo_network.py``). It must never open the broker's store in place, and never leave anything behind
 unless asked to.
 """
 
@@ -23,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
+
+from mqfast.demo_network import NetworkFailed, network
 
 __all__ = ["main"]
 
@@ -368,9 +371,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         count = affordable(arguments.messages, work)
         real_store(source, work)
         big_store(work, count)
+        network(work, step, say, good)
         print(f"\ndone in {time.monotonic() - began:.1f} s")
         return 0
-    except DemoFailed as failure:
+    except (DemoFailed, NetworkFailed) as failure:
         print(f"demo: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -97,3 +100,47 @@ def serve(path: Path, flow: Callable[[Running], Awaitable[None]], **settings: An
             await flow(one)
 
     asyncio.run(run())
+
+
+class BrokerProcess:
+    """``mqfast up`` as a process: a name server and a broker on free ports, for clients that are processes.
+
+    Attributes: ``namesrv``: the name server's address; ``store``: the directory of the store.
+    """
+
+    def __init__(self, work: Path, **settings: Any) -> None:
+        self.store = work / "store"
+        self.log = work / "mqfast-up.log"
+        self._settings = {**SMALL, **settings}
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after an end."""
+        lines = [
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in self._settings.items()
+        ]
+        command = [sys.executable, "-m", "mqfast.cli", "up", "--namesrv-port", "0", "--broker-port", "0"]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, "--store", str(self.store), *lines], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout is not None
+        banner = self.process.stdout.readline()
+        assert banner.startswith("NAMESRV_ADDR="), f"{banner!r}\n{self.log.read_text()}"
+        self.namesrv = banner.removeprefix("NAMESRV_ADDR=").strip()
+
+    def end(self, how: int = signal.SIGTERM) -> int:
+        """End it by a signal. Returns: its exit code."""
+        self.process.send_signal(how)
+        code = self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> BrokerProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.end()

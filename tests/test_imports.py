@@ -191,7 +191,7 @@ def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:
 
 
 def test_nobody_imports_the_shell_around_the_engine() -> None:
-    shell = ("mqfast.cli", "mqfast.demo", "mqfast.bench")
+    shell = ("mqfast.cli", "mqfast.demo", "mqfast.demo_network", "mqfast.bench")
     offending = [
         e
         for e in EDGES

@@ -1,4 +1,4 @@
-"""One broker against a small model: sends, delayed sends, transactions, pulls, offsets, messages given back, restarts and
+"""One broker against a small model: sends, delays, transactions, pulls, offsets, messages given back, restarts and
 kills in any order, by a clock that the test moves.
 
 The broker is real, and so is the store; its connection is the sans-I/O one, without a socket. Room: tests/model.

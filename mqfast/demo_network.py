@@ -1,0 +1,164 @@
+"""The network part of ``python -m mqfast.demo``: a name server and a broker in one process, clients of the protocol
+beside it, and what they stored seen in the store.
+
+It must never need more than the extra mqfast[broker]: without it the part says so and is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mqfast.remoting.client import RemotingClient
+
+__all__ = ["NetworkFailed", "network"]
+
+TOPIC: Final = "DemoOrders"
+GROUP: Final = "demo-readers"
+MESSAGES: Final = 20_000
+QUEUES: Final = 4
+_WINDOW: Final = 64
+_SEND, _PULL, _ROUTE, _COMMIT = 310, 11, 105, 15
+_BODY: Final = b"an order that a client sent by RocketMQ's own protocol".ljust(256, b".")
+
+Say = Callable[[str], None]
+
+
+class NetworkFailed(Exception):
+    """The round trip found what must not be; the text says what."""
+
+
+def network(work: Path, step: Say, say: Say, good: Say) -> None:
+    """Start both servers, send, pull, stop, and look into the store. Raises: NetworkFailed."""
+    step("a name server and a broker in one process, and clients of RocketMQ's protocol")
+    try:
+        import mqfast.broker.broker  # noqa: F401
+    except ModuleNotFoundError as error:
+        say(f"left out: it needs {error.name}; pip install 'mqfast[broker]'")
+        return
+    store = work / "network"
+    with _up(store) as (address, ready_ms):
+        good(f"mqfast up was ready after {ready_ms:.0f} ms: NAMESRV_ADDR={address}")
+        asyncio.run(_round_trip(address, good))
+    listed = subprocess.run(
+        [sys.executable, "-m", "mqfast.cli", "store", "ls", str(store)],
+        capture_output=True,
+        text=True,
+        env=_environment(),
+    )
+    lines = [line for line in listed.stdout.splitlines() if TOPIC in line or "opic" in line]
+    if listed.returncode != 0 or not any(TOPIC in line for line in lines):
+        raise NetworkFailed(f"mqfast store ls {store} does not show {TOPIC}:\n{listed.stdout}{listed.stderr}")
+    good("the same messages in the store: mqfast store ls")
+    for line in lines[: QUEUES + 1]:
+        say(f"  {line}")
+
+
+def _environment() -> dict[str, str]:
+    # The processes must find this very package, however it was found here.
+    root = str(Path(__file__).resolve().parents[1])
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))))
+
+
+@contextmanager
+def _up(store: Path) -> Iterator[tuple[str, float]]:
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mqfast.cli", "up", "--namesrv-port", "0", "--broker-port", "0", "--store", str(store)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=_environment(),
+    )
+    assert process.stdout is not None
+    try:
+        banner = process.stdout.readline()
+        ready_ms = (time.perf_counter() - began) * 1000
+        if not banner.startswith("NAMESRV_ADDR="):
+            raise NetworkFailed(f"mqfast up said {banner!r}, expected its address")
+        yield banner.removeprefix("NAMESRV_ADDR=").strip(), ready_ms
+        process.send_signal(signal.SIGTERM)
+        if process.wait(20) != 0:
+            raise NetworkFailed(f"mqfast up ended with exit code {process.returncode}")
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+async def _round_trip(namesrv: str, good: Say) -> None:
+    from mqfast.remoting.client import RemotingClient
+
+    client = RemotingClient()
+    try:
+        # A new topic has no route yet: the broker's own template topic leads to the broker, which makes the topic.
+        broker = await _broker_of(client, namesrv, "TBW102")
+        began = time.perf_counter()
+        await _in_flight(_send(client, broker, number) for number in range(MESSAGES))
+        took = time.perf_counter() - began
+        good(f"{MESSAGES:,} messages sent and acknowledged, {MESSAGES / took:,.0f} a second from this Python client")
+        broker = await _broker_of(client, namesrv, TOPIC)
+        began = time.perf_counter()
+        counts = await asyncio.gather(*(_pull_all(client, broker, queue) for queue in range(QUEUES)))
+        took = time.perf_counter() - began
+        if sum(counts) != MESSAGES:
+            raise NetworkFailed(f"{MESSAGES} messages were acknowledged, {sum(counts)} came back")
+        good(f"all of them pulled by group {GROUP}, {MESSAGES / took:,.0f} a second, and its offsets committed")
+    finally:
+        await client.close()
+
+
+async def _in_flight(work: Iterator[Any]) -> None:
+    """Carry all of it out, some at a time."""
+
+    async def one_after_the_other() -> None:
+        for each in work:
+            await each
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(_WINDOW)))
+
+
+async def _broker_of(client: RemotingClient, namesrv: str, topic: str) -> str:
+    answer = await client.call(namesrv, _ROUTE, {"topic": topic})
+    if answer.code != 0:
+        raise NetworkFailed(f"the name server knows no route of {topic}: {answer.remark}")
+    return str(json.loads(answer.body)["brokerDatas"][0]["brokerAddrs"]["0"])
+
+
+async def _send(client: RemotingClient, broker: str, number: int) -> None:
+    fields = {
+        "a": "demo", "b": TOPIC, "c": "TBW102", "d": QUEUES, "e": number % QUEUES, "f": 0, "g": time.time_ns() // 10**6,
+        "h": 0, "i": f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01order-{number}\x02TAGS\x01demo", "j": 0, "k": "false",
+    }  # fmt: skip
+    answer = await client.call(broker, _SEND, fields, _BODY, timeout_ms=10_000)
+    if answer.code != 0:
+        raise NetworkFailed(f"message {number} was refused with code {answer.code}: {answer.remark}")
+
+
+async def _pull_all(client: RemotingClient, broker: str, queue_id: int) -> int:
+    """Read a queue to its end. Returns: how many messages it held."""
+    offset = 0
+    while True:
+        fields = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32,
+            "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+            "expressionType": "TAG",
+        }  # fmt: skip
+        answer = await client.call(broker, _PULL, fields, timeout_ms=10_000)
+        if answer.code != 0:
+            break
+        offset = int(answer.ext_fields["nextBeginOffset"])
+    commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "commitOffset": offset}
+    await client.call(broker, _COMMIT, commit)
+    return offset
