@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mqfast import properties as names
@@ -49,11 +50,15 @@ class _Question(NamedTuple):
 class TransactionCheck:
     """The rounds of checks.
 
-    Args: halves: which transactions are open. Thread: that of the event loop.
+    Args: halves: which transactions are open; clock: seconds that only grow, to end a turn by.
+    Thread: that of the event loop.
     """
 
-    def __init__(self, context: BrokerContext, halves: OpenHalves) -> None:
+    def __init__(
+        self, context: BrokerContext, halves: OpenHalves, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._context = context
+        self._clock = clock
         self._halves = halves
         self._log = LogLimit(logging.getLogger("mqfast.broker"))
         self._seen_end = 0  # half messages below were there before the last round
@@ -85,12 +90,12 @@ class TransactionCheck:
         self, offset: int, end: int, seen: int, start_ms: int, done: list[int], questions: list[_Question]
     ) -> int | None:
         """Look at half messages for one turn. Returns: where to go on; None: the round is over."""
-        until = time.perf_counter() + _TURN_S
+        until = self._clock() + _TURN_S
         while offset < end:
             if self._halves.is_open(offset):
                 if not self._look(offset, seen, start_ms, done, questions):
                     return None
-                if time.perf_counter() >= until:
+                if self._clock() >= until:
                     return offset + 1
             offset += 1
         return offset
