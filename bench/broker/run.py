@@ -7,6 +7,7 @@ Without Java our column stands alone. The C programs take a processor of their o
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
 import statistics
@@ -51,6 +52,8 @@ class OurBroker:
                 raise SystemExit((work / "broker.log").read_text())
             time.sleep(0.005)
         self.ready_ms = (time.perf_counter() - began) * 1000
+        if self.process.poll() is not None:
+            raise SystemExit(f"port {self.port} is somebody else's:\n{(work / 'broker.log').read_text()}")
         self.pid = self.process.pid
 
     def end(self) -> None:
@@ -145,12 +148,72 @@ def sends(brokers: list[Any], sender: Path, rounds: int, seconds: float) -> list
     return rows
 
 
+def pulls(brokers: list[Any], puller: Path, rounds: int, seconds: float) -> str:
+    """The row of one consumer that pulls what the sends left."""
+    found = in_turns(brokers, rounds, lambda one: drive(puller, one, "bench", 8, 32, seconds))
+    ours, java = found["mqfast"], found.get(JavaBroker.name)
+    row = line(
+        "pull, one consumer, 32 a pull",
+        *(f"{one['rate'] / 1000:.0f} k/s, {one['cpu_us']:.2f} us" for one in filter(None, (ours, java))),
+        f"{ours['rate'] / java['rate']:.2f}x of 3x" if java else "-",
+        f"1/{java['cpu_us'] / ours['cpu_us']:.1f}" if java else "-",
+    )
+    print(row, flush=True)
+    return row
+
+
+async def push_latencies(broker: Any, count: int) -> list[float]:
+    """How long from the begin of a send until a pull that waits for it has its answer, us."""
+    from mqfast.remoting.client import RemotingClient
+
+    producer, consumer, address = RemotingClient(), RemotingClient(), f"127.0.0.1:{broker.port}"
+    send = {
+        "a": "bench", "b": "latency", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
+        "i": "UNIQ_KEY\x017F00000100001111222200000000AAAA\x02WAIT\x01true", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    answer = await producer.call(address, 310, send, bytes(1024))
+    offset, found = int(answer.ext_fields["queueOffset"]) + 1, []
+    for _ in range(count):
+        pull = {
+            "consumerGroup": "bench-readers", "topic": "latency", "queueId": "0", "queueOffset": str(offset),
+            "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000",
+            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        waiting = asyncio.ensure_future(consumer.call(address, 11, pull, timeout_ms=30_000))
+        await asyncio.sleep(0.003)  # the broker holds the pull by then
+        began = time.perf_counter()
+        sent = asyncio.ensure_future(producer.call(address, 310, send, bytes(1024)))
+        got = await waiting
+        found.append((time.perf_counter() - began) * 1e6)
+        await sent
+        offset = int(got.ext_fields["nextBeginOffset"])
+    await producer.close()
+    await consumer.close()
+    return found
+
+
+def pushes(brokers: list[Any], rounds: int) -> str:
+    """The row of a message that somebody waits for."""
+
+    def turn(broker: Any) -> dict[str, float]:
+        took = sorted(asyncio.run(push_latencies(broker, 200)))
+        return {"p50": took[100], "p99": took[198]}
+
+    found = in_turns(brokers, rounds, turn)
+    shown = [f"p50 {one['p50']:.0f} us, p99 {one['p99']:.0f} us" for one in found.values()]
+    row = line("put to a waiting pull, a Python client on both ends", *shown, "p50 <= 300 us", "-")
+    print(row, flush=True)
+    return row
+
+
 def idle_mib(broker: Any) -> float:
     """Resident memory."""
     return float(psutil.Process(broker.pid).memory_info().rss) / (1 << 20)
 
 
-def measured(settings: dict[str, Any], arguments: argparse.Namespace, work: Path, sender: Path) -> list[str]:
+def measured(
+    settings: dict[str, Any], arguments: argparse.Namespace, work: Path, sender: Path, puller: Path
+) -> list[str]:
     """All rows of one pair of brokers."""
     brokers: list[Any] = []
     try:
@@ -162,7 +225,11 @@ def measured(settings: dict[str, Any], arguments: argparse.Namespace, work: Path
         for one in brokers:
             print(f"{one.name}: ready after {one.ready_ms:.0f} ms, {idle_mib(one):.0f} MiB", flush=True)
             wait_for(lambda one=one: listens(f"127.0.0.1:{one.port}"), one.name)
-        return sends(brokers, sender, arguments.rounds, arguments.seconds)
+        return [
+            *sends(brokers, sender, arguments.rounds, arguments.seconds),
+            pulls(brokers, puller, arguments.rounds, arguments.seconds),
+            pushes(brokers, arguments.rounds),
+        ]
     finally:
         for one in brokers:
             one.end()
@@ -177,12 +244,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        sender = compiled("sender", work)
+        sender, puller = compiled("sender", work), compiled("puller", work)
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             print(f"\n{flush}\n")
             print(line("1 KiB bodies", "mqfast", JavaBroker.name, "rate, goal", "CPU of a message, goal"))
             print(line(*["---"] * 5), flush=True)
-            measured({"flushDiskType": flush}, arguments, work, sender)
+            measured({"flushDiskType": flush}, arguments, work, sender, puller)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ It must never serve a request itself, nor know the command line. Source: BrokerC
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -97,7 +98,8 @@ class Broker:
         self._servers: list[RemotingServer] = []
         self._parts: list[Part] = []
         self._timers: list[asyncio.TimerHandle] = []
-        self._reached: asyncio.Future[bool]
+        self._started = False
+        self._reached: asyncio.Future[bool] | None = None
         self._clients: ClientProcessor
         self._send: SendProcessor
         self._pull: PullProcessor
@@ -109,11 +111,21 @@ class Broker:
         store, tables = self._open_store()
         try:
             await self._start(store, tables)
+            self._started = True
         except BaseException:
-            for server in self._servers:
-                await server.stop(0)
-            store.close()
+            await self._give_up(store)
             raise
+
+    async def _give_up(self, store: MessageStore) -> None:
+        """Close what a start that failed has opened."""
+        for timer in self._timers:
+            timer.cancel()
+        for part in reversed(self._parts):
+            with contextlib.suppress(Exception):
+                await part.stop()
+        for server in self._servers:
+            await server.stop(0)
+        store.close()
 
     def _open_store(self) -> tuple[MessageStore, ConfigTables]:
         path = self.config.store_path
@@ -313,14 +325,16 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what waits, flush, persist, leave the name servers, close; within two seconds but for a slow disk."""
-        if not hasattr(self, "context"):
+        if not self._started:
             return
+        self._started = False
         context = self.context
         context.stopping = True
         self.processors.is_leaving = True
         for timer in self._timers:
             timer.cancel()
-        self._reached.cancel()
+        if self._reached is not None:
+            self._reached.cancel()
         await context.registration.stop()
         for part in reversed(self._parts):
             await part.stop()

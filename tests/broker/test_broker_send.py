@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import running_broker
+from running import broker_config, running_broker
 
 import mqfast
+from mqfast.broker.broker import Broker
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.remoting.server import RemotingServer
@@ -260,5 +261,19 @@ def test_a_broker_that_leaves_sends_new_clients_away_and_serves_old_ones(tmp_pat
             assert (answer.code, answer.remark) == (ResponseCode.GO_AWAY, "please go away")
             old = await one.client.call(one.address, 38, {"consumerGroup": "g"}, version=475)
             assert old.remark == "no consumer for this group, g"
+
+    run(flow())
+
+
+def test_a_broker_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path / "one") as one:
+            port = one.broker.address[1]
+            second = Broker(broker_config(tmp_path / "two", listenPort=port))
+            with pytest.raises(OSError, match="in use"):
+                await second.start()
+            await second.stop()  # there is nothing to stop
+            with mqfast.open(tmp_path / "two"):  # its lock is free
+                pass
 
     run(flow())
