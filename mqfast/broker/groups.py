@@ -77,11 +77,11 @@ class GroupManager:
 
     def may_read(self, group: str, topic: str) -> bool:
         """May the group read the topic? No: an admin has forbidden it (353)."""
-        return not self.table.forbidden_table.get(group, {}).get(topic, 0) & _READ_BIT
+        return not self.table.forbidden(group, topic) & _READ_BIT
 
     def set_may_read(self, group: str, topic: str, may: bool) -> None:
         """Forbid the group to read the topic, or allow it again; persist the table. Raises: StorageError."""
-        bits = self.table.forbidden_table.get(group, {}).get(topic, 0)
+        bits = self.table.forbidden(group, topic)
         self.table.forbid(group, topic, bits & ~_READ_BIT if may else bits | _READ_BIT)
         self.table.persist()
 

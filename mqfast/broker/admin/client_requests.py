@@ -106,7 +106,7 @@ class ClientRequests:
         if not wanted:
             return request.response(ResponseCode.SYSTEM_ERROR, remark="No queues to reset.")
         for queue_id, offset in wanted.items():
-            context.offsets.commit(header.group, header.topic, queue_id, offset)
+            context.reset_offsets.assign(header.group, header.topic, queue_id, offset)
         return request.response(body=self._offsets_body(header.topic, wanted))
 
     def _wanted_offset(self, header: _ResetHeader) -> int:

@@ -132,6 +132,8 @@ class GroupRequests:
         context.stats.group_deleted(header.group_name)
         if header.clean_offset or header.remove_offset:
             context.offsets.remove_group(header.group_name)
+            context.pull_offsets.forget_group(header.group_name)
+            context.reset_offsets.forget_group(header.group_name)
         _log.info("group %s was deleted by %s:%d", header.group_name, *channel.peer)
         return request.response()
 

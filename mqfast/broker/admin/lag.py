@@ -85,4 +85,5 @@ def _age_ms(context: BrokerContext, topic: str, queue_id: int, offset: int) -> i
 
 def _pulled(context: BrokerContext, group: str, topic: str, queue_id: int) -> int:
     """Where the latest pull ended; -1: unknown."""
-    return -1
+    found = context.pull_offsets.get(group, topic, queue_id)
+    return -1 if found is None else found

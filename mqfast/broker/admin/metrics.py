@@ -104,6 +104,13 @@ class Metrics:
             ((self._group_labels(topic, group), count) for (topic, _, group), count in dead),
         )  # fmt: skip
 
+        for name, text, counted in (
+            ("rocketmq_commit_messages_total", "Transactions committed", "COMMIT_NUMS"),
+            ("rocketmq_rollback_messages_total", "Transactions rolled back", "ROLLBACK_NUMS"),
+        ):
+            ended = stats.named(counted).items()
+            out.family(name, "counter", text, ((self._topic_labels(topic), one.count) for topic, one in ended))
+
     def _topic_labels(self, topic: str) -> dict[str, object]:
         config = self._context.topics.get(topic)
         kind = "NORMAL" if config is None else config.attributes.get("message.type", "NORMAL")
@@ -217,6 +224,7 @@ class Metrics:
             ("mqfast_store_warnings", "gauge", "Warnings of the store", len(store["warnings"])),
             ("mqfast_mapped_files", "gauge", "Files that are mapped into memory", store["mapped_files"]),
             ("mqfast_queues", "gauge", "Queues of the store", store["queues"]),
+            ("mqfast_held_pulls", "gauge", "Pulls that wait for messages", len(context.hold)),
             ("mqfast_resident_bytes_max", "gauge", "The most memory that the process had", usage.ru_maxrss * 1024),
             ("mqfast_cpu_seconds_total", "counter", "CPU time of the process", usage.ru_utime + usage.ru_stime),
             ("mqfast_start_time_seconds", "gauge", "When the broker started, since the epoch",
@@ -224,6 +232,16 @@ class Metrics:
             ("mqfast_scrape_time_seconds", "gauge", "When this was read, since the epoch", time.time()),
         ):  # fmt: skip
             out.one(name, kind, text, value)
+
+        if context.timer is not None:
+            timer: dict[str, Any] = context.timer.statistics(context.now_ms())
+            for name, text, value in (
+                ("mqfast_timer_parked_messages", "Timed messages that are parked", timer["timerCongestNum"]),
+                ("mqfast_timer_waiting_messages", "Timed messages that are not parked yet",
+                 timer["timerOffsetBehind"]),
+                ("mqfast_timer_behind_seconds", "How late timed messages are delivered", timer["timerReadBehind"]),
+            ):  # fmt: skip
+                out.one(name, "gauge", text, value)
 
     def _queue_lag(self, out: Exposition, queues: list[QueueLag]) -> None:
         """The queues with the largest lag; all others as one."""

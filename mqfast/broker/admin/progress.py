@@ -203,7 +203,8 @@ class Progress:
             at = max(0, context.offsets.get(group, topic, queue_id))
             last_ms = context.engine.message_store_time(topic, queue_id, at - 1) if at > 0 else 0
             high = context.store.max_offset(topic, queue_id)
-            rows.append((self._queue(topic, queue_id), OffsetWrapper(high, at, max(0, last_ms), at)))
+            pulled = max(at, context.pull_offsets.get(group, topic, queue_id) or 0)
+            rows.append((self._queue(topic, queue_id), OffsetWrapper(high, at, max(0, last_ms), pulled)))
         return rows
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

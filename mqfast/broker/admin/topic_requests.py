@@ -170,6 +170,8 @@ class TopicRequests:
         await context.loop.run_in_executor(None, context.store.delete_topic, topic)
         context.topics.delete(topic)
         context.offsets.remove_topic(topic)
+        context.pull_offsets.forget_topic(topic)
+        context.reset_offsets.forget_topic(topic)
         context.stats.topic_deleted(topic)
 
     # --- questions ---

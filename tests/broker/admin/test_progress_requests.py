@@ -163,3 +163,49 @@ def test_delay_levels_for_slaves(tmp_path: Path) -> None:
         assert "counter" in found["dataVersion"]
 
     serve(tmp_path, flow)
+
+
+def test_what_a_group_pulled_and_has_not_consumed(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        await send_three(one)
+        fields = {
+            "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 2, "sysFlag": 5,
+            "commitOffset": 1, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
+        }  # fmt: skip
+        assert (await one.call(11, **fields)).code == 0
+        found = table(await one.call(208, consumerGroup="g"))["T", 0]
+        assert (found["consumerOffset"], found["pullOffset"], found["brokerOffset"]) == (1, 2, 2)
+        all_of_them = json.loads(standard(bytes((await one.call(317, isOrder="false")).body)))
+        assert all_of_them["totalInflightDiff"] == 1
+        for _ in range(10):
+            one.context.stats.tick()
+        got = json.loads((await one.call(315, statsName="GROUP_GET_NUMS", statsKey="T@g")).body)
+        assert got["statsMinute"]["sum"] == 2
+        reset = await one.call(222, topic="T", group="g", timestamp=0, isForce="true")
+        assert reset.code == 0
+        moved = await one.call(11, **{**fields, "queueOffset": 2})
+        assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (21, "0"), "the next pull hears of the reset"
+
+    serve(tmp_path, flow)
+
+
+def test_a_group_that_may_not_read_a_topic_does_not_get_it(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        await send_three(one)
+        fields = {
+            "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 2, "sysFlag": 4,
+            "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
+        }  # fmt: skip
+        assert (await one.call(11, **fields)).code == 0
+        await one.call(353, group="g", topic="T", readable="false")
+        assert (await one.call(353, group="g", topic="T")).code == 0
+        # a pull with its own subscription is not checked, as in RocketMQ; one by the heartbeat's is
+        heartbeat = {
+            "clientID": "c",
+            "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}],
+        }
+        assert (await one.call(34, json.dumps(heartbeat).encode())).code == 0
+        refused = await one.call(11, **{**fields, "sysFlag": 0})
+        assert (refused.code, refused.remark) == (16, "the consumer group[g] is forbidden for topic[T]")
+
+    serve(tmp_path, flow)

@@ -1,0 +1,45 @@
+import java.io.File;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CountDownLatch;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+
+/** Arguments: name servers, topic, group, file. A producer and a consumer that stay until the file is there; "ready" is
+ * printed once the consumer has told how far it is. */
+public class Stay {
+    public static void main(String[] arguments) throws Exception {
+        String namesrv = arguments[0], topic = arguments[1], group = arguments[2];
+        DefaultMQProducer producer = new DefaultMQProducer(group + "-producer");
+        producer.setNamesrvAddr(namesrv);
+        producer.setInstanceName("stay");
+        producer.start();
+        for (int queue = 0; queue < 2; queue++) {
+            Message message = new Message(topic, "tag", "key", "body".getBytes(StandardCharsets.UTF_8));
+            producer.send(message, (queues, one, at) -> queues.get((Integer) at), queue, 20000);
+        }
+        CountDownLatch received = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("stay");
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            received.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        received.await();
+        Thread.sleep(6000); // offsets are told every 5 s
+        System.out.println("ready " + consumer.buildMQClientId());
+        while (!new File(arguments[3]).exists()) {
+            Thread.sleep(100);
+        }
+        consumer.shutdown();
+        producer.shutdown();
+        System.exit(0);
+    }
+}
