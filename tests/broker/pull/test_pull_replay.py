@@ -12,7 +12,6 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import pytest
 from running import Running, running_broker
 
 sys.path.append(str(Path(__file__).resolve().parent))
@@ -132,21 +131,28 @@ def body_size(row: Capture) -> int:
     return total - 4 - (int.from_bytes(row.frame[4:8], "big") & 0xFFFFFF)
 
 
-@pytest.mark.parametrize("name", ["5.3.3-json", "5.3.3-rocketmq", "4.9.7-json", "binary-broker-4.9.7-rocketmq"])
-def test_java_consumers(tmp_path: Path, name: str) -> None:
+async def replay_all(one: Running, name: str) -> int:
+    one.context.topics.put(one.context.topics.raw("WireTopic", 2, 6))
+    compared, found = 0, []
+    for step in FLOWS:
+        if step == "pull-found":  # the delayed message has come
+            await until(lambda: one.context.store.max_offset("WireTopic", 0) >= 5, "the delayed message")
+        count, differing = await replay(one, name, step)
+        compared += count
+        found += differing
+    assert not found, "\n".join(found)
+    return compared
+
+
+def test_java_consumers_of_all_releases_and_codecs(tmp_path: Path) -> None:
+    async def on_a_broker(name: str) -> int:
+        async with running_broker(tmp_path / name, brokerName="brk", brokerClusterName="golden") as one:
+            return await replay_all(one, name)
+
     async def flow() -> None:
-        settings = {"brokerName": "brk", "brokerClusterName": "golden"}
-        async with running_broker(tmp_path, **settings) as one:
-            one.context.topics.put(one.context.topics.raw("WireTopic", 2, 6))
-            compared, found = 0, []
-            for step in FLOWS:
-                if step == "pull-found":  # the delayed message has come
-                    await until(lambda: one.context.store.max_offset("WireTopic", 0) >= 5, "the delayed message")
-                count, differing = await replay(one, name, step)
-                compared += count
-                found += differing
-            assert not found, "\n".join(found)
-            assert compared > 30
+        names = ("5.3.3-json", "5.3.3-rocketmq", "4.9.7-json", "binary-broker-4.9.7-rocketmq")
+        compared = await asyncio.gather(*map(on_a_broker, names))  # most of the time they wait
+        assert min(compared) > 30
 
     run(flow())
 
