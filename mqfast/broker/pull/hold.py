@@ -24,6 +24,7 @@ from mqfast.store.base.results import GetMessageStatus
 
 if TYPE_CHECKING:
     from mqfast.broker.pull.filter.unit_filters import WantedUnits
+    from mqfast.broker.pull.limits import Limits
     from mqfast.store.engine import Engine
     from mqfast.store.message_store import MessageStore
 
@@ -76,12 +77,14 @@ class PullHold:
         self,
         store: MessageStore,
         engine: Engine,
+        limits: Limits,
         serve_again: Callable[[Channel, RemotingCommand], None],
         *,
         held_max: int = 100_000,
     ) -> None:
         self._store: Final = store
         self._engine: Final = engine
+        self._limits: Final = limits
         self._serve_again: Final = serve_again
         self._held_max: Final = held_max
         self._loop = asyncio.get_running_loop()
@@ -174,7 +177,8 @@ class PullHold:
                 return end != held.checked  # below: the queue is a new one, and the pull is to be told
             if end == held.checked:
                 return False
-            with self._engine.get_records(topic, queue_id, held.checked, 1, filter=held.wanted) as found:
+            limits = self._limits.get(held.wanted)
+            with self._engine.get_records(topic, queue_id, held.checked, 1, filter=held.wanted, limits=limits) as found:
                 if found.status is not GetMessageStatus.NO_MATCHED_MESSAGE or found.next_offset <= held.checked:
                     return True
                 held.checked = found.next_offset

@@ -8,9 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.pull.filter.unit_filters import SqlUnits, WantedUnits
 from mqfast.store.engine import GetLimits
 
-__all__ = ["Limits"]
+__all__ = ["TOKENS_MAX", "Limits"]
+
+TOKENS_MAX: Final = 100_000
+"""Words of SQL92 that one get evaluates at most, but for as many messages as it was asked for."""
+_UNIT_BYTES: Final = 20
 
 _NAMES: Final = {
     "access_message_in_memory_max_ratio": "accessMessageInMemoryMaxRatio",
@@ -29,14 +34,26 @@ class Limits:
     def __init__(self, config: BrokerConfig) -> None:
         self._config: Final = config
         self._values: tuple[int, ...] = ()
+        self._given: dict[str, int] = {}
         self._limits = GetLimits()
 
-    def get(self) -> GetLimits:
-        """Made anew when a setting has changed; what is out of range is taken as the nearest that is not."""
+    def get(self, wanted: WantedUnits = None) -> GetLimits:
+        """The limits of a get with a filter, made anew when a setting has changed.
+
+        A long SQL92 expression sees fewer messages in one get, since the event loop stands still meanwhile.
+        """
+        limits = self._of_settings()
+        tokens = wanted.tokens if isinstance(wanted, SqlUnits) else 0
+        if tokens * (self._config["maxFilterMessageSize"] // _UNIT_BYTES) <= TOKENS_MAX:
+            return limits
+        return GetLimits(**{**self._given, "max_filter_message_size": TOKENS_MAX // tokens * _UNIT_BYTES})
+
+    def _of_settings(self) -> GetLimits:
         config = self._config
         values = tuple([config[name] for name in _NAMES.values()])
         if values != self._values:
-            given = dict(zip(_NAMES, values, strict=True))
+            # What is out of range is taken as the nearest that is not.
+            given = self._given = dict(zip(_NAMES, values, strict=True))
             given["access_message_in_memory_max_ratio"] = min(100, given["access_message_in_memory_max_ratio"])
             given["travel_cq_file_num_when_get_message"] = max(1, given["travel_cq_file_num_when_get_message"])
             self._limits = GetLimits(**given)

@@ -18,7 +18,7 @@ from mqfast.broker.groups import is_system_group
 from mqfast.broker.pull.broadcast import BroadcastOffsets
 from mqfast.broker.pull.filter.consumer_filters import SQL92, ConsumerFilters, check_supported, is_tag_type
 from mqfast.broker.pull.filter.sql import SqlError, compile_sql
-from mqfast.broker.pull.filter.unit_filters import WantedUnits, by_subscription, by_tags, sql_units
+from mqfast.broker.pull.filter.unit_filters import SqlUnits, WantedUnits, by_subscription, by_tags
 from mqfast.broker.pull.hold import PullHold
 from mqfast.broker.pull.limits import Limits
 from mqfast.broker.topics import READ
@@ -95,13 +95,14 @@ class PullProcessor:
         self._filters = context.filters = ConsumerFilters(context.tables.filters, context.config, context.now_ms)
         context.consumers.on_register = self._filters.registered
         context.consumers.on_end = self._filters.unregistered
+        self._limits = Limits(context.config)
         self._hold = context.hold = PullHold(
             context.store,
             context.engine,
+            self._limits,
             self._serve_again,
             held_max=context.config["pullThreadPoolQueueCapacity"],
         )
-        self._limits = Limits(context.config)
         self._broadcast = BroadcastOffsets(context, self._limits)
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -136,7 +137,7 @@ class PullProcessor:
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """11, 361. Raises: FieldError, MqfastError."""
-        return self._serve(channel, request, True)
+        return self._serve(channel, request, not request.is_oneway)
 
     # --- may it be served? ---
 
@@ -227,7 +228,7 @@ class PullProcessor:
                 return by_tags(header.subscription)
             if kind != SQL92 or not header.subscription:
                 raise SqlError("no expression of a type that is known")
-            return sql_units(compile_sql(header.subscription))
+            return SqlUnits(compile_sql(header.subscription))
         except (SqlError, UsageError) as error:
             self._log.warning(
                 "subscription", "group %s: the subscription %r is refused: %s",
@@ -269,7 +270,7 @@ class PullProcessor:
         if entry.client_version < header.sub_version:
             raise _Refused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         check_supported(subscription.expression_type, self._context.config)
-        return sql_units(entry.compiled)
+        return SqlUnits(entry.compiled)
 
     # --- what does it get? ---
 
@@ -281,7 +282,7 @@ class PullProcessor:
         begin = self._broadcast.begin(pull.channel, pull.request, header)
         if begin >= 0:
             return self._moved(pull, begin)
-        limits = self._limits.get()
+        limits = self._limits.get(pull.wanted)
         if context.engine.is_on_disk(header.topic, header.queue_id, header.queue_offset, limits):
             return self._read_in_a_thread(pull, limits)
         return self._answer(pull, self._records(pull, limits))

@@ -31,6 +31,8 @@ __all__ = ["SQL92", "ConsumerFilters", "check_supported", "is_tag_type"]
 _log = logging.getLogger("mqfast.broker")
 
 SQL92: Final = "SQL92"
+CHARS_MAX: Final = 4 * 1024 * 1024
+ENTRIES_MAX: Final = 50_000
 _LOADED_DEAD_MS: Final = 30_000
 
 
@@ -67,6 +69,7 @@ class ConsumerFilters:
         self._now_ms: Final = now_ms
         self._bloom: Final = BloomFilter(config["maxErrorRateOfBloomFilter"], config["expectConsumerNumUseFilter"])
         self._entries: dict[str, dict[str, Entry]] = {}
+        self._count = self._chars = 0
         self._load()
 
     def _load(self) -> None:
@@ -76,12 +79,12 @@ class ConsumerFilters:
             groups = raw.get("groupFilterData")
             for group, data in (groups if isinstance(groups, dict) else {}).items():
                 entry = Entry.of(data) if isinstance(data, dict) else None
-                if entry is None:
+                if entry is None or (entry.topic, entry.group) != (topic, group):
                     _log.warning("consumerFilter.json: %s of topic %s is no filter, left out", group, topic)
                     continue
                 if entry.dead_ms == 0:  # everybody is gone until a heartbeat comes
                     entry.dead_ms = max(entry.born_ms, now - _LOADED_DEAD_MS)
-                self._entries.setdefault(topic, {})[group] = entry
+                self._put(entry)
 
     # --- heartbeats ---
 
@@ -106,8 +109,7 @@ class ConsumerFilters:
                 self._store(topic)
 
     def _register(self, topic: str, group: str, one: Subscription) -> None:
-        groups = self._entries.setdefault(topic, {})
-        old = groups.get(group)
+        old = self.get(topic, group)
         kind = str(one.expression_type)
         if old is not None and one.sub_version <= old.client_version:
             if one.sub_version == old.client_version and old.is_dead:
@@ -118,13 +120,30 @@ class ConsumerFilters:
             old.client_version, old.dead_ms = one.sub_version, 0
         else:
             try:
+                self._check_room(one.sub_string)
                 compiled = _compiled(one.sub_string, kind)
             except SqlError as error:
                 _log.warning("group %s, topic %s: the filter is refused: %s", group, topic, error)
-                groups.pop(group, None)  # its pulls are told (27)
+                self._drop(topic, group)  # its pulls are told (27)
             else:
-                groups[group] = Entry(topic, group, one.sub_string, kind, one.sub_version, self._now_ms(), compiled)
+                self._put(Entry(topic, group, one.sub_string, kind, one.sub_version, self._now_ms(), compiled))
         self._store(topic)
+
+    def _check_room(self, text: str) -> None:
+        if self._count >= ENTRIES_MAX or self._chars + len(text) > CHARS_MAX:
+            raise SqlError(f"there are {self._count} filters with {self._chars} characters already")
+
+    def _put(self, entry: Entry) -> None:
+        self._drop(entry.topic, entry.group)
+        self._entries.setdefault(entry.topic, {})[entry.group] = entry
+        self._count += 1
+        self._chars += len(entry.expression)
+
+    def _drop(self, topic: str, group: str) -> None:
+        gone = self._entries.get(topic, {}).pop(group, None)
+        if gone is not None:
+            self._count -= 1
+            self._chars -= len(gone.expression)
 
     def get(self, topic: str, group: str) -> Entry | None:
         """The filter of a group for a topic."""
@@ -136,14 +155,14 @@ class ConsumerFilters:
         for topic, groups in list(self._entries.items()):
             late = [group for group, entry in groups.items() if entry.is_dead and entry.dead_ms <= latest]
             for group in late:
-                del groups[group]
+                self._drop(topic, group)
             if late:
                 self._store(topic)
 
     def _store(self, topic: str) -> None:
-        groups = self._entries[topic]
+        groups = self._entries.get(topic)
         if not groups:
-            del self._entries[topic]
+            self._entries.pop(topic, None)
             self._table.delete(topic)
             return
         data = {group: entry.raw(self._bloom.data_of(f"{group}#{topic}")) for group, entry in groups.items()}

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["SQL_CHARS_MAX", "SqlError", "SqlExpression", "compile_sql"]
 
 SQL_CHARS_MAX: Final = 32_768
+KEPT_CHARS_MAX: Final = 512 * 1024
 
 # Terminals with an underscore leave no child. Each rule has one callback in _Build.
 _GRAMMAR: Final = """
@@ -93,13 +96,15 @@ _SIGNS: Final = {
 class SqlExpression:
     """A compiled filter.
 
-    Attributes: text: as it was given. Thread: any.
+    Attributes: text: as it was given; tokens: how many words it has, which is what a test of a message costs.
+    Thread: any.
     """
 
-    __slots__ = ("_evaluate", "text")
+    __slots__ = ("_evaluate", "text", "tokens")
 
-    def __init__(self, text: str, node: Node) -> None:
+    def __init__(self, text: str, node: Node, tokens: int) -> None:
         self.text = text
+        self.tokens = tokens
         self._evaluate = node.evaluate
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
@@ -115,21 +120,43 @@ class SqlExpression:
         return self.evaluate(_properties.decode(properties)) is True
 
 
-@functools.lru_cache(maxsize=128)
+_kept: OrderedDict[str, SqlExpression] = OrderedDict()
+_kept_chars = 0
+_lock = threading.Lock()
+
+
 def compile_sql(text: str) -> SqlExpression:
-    """Compile an expression. Raises: SqlError for one that RocketMQ refuses, or that is too long or too deep."""
+    """Compile an expression; the latest are kept, up to ``KEPT_CHARS_MAX`` of text.
+
+    Raises: SqlError for one that RocketMQ refuses, or that is too long or too deep. Thread: any.
+    """
+    global _kept_chars
+    with _lock:
+        found = _kept.get(text)
+        if found is not None:
+            _kept.move_to_end(text)
+            return found
+        found = _kept[text] = _compiled(text)
+        _kept_chars += len(text)
+        while _kept_chars > KEPT_CHARS_MAX:
+            _kept_chars -= len(_kept.popitem(last=False)[0])
+        return found
+
+
+def _compiled(text: str) -> SqlExpression:
     from lark import Token, UnexpectedInput
 
     if len(text) > SQL_CHARS_MAX:
         raise SqlError(f"expected an expression of at most {SQL_CHARS_MAX} characters, found {len(text)}")
-    parser = _parser().parse_interactive()
+    parser, count = _parser().parse_interactive(), 0
     try:
         for kind, value in _tokens(text):
             try:
                 parser.feed_token(Token(kind, value))
             except UnexpectedInput:
                 break  # the expression ends here, or it is none
-        return SqlExpression(text, parser.feed_eof())  # type: ignore[no-untyped-call]
+            count += 1
+        return SqlExpression(text, parser.feed_eof(), count)  # type: ignore[no-untyped-call]
     except UnexpectedInput:
         raise SqlError(f"expected an SQL92 condition, found {text!r:.200}") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Final
 
 from mqfast import properties
 from mqfast.broker.clients.heartbeat import Subscription
@@ -18,17 +19,25 @@ from mqfast.broker.pull.filter.sql import SqlExpression
 from mqfast.errors import UsageError
 from mqfast.store.engine import QueueUnit, TagCodes, UnitFilter
 
-__all__ = ["WantedUnits", "by_subscription", "by_tags", "sql_units"]
+__all__ = ["SqlUnits", "WantedUnits", "by_subscription", "by_tags"]
 
 WantedUnits = UnitFilter | Callable[[QueueUnit], bool] | None
 """A filter of units; None: all of them."""
 
-_ALL = "*"
+_ALL: Final = "*"
+_KEPT_CHARS_MAX: Final = 1000
+_KEPT_CODES_MAX: Final = 100
+
+
+def by_tags(expression: str | None) -> WantedUnits:
+    """The filter of an expression as ``"A || B"``. Raises: UsageError where it names no tag."""
+    if expression is not None and len(expression) > _KEPT_CHARS_MAX:
+        return _tags.__wrapped__(expression)
+    return _tags(expression)
 
 
 @functools.lru_cache(maxsize=1024)
-def by_tags(expression: str | None) -> WantedUnits:
-    """The filter of an expression as ``"A || B"``. Raises: UsageError where it names no tag."""
+def _tags(expression: str | None) -> WantedUnits:
     try:
         codes = properties.tag_codes(expression)
     except UnicodeEncodeError:
@@ -41,7 +50,8 @@ def by_subscription(subscription: Subscription) -> WantedUnits:
     if subscription.class_filter_mode or subscription.sub_string == _ALL:
         return None
     if subscription.code_set:
-        return _by_codes(tuple(subscription.code_set))
+        codes = tuple(subscription.code_set)
+        return _by_codes(codes) if len(codes) <= _KEPT_CODES_MAX else _by_codes.__wrapped__(codes)
     return by_tags(subscription.sub_string)  # a client that sends no codes
 
 
@@ -54,11 +64,18 @@ def _signed(code: int) -> int:
     return (code + 2**31) % 2**32 - 2**31
 
 
-def sql_units(expression: SqlExpression) -> WantedUnits:
-    """The filter of an SQL92 expression."""
-    wants = expression.wants
+class SqlUnits:
+    """The filter of an SQL92 expression.
 
-    def test(unit: QueueUnit) -> bool:
-        return wants(unit.record.properties_bytes)
+    Attributes: tokens: what a test of one message costs.
+    """
 
-    return test
+    __slots__ = ("_wants", "tokens")
+
+    def __init__(self, expression: SqlExpression) -> None:
+        self.tokens = expression.tokens
+        self._wants = expression.wants
+
+    def __call__(self, unit: QueueUnit) -> bool:
+        """Is the message of this unit wanted?"""
+        return self._wants(unit.record.properties_bytes)

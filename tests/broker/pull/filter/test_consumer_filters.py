@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from pulling import SUBSCRIPTION, bodies, heartbeat, offsets, pull, run, subscription, until
 
+from mqfast.broker.pull.filter import consumer_filters
 from mqfast.broker.pull.filter.bloom import BloomFilter, murmur3
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import ResponseCode
@@ -195,6 +196,41 @@ def test_a_file_with_what_is_no_filter_loses_that_alone(tmp_path: Path) -> None:
 def test_the_hash_of_the_bloom_filter(text: str, number: int) -> None:
     assert murmur3(text.encode()) == number
     assert BloomFilter(20, 32).data_of(text)["bitNum"] == 112
+
+
+def test_a_long_expression_sees_fewer_messages_at_once(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePropertyFilter=True) as one:
+            for i in range(200):
+                await one.send("T", b"%d" % i, properties=f"n\x01{i}\x02")
+            long = " OR ".join(f"n = {number}" for number in range(150, 650))
+            steps, found, at = [], 0, 0
+            while at < 200:
+                answer = await pull(one, subscription=long, expressionType="SQL92", queueOffset=at)
+                found += len(bodies(answer))
+                steps.append(offsets(answer)[0] - at)
+                at = offsets(answer)[0]
+            assert found == 50
+            assert max(steps) < 60  # a short one goes through all 200
+            short = await pull(one, subscription="n = 500", expressionType="SQL92")
+            assert offsets(short)[0] == 200
+
+    run(flow())
+
+
+def test_the_room_for_filters_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_filters, "CHARS_MAX", 20)
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePropertyFilter=True) as one:
+            await fill(one)
+            await heartbeat(one, by_sql("n > 3"))
+            await heartbeat(one, by_sql("n > 1 AND n < 3333"), group="h")
+            answer = await pull(one, sysFlag=0, consumerGroup="h")
+            assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
+            assert bodies(await pull(one, sysFlag=0)) == [b"m4", b"m5"]
+
+    run(flow())
 
 
 def test_many_filters_in_one_queue_each_get_their_messages(tmp_path: Path) -> None:
