@@ -41,7 +41,6 @@ def _acting() -> dict[str, Setting]:
         "traceOn": Setting(True),
         "brokerPermission": Setting(6, **live),
         "rocketmqHome": Setting(""),
-        "brokerConfigPath": Setting(""),
         "configBlackList": Setting("configBlackList;brokerConfigPath"),
         # metrics and probes
         "metricsExporterType": Setting("DISABLE"),
@@ -72,10 +71,7 @@ def _acting() -> dict[str, Setting]:
         "shortPollingTimeMills": Setting(1000, **live),
         "slaveReadEnable": Setting(False, **live),
         "enablePropertyFilter": Setting(False, **live),
-        "filterSupportRetry": Setting(False, **live),
         "rejectPullConsumerEnable": Setting(False, **live),
-        "disableConsumeIfConsumerReadSlowly": Setting(False, **live),
-        "consumerFallbehindThreshold": Setting(17_179_869_184, most=_I64_MAX, **live),
         "notifyConsumerIdsChangedEnable": Setting(True, **live),
         "useServerSideResetOffset": Setting(True, **live),
         "litePullMessageEnable": Setting(True, **live),
@@ -202,6 +198,10 @@ class BrokerConfig(PropertySettings):
     def knows(self, name: str) -> bool:
         """Is this a setting of broker or store?"""
         return name in self._known or name in FIELD_OF_PROPERTY
+
+    def settings(self) -> list[str]:
+        """All keys but those of the store."""
+        return sorted(self._known)
 
     def acts(self, name: str) -> bool:
         """Does this key do anything here?"""

@@ -69,7 +69,7 @@ def check_store(directory: str | os.PathLike[str], config: BrokerConfig | None =
     """
     root = Path(directory)
     given = config or BrokerConfig()
-    found = list(_settings(given))
+    found = list(_settings(given, root))
     try:
         settings = given.store_config()
     except ConfigError as error:
@@ -92,24 +92,26 @@ def check_store(directory: str | os.PathLike[str], config: BrokerConfig | None =
     return found or [Finding(f"{root}: nothing differs")]
 
 
-def _settings(config: BrokerConfig) -> Iterator[Finding]:
+def _settings(config: BrokerConfig, root: Path) -> Iterator[Finding]:
     for name, what in _FEATURES.items():
         text = config.store_keys.get(name, "") if name == "enableDLegerCommitLog" else str(config[name])
         if java_trim(text).lower() == "true":
             yield Finding(f"{name}=true: {what}: not here", True)
     for name in _PATHS:
         path = config.store_keys.get(name, "") or (name not in PROPERTY_OF_FIELD.values() and str(config[name]))
-        if path:
+        if path and not (name == "storePathCommitLog" and Path(path) == root / "commitlog"):
             yield Finding(f"{name}: another place than the store's own: {path}")
 
 
 def _other_engines(root: Path) -> Iterator[Finding]:
-    """A directory with these two kinds of files is RocksDB's, wherever it lies."""
+    """A directory with these files is RocksDB's, wherever it lies."""
     for folder, names, files in os.walk(root):
         depth = len(Path(folder).relative_to(root).parts)
         if depth >= 3 or Path(folder).name in ("commitlog", "consumequeue", "index"):
             names.clear()
-        if "CURRENT" in files and any(name.startswith("MANIFEST-") for name in files):
+        is_base = "CURRENT" in files and any(name.startswith("MANIFEST-") for name in files)
+        # RocketMQ 5.5 makes a base for everybody; without a table and with an empty log nothing was ever put into it.
+        if is_base and any(name.endswith(".sst") or _is_log_in_use(Path(folder), name) for name in files):
             place = Path(folder).relative_to(root)
             users = place.parts[:1] == ("config",) and place.name in ("users", "acls")
             why = "make users and rules anew with mqadmin" if users else "this broker does not read it"
@@ -117,6 +119,10 @@ def _other_engines(root: Path) -> Iterator[Finding]:
     for name in os.listdir(root):
         if name.startswith("dledger-"):
             yield Finding(f"{name}/: the log of DLedger: this broker does not read it", True)
+
+
+def _is_log_in_use(folder: Path, name: str) -> bool:
+    return name.endswith(".log") and name[:-4].isdigit() and (folder / name).stat().st_size > 0
 
 
 def _sizes(root: Path, settings: StoreConfig) -> Iterator[Finding]:

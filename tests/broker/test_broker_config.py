@@ -159,3 +159,20 @@ def test_tls_settings_come_from_their_file_and_go_before_it(tmp_path: Path) -> N
     config.take({"tls.config.file": "/no/such/file"}, "test")
     with pytest.raises(OSError):
         config.tls("server")
+
+
+def test_every_key_with_effect_is_read_and_no_other() -> None:
+    """A key that nobody reads has no effect, whatever the table says; one without effect is text, whatever its kind."""
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for room in ("broker", "schedule", "cli", "remoting")
+        for path in (ROOT / "mqfast" / room).rglob("*.py")
+    }
+    tables = ("rocketmq_keys.py", "settings_requests.py")
+    text = "".join(code for name, code in sources.items() if not name.endswith(tables))
+    config = BrokerConfig()
+    named = set(re.findall(r'"([\w.]+)"', text.replace('": Setting(', "")))
+    acting = {name for name in config.settings() if config.acts(name)}
+    assert sorted(acting - named) == []
+    read = set(re.findall(r'config\["([\w.]+)"\]', text))
+    assert sorted(name for name in read if name in config.settings() and not config.acts(name)) == []

@@ -77,6 +77,10 @@ def test_what_this_broker_cannot_read_stops(store: Path) -> None:
         (store / name).mkdir(parents=True)
         (store / name / "CURRENT").write_text("MANIFEST-000001\n")
         (store / name / "MANIFEST-000001").write_bytes(b"x")
+        (store / name / "000003.sst").write_bytes(b"x")
+    (store / "rocksdbstore").mkdir()
+    for name in ("CURRENT", "MANIFEST-000005", "000004.log", "LOG"):
+        (store / "rocksdbstore" / name).write_bytes(b"" if name == "000004.log" else b"x")
     (store / "dledger-n0").mkdir()
     (store / "config" / "topicQueueMapping.json").write_text(
         '{"topicQueueMappingDetailMap":{"T":{"hostedQueues":{0:[]}}}}'
@@ -101,6 +105,7 @@ def test_what_this_broker_cannot_read_stops(store: Path) -> None:
     assert "note  abort: the last broker runs or was killed" in rest
     assert "note  storePathCommitLog: another place than the store's own: /elsewhere/log" in rest
     assert "note  compaction/compactionLog: compacted topics are not served" in rest
+    assert "rocksdbstore" not in rest, "RocketMQ 5.5 makes it for everybody"
     assert "consumerOrderInfo" not in rest
 
 
