@@ -187,8 +187,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 # What the machine or the run has once belongs to one process, whose tests run one after the other: a JVM per release,
 # a Spark session, the processors of the machine. Every other test goes to the process that is free.
-_SHARED_FOLDERS = {"compat": "java", "interop": "java", "spark": "spark"}
-_SHARED_FILES = {"test_latency.py": "processors", "test_processors.py": "processors", "test_rivals.py": "processors"}
+_SHARED_FOLDERS = {"compat": "java", "interop": "java"}
+_OF_SPARK = ("job_analytics", "job_archive", "job_audit", "job_compact", "job_dlq", "job_rebuild", "job_replay")
+_OF_SPARK += ("sink", "source", "stores", "stream_queries")
+# So does what a file makes once for all of its tests, where that takes seconds.
+_SHARED_FILES = {
+    **{f"test_{name}.py": "spark" for name in _OF_SPARK},
+    "test_crc32.py": "crc32",
+    "test_latency.py": "processors",
+    "test_processors.py": "processors",
+    "test_rivals.py": "processors",
+}
 
 
 def _share_of(nodeid: str) -> str | None:
@@ -222,8 +231,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     for item in items:
-        if "oracle_of" in getattr(item, "fixturenames", ()) and _share_of(item.nodeid) != "java":
+        fixtures = set(getattr(item, "fixturenames", ())) - set(getattr(getattr(item, "callspec", None), "params", ()))
+        if "oracle_of" in fixtures and _share_of(item.nodeid) != "java":
             raise pytest.UsageError(f"{item.nodeid} uses the Java oracle: it belongs to tests/compat")
+        if "spark" in fixtures and _share_of(item.nodeid) != "spark":
+            raise pytest.UsageError(f"{item.nodeid} uses the Spark session: name its file in _OF_SPARK of {__file__}")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 

@@ -199,7 +199,7 @@ class JavaOracle:
             times: (topic, queue id) -> times to search; else a few are chosen per queue.
             gets: ``[topic, queue_id, offset, max_count, tags or None]`` rows for getMessage; answers in ``gets``.
         """
-        with tempfile.TemporaryDirectory(prefix="mqfast-oracle-") as work:
+        with tempfile.TemporaryDirectory(prefix="mqfast-oracle-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as work:
             copy = copy_store(Path(store_dir), Path(work) / "store")
             before, had_abort, checkpoint = list_files(copy), (copy / "abort").exists(), checkpoint_numbers(copy)
             answer: dict[str, Any] = self._ask(

@@ -47,6 +47,7 @@ def known(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != "maxFilterMessageCount"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", range(len(LIMITS)))
 def test_every_answer_is_javas(java_oracle: JavaOracle, tmp_path: Path, case: int) -> None:
     settings, named = LIMITS[case]

@@ -264,6 +264,7 @@ def read_all(store: Any, sent: list[dict[str, Any]]) -> None:
 READERS = [(release, kind) for release in (NEWEST, "5.3.3") for kind in KINDS]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("release", "kind"), READERS, ids=str)
 def test_java_reads_ours_and_goes_on(
     oracle_of: Callable[[str], JavaOracle], tmp_path: Path, release: str, kind: Kind

@@ -68,6 +68,7 @@ def record(step: dict[str, Any], store_timestamp: int, **other: Any) -> Record:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("with_crc", [False, True], ids=["plain", "prop-crc"])
 def test_the_same_puts_give_the_same_files(each_oracle: JavaOracle, tmp_path: Path, with_crc: bool) -> None:
     release = each_oracle.release
@@ -125,6 +126,7 @@ def test_the_same_puts_give_the_same_files(each_oracle: JavaOracle, tmp_path: Pa
 ASKED = [case for case in golden_cases(names=("normal-clean", "ha-slave", "lmq")) if case.release > "5"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", ASKED, ids=str)
 def test_the_same_questions_give_the_same_answers(
     oracle_of: Callable[[str], JavaOracle], case: Case, tmp_path: Path

@@ -53,6 +53,7 @@ def check(oracle: JavaOracle, case: Case, tmp_path: Path) -> None:
         assert found[name] == value, name
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("case", golden_cases(), ids=str)
 def test_dump_repeats_the_recorded_answers(oracle_of: Callable[[str], JavaOracle], case: Case, tmp_path: Path) -> None:
     check(oracle_of(case.release), case, tmp_path)

@@ -54,6 +54,7 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
+@pytest.mark.sampled(1, group="the tests of the figures of the job analytics")
 def test_figures_of_a_golden_store(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("normal-clean",))
     store = copy_of(case, tmp_path)
@@ -95,6 +96,7 @@ def test_figures_of_a_golden_store(spark: SparkSession, tmp_path: Path) -> None:
     assert found["topics"][0]["topic"] in parser.texts
 
 
+@pytest.mark.sampled(1, group="the tests of the figures of the job analytics")
 def test_only_some_topics_since_some_time(spark: SparkSession, tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", config=StoreConfig(mapped_file_bytes_commit_log=1 << 16)) as store:
         for i in range(60):

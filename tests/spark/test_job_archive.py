@@ -60,6 +60,7 @@ def put(path: Path, count: int, topic: str = "Orders") -> None:
             store.put(topic, f"{topic} {i}".encode() * 5, queue_id=i % 3, tags=f"t{i % 2}")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["normal-clean", "ipv6"])
 def test_archive_of_a_golden_store_has_every_column_of_every_message(
     spark: SparkSession, tmp_path: Path, name: str

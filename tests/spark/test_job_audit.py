@@ -31,6 +31,7 @@ def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
     return {t.title: [dict(zip(t.heads, row, strict=True)) for row in t.rows] for t in report.tables}
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 @pytest.mark.parametrize("case", SOUND, ids=map(str, SOUND))
 def test_sound_stores_have_no_findings(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     report = run(spark, Settings(str(copy_of(case, tmp_path)), partition_bytes=40_000))
@@ -48,6 +49,7 @@ def test_sound_stores_have_no_findings(spark: SparkSession, tmp_path: Path, case
     assert report.facts["indexFindings"] == report.facts["keysNotYetIndexed"] == 0
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_a_flipped_bit_is_found_where_it_was_flipped(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("torn-middle",))
     report = run(spark, Settings(str(copy_of(case, tmp_path))))
@@ -78,6 +80,7 @@ def change_unit(path: Path, queue: int, offset: int, at: int, data: bytes) -> No
         f.write(data)
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_every_kind_of_wrong_unit(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     places = make(path)
@@ -102,6 +105,7 @@ def test_every_kind_of_wrong_unit(spark: SparkSession, tmp_path: Path) -> None:
     assert len(tables(run(spark, Settings(str(path), findings=2)))["first findings"]) == 2
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_what_is_no_record_is_a_gap_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     places = make(path)
@@ -121,6 +125,7 @@ def test_what_is_no_record_is_a_gap_in_the_log(spark: SparkSession, tmp_path: Pa
     assert "indexFiles" not in only_log.facts
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_delivery_times_of_delay_levels(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("normal-clean",))
     store = copy_of(case, tmp_path)
@@ -139,6 +144,7 @@ def test_delivery_times_of_delay_levels(spark: SparkSession, tmp_path: Path) -> 
     assert finding["unitCode"] - finding["recordCode"] in (1, -1)
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_a_store_in_use_is_behind_and_not_damaged(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("killed-no-queues",))
     report = run(spark, Settings(str(copy_of(case, tmp_path))))
@@ -168,6 +174,7 @@ def with_keys(path: Path) -> list[Path]:
     return sorted((path / "index").iterdir())
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_every_kind_of_wrong_index(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     files = with_keys(path)
@@ -226,6 +233,7 @@ def test_every_kind_of_wrong_index(spark: SparkSession, tmp_path: Path) -> None:
     assert counts == {}
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_an_entry_into_damage_of_the_log_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with_keys(path)
@@ -240,6 +248,7 @@ def test_an_entry_into_damage_of_the_log_is_told_once(spark: SparkSession, tmp_p
     assert (report.facts["gaps"], report.facts["indexFindings"]) == (1, 0)
 
 
+@pytest.mark.sampled(4, group="the tests of the job audit")
 def test_a_killed_writer_may_leave_its_newest_index_file_torn(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     files = with_keys(path)

@@ -66,6 +66,7 @@ def facts(report: Report, *names: str) -> tuple[Any, ...]:
     return tuple(report.facts[name] for name in names)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("release", ["5.3.3", "4.9.7"])
 def test_the_letter_of_a_broker_comes_back(spark: SparkSession, tmp_path: Path, release: str) -> None:
     (case,) = golden_cases(release, ("normal-clean",))
@@ -197,6 +198,7 @@ def test_stores_without_letters(spark: SparkSession, tmp_path: Path) -> None:
         run(spark, Settings(str(tmp_path / "store"), topic="T" * 300))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", ["intend", "intended", "appended", "marked"])
 def test_a_run_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

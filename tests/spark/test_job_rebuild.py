@@ -30,6 +30,7 @@ NAMES += ("5.5.0-normal-clean", "5.5.0-batch-cq")
 CASES = [case for case in golden_cases() if str(case) in NAMES]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=map(str, CASES))
 def test_queues_and_index_are_those_of_the_broker(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     store = copy_of(case, tmp_path)

@@ -81,6 +81,7 @@ def test_a_replay_keeps_content_and_order_and_counts_once(spark: SparkSession, t
         run(spark, Settings(str(archive), str(new)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", ["intended", "append", "flush", "marked"])
 def test_a_replay_that_is_cut_off_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

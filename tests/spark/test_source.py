@@ -65,6 +65,7 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name, order", CASES)
 def test_every_column_of_golden_stores(spark: SparkSession, name: str, order: str, tmp_path: Path) -> None:
     (case,) = [case for case in golden_cases() if str(case) == name]
