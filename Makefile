@@ -20,7 +20,7 @@ EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildc
 # Modules that have both an implementation in Cython and a stub: the two are compared.
 STUBBED := $(shell find mqfast -name '*.pyi' | sort)
 STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
-C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c)
+C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
 .PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker wheel clean \
