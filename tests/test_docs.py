@@ -81,7 +81,11 @@ _LONGEST_SENTENCE = 45
 _LONGEST_LINE = 120
 # Pages for users and for those who work on the code; the ledger and measured tables are records, not prose.
 PROSE = [path for path in DOCUMENTS if path.name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "FORMAT.md")]
-PROSE = [path for path in PROSE if path.parent in (ROOT, ROOT / "mqfast" / "store")]
+PROSE = [
+    path
+    for path in PROSE
+    if path.parent in (ROOT, *(ROOT / name for name in ("mqfast/store", "tests", "bench", "csrc")))
+]
 PROSE += [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "ledger.md"]
 PUBLIC_MODULES = [
     ROOT / "mqfast" / name
