@@ -78,6 +78,11 @@ class Processors:
         self.is_leaving = False
 
     @property
+    def codes(self) -> frozenset[int]:
+        """What is served."""
+        return frozenset(self._table)
+
+    @property
     def lanes(self) -> dict[str, Lane]:
         """Name -> lane of all that are in use."""
         entries = [*self._table.values(), *([self._default] if self._default else [])]
