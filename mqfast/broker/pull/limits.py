@@ -33,9 +33,9 @@ class Limits:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config: Final = config
-        self._values: tuple[int, ...] = ()
         self._given: dict[str, int] = {}
-        self._limits = GetLimits()
+        self._limits: GetLimits | None = None
+        config.listeners.append(self._changed)
 
     def get(self, wanted: WantedUnits = None) -> GetLimits:
         """The limits of a get with a filter, made anew when a setting has changed.
@@ -49,13 +49,13 @@ class Limits:
         return GetLimits(**{**self._given, "max_filter_message_size": TOKENS_MAX // tokens * _UNIT_BYTES})
 
     def _of_settings(self) -> GetLimits:
-        config = self._config
-        values = tuple([config[name] for name in _NAMES.values()])
-        if values != self._values:
+        if self._limits is None:
             # What is out of range is taken as the nearest that is not.
-            given = self._given = dict(zip(_NAMES, values, strict=True))
+            given = self._given = {name: self._config[key] for name, key in _NAMES.items()}
             given["access_message_in_memory_max_ratio"] = min(100, given["access_message_in_memory_max_ratio"])
             given["travel_cq_file_num_when_get_message"] = max(1, given["travel_cq_file_num_when_get_message"])
             self._limits = GetLimits(**given)
-            self._values = values
         return self._limits
+
+    def _changed(self) -> None:
+        self._limits = None

@@ -11,13 +11,16 @@ from running import Running
 
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.loop import runner
 from mqfast.store.record._record import decode_record
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    """In the loop that a broker runs in: uvloop where it is there."""
+    with runner() as loop:
+        loop.run(asyncio.wait_for(work, 60))
 
 
 def pull_fields(**changed: Any) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -12,10 +13,23 @@ from running import Running, running_broker
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from pulling import COMMIT, SUBSCRIPTION, SUSPEND, bodies, heartbeat, offsets, pull, run, subscription
+from pulling import (
+    COMMIT,
+    SUBSCRIPTION,
+    SUSPEND,
+    bodies,
+    heartbeat,
+    offsets,
+    pull,
+    pull_fields,
+    run,
+    subscription,
+    until,
+)
 
 from mqfast.properties import jhash
 from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
 
 SEE = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -302,5 +316,68 @@ def test_records_go_out_whole_whatever_their_size_and_number(tmp_path: Path) -> 
             while len(found) < 40:
                 found += bodies(await pull(one, queueOffset=1 + len(found)))
             assert found == [bytes([i]) * 30_000 for i in range(40)]
+
+    run(flow())
+
+
+def test_a_reader_that_does_not_read_holds_up_nobody_and_loses_nothing(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for i in range(8):
+                await one.send("T", bytes([i]) * 30_000)
+            host, port = one.broker.address
+            reader, writer = await asyncio.open_connection(host, port)
+            count = 300  # 70 MB of answers
+            for opaque in range(count):
+                writer.write(encode(RemotingCommand(11, pull_fields(), opaque=opaque)))
+            await until(lambda: unsent(one) > 1_000_000, "answers that wait")
+            for _ in range(20):
+                assert len(bodies(await pull(one))) == 8
+            assert unsent(one) < 8_000_000  # the connection is not read any more
+            decoder, answers = FrameDecoder(), []
+            while len(answers) < count:
+                answers += decoder.feed(await reader.read(1 << 20))
+            assert [answer.opaque for answer in answers] == list(range(count))
+            assert all(bodies(answer) == [bytes([i]) * 30_000 for i in range(8)] for answer in answers)
+            writer.close()
+
+    run(flow())
+
+
+def unsent(one: Running) -> int:
+    """Bytes that wait for clients to read them."""
+    return max(channel.unsent_bytes for channel in one.broker._servers[0].channels)
+
+
+def test_answers_are_whole_though_retention_removes_their_file_which_is_let_go_then(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, fileReservedTime=1) as one:
+            for i in range(60):
+                await one.send("T", bytes([i]) * 60_000)  # four log files of 1 MiB
+            one.context.store.flush()
+            host, port = one.broker.address
+            reader, writer = await asyncio.open_connection(host, port)
+            for opaque in range(100):
+                writer.write(encode(RemotingCommand(11, pull_fields(), opaque=opaque)))
+            await until(lambda: unsent(one) > 1_000_000, "answers that wait")
+            retention = one.context.store.retention
+            removed = 0
+
+            def remove() -> bool:
+                nonlocal removed
+                retention.clean_now()
+                removed += retention.run_once(one.context.now_ms() + 3 * 3_600_000)
+                return removed >= 2
+
+            await until(remove, "the removal")  # once the files are dispatched
+            assert (await pull(one)).code == ResponseCode.PULL_OFFSET_MOVED
+            decoder, answers = FrameDecoder(), []
+            while len(answers) < 100:
+                answers += decoder.feed(await reader.read(1 << 20))
+            found = [answer for answer in answers if answer.code == 0]
+            assert len(found) > 4  # those that were answered before
+            assert all(bodies(answer) == [bytes([i]) * 60_000 for i in range(4)] for answer in found)
+            await until(lambda: retention.held_count == 0, "the end of the files")
+            writer.close()
 
     run(flow())
