@@ -151,7 +151,7 @@ class Broker:
             part.start()
         self._by_the_clock(1.0, self.context.stats.tick)
         self._by_the_clock(_SCAN_S, self._scan)
-        self._by_the_clock(config["flushConsumerOffsetInterval"] / 1000, self._persist)
+        self._by_the_clock(store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
         self.context.registration.start()
         self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
         await self.context.registration.told(_REGISTRATION_S)

@@ -90,7 +90,6 @@ def _acting() -> dict[str, Setting]:
         "maxTransferCountOnMessageInDisk": Setting(8, **live),
         "maxFilterMessageSize": Setting(16_000, **live),
         "travelCqFileNumWhenGetMessage": Setting(1, **live),
-        "flushConsumerOffsetInterval": Setting(5000),
         # later
         "flushDelayOffsetInterval": Setting(10_000),
         "transactionTimeOut": Setting(6000, **live),
