@@ -38,7 +38,7 @@ from mqfast.broker.stats import BrokerStats
 from mqfast.broker.timers import Timers
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
-from mqfast.errors import ConfigError, MqfastError
+from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.processors import Processors
@@ -135,7 +135,14 @@ class Broker:
 
     async def _start(self, store: MessageStore, tables: ConfigTables) -> None:
         config = self.config
-        self.access = AccessControl(config)
+
+        def topic_at(physical_offset: int) -> str | None:
+            try:
+                return store.look(physical_offset).topic
+            except (OffsetError, CorruptFile):
+                return None
+
+        self.access = AccessControl(config, topic_at)
         self.processors = self.access.processors()
         main = self._server(self.processors)
         await main.start(config["bindAddress"], config["listenPort"])

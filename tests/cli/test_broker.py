@@ -149,6 +149,35 @@ def test_the_end_is_clean_and_quick_though_clients_hold_connections(
     assert "TopicTest" in (tmp_path / "s" / "config" / "topics.json").read_text()
 
 
+def test_a_pull_that_waits_is_answered_at_the_end(start: Callable[..., Process], tmp_path: Path) -> None:
+    one = start(*broker(tmp_path / "s"))
+    one.ask(sent(b"first"))
+    fields = {
+        "consumerGroup": "g", "topic": "TopicTest", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
+        "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG",
+    }  # fmt: skip
+
+    async def hold() -> int:
+        client = RemotingClient()
+        try:
+            held = asyncio.ensure_future(
+                client.call(one.address, 11, {name: str(value) for name, value in fields.items()}, timeout_ms=60_000)
+            )
+            for _ in range(3):  # what is asked later is answered meanwhile
+                assert (await client.call(one.address, 28)).code == 0
+            assert not held.done()
+            one.process.send_signal(signal.SIGTERM)
+            return (await held).code
+        finally:
+            await client.close()
+
+    began = time.monotonic()
+    assert asyncio.run(hold()) == 19
+    assert one.process.wait(STEP_S) == 0
+    assert time.monotonic() - began < 5
+
+
 def test_what_was_answered_is_there_after_a_kill(start: Callable[..., Process], tmp_path: Path) -> None:
     one = start(*broker(tmp_path / "s"))
     answers = one.ask(*[sent(b"%04d" % n) for n in range(500)])

@@ -15,6 +15,7 @@ from typing import Any
 from mqfast.broker.acl.auth_processor import AuthProcessor
 from mqfast.broker.acl.guard import Guard, GuardedProcessors
 from mqfast.broker.acl.kinds import UserType
+from mqfast.broker.acl.needs import TopicAt
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.plain_processor import PlainAclProcessor
 from mqfast.broker.acl.policies import Policies
@@ -77,14 +78,15 @@ class AccessControl:
 
     Made once the store is open, since the first users may be written into its ``config/``.
 
-    Args: config: of the broker.
+    Args: config: of the broker; topic_at: physical offset -> topic of the message there, None where there is none.
     Attributes: ``address``: of the broker, for 52; ``policy``: in one sentence, for the banner.
     Raises: ConfigError, CorruptFile, OSError where what the settings ask for cannot be had.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, topic_at: TopicAt) -> None:
         self.address = ""
+        self._topic_at = topic_at
         self._config = config
         self._timer: asyncio.TimerHandle | None = None
         directory = Path(config.store_path) / "config"
@@ -125,6 +127,7 @@ class AccessControl:
                 self._users if self._authenticates else None,
                 self._policies if self._config["authorizationEnabled"] else None,
                 authorization_whitelist=_codes(self._config, "authorizationWhitelist"),
+                topic_at=self._topic_at,
                 trusts_proxy=self._config["aclTrustProxyProtocol"],
             )
         )

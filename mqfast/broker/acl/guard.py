@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from mqfast.broker.acl.needs import needs_of
+from mqfast.broker.acl.needs import TopicAt, needs_of
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.policies import Policies
 from mqfast.broker.acl.signature import ACCESS_KEY
@@ -33,6 +33,7 @@ class Guard:
         users: those of ACL 2.0, who sign.
         policies: what the users may do; without them every user may do everything. Needs ``users``.
         authorization_whitelist: codes that need no rule.
+        topic_at: physical offset -> topic of the message there.
         trusts_proxy: the address in a PROXY preamble counts, not that of the TCP connection.
     """
 
@@ -43,12 +44,14 @@ class Guard:
         policies: Policies | None = None,
         *,
         authorization_whitelist: Iterable[int] = (),
+        topic_at: TopicAt = lambda _: None,
         trusts_proxy: bool = False,
     ) -> None:
         self._plain = plain
         self._users = users
         self._policies = policies
         self._whitelist: Final = frozenset(authorization_whitelist)
+        self._topic_at = topic_at
         self._trusts_proxy = trusts_proxy
         self._log = LogLimit(logging.getLogger("mqfast.broker.acl"))
 
@@ -57,7 +60,7 @@ class Guard:
         address = (channel.peer if self._trusts_proxy else channel.socket_peer)[0]
         try:
             if self._plain is not None:
-                self._plain.check(request, address)
+                self._plain.check(request, address, self._topic_at)
             if self._users is not None:
                 self._users.authenticate(request)
                 if self._policies is not None and request.code not in self._whitelist:
@@ -66,14 +69,13 @@ class Guard:
             self._log.warning("refused", "%s: request %d refused: %s", address, request.code, error.remark)
             raise
 
-    @staticmethod
-    def _authorize(users: Users, policies: Policies, request: RemotingCommand, address: str) -> None:
+    def _authorize(self, users: Users, policies: Policies, request: RemotingCommand, address: str) -> None:
         name = request.ext_fields.get(ACCESS_KEY, "")
         user = users.get(name)
         if user is not None and users.is_super(name):
             return
         try:
-            needs = needs_of(request)
+            needs = needs_of(request, self._topic_at)
         except FieldError:
             raise denied("parse authorization context error.") from None
         for need in needs:

@@ -14,13 +14,17 @@ from msgspec import Struct
 
 from mqfast.broker.acl.kinds import Action, Kind
 from mqfast.broker.clients.heartbeat import decode_heartbeat
+from mqfast.message import decode_message_id
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["RETRY", "Need", "needs_of"]
+__all__ = ["RETRY", "Need", "TopicAt", "needs_of"]
 
 RETRY: Final = "%RETRY%"
+
+
+TopicAt = Callable[[int], str | None]
 
 
 class Need(NamedTuple):
@@ -56,8 +60,12 @@ class _Topics(Struct, rename="camel"):
     topic_config_list: list[_Topic] = []
 
 
-def needs_of(request: RemotingCommand) -> list[Need]:
-    """All that a request needs. Raises: FieldError for a body that cannot be read."""
+def needs_of(request: RemotingCommand, topic_at: TopicAt) -> list[Need]:
+    """All that a request needs.
+
+    Args: topic_at: physical offset -> topic of the message there, None where there is none.
+    Raises: FieldError for a body or a field that cannot be read.
+    """
     code = request.code
     if code in _CLUSTER_UPDATE:
         return [Need(Kind.CLUSTER, "", (Action.UPDATE,))]
@@ -65,7 +73,12 @@ def needs_of(request: RemotingCommand) -> list[Need]:
         return [Need(Kind.CLUSTER, "", (Action.GET,))]
     row = _ROWS.get(code)
     if row is not None:
-        return list(_of_fields(request.ext_fields, *row))
+        found = list(_of_fields(request.ext_fields, *row))
+        if code in (R.VIEW_MESSAGE_BY_ID, R.CONSUME_MESSAGE_DIRECTLY):
+            found += _of_message(request, topic_at)
+        if not found and not _CHANGES.isdisjoint(row[0]):
+            found.append(Need(Kind.CLUSTER, "", _UPDATE))
+        return found
     special = _SPECIAL.get(code)
     return [] if special is None else list(special(request))
 
@@ -91,6 +104,23 @@ def _of_fields(
     for field in groups:
         if name := str(fields.get(field) or ""):
             yield _group(name, *actions)
+
+
+def _of_message(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
+    """The topic of the message that is asked for, whatever topic the request names."""
+    fields = request.ext_fields
+    try:
+        if request.code == R.VIEW_MESSAGE_BY_ID:
+            offset = int(fields["offset"])
+        elif not fields.get("msgId"):
+            return
+        else:
+            offset = decode_message_id(fields["msgId"]).physical_offset
+    except (LookupError, ValueError):
+        return  # the handler answers what is wrong
+    topic = topic_at(offset)
+    if topic is not None:
+        yield _topic(topic, Action.SUB, Action.GET)
 
 
 def _send(request: RemotingCommand) -> Iterator[Need]:
@@ -153,6 +183,7 @@ _SPECIAL: Final[dict[int, Callable[[RemotingCommand], Iterator[Need]]]] = {
     R.UPDATE_AND_CREATE_TOPIC_LIST: _new_topics,
 }
 _PUB, _SUB, _GET, _UPDATE = (Action.PUB,), (Action.SUB,), (Action.GET,), (Action.UPDATE,)
+_CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 _SUB_GET, _SUB_UPDATE, _TOPIC = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE), ("topic",)
 # Code -> actions, fields with topics, fields with groups.
 _ROWS: Final[dict[int, tuple[tuple[Action, ...], tuple[str, ...], tuple[str, ...]]]] = {

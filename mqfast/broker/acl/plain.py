@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from mqfast.broker.acl.addresses import Matcher, pattern
 from mqfast.broker.acl.kinds import Action, Kind
-from mqfast.broker.acl.needs import Need, needs_of
+from mqfast.broker.acl.needs import Need, TopicAt, needs_of
 from mqfast.broker.acl.signature import ACCESS_KEY, is_signed_with
 from mqfast.errors import CallRefused, ConfigError, FieldError
 from mqfast.remoting.codes import RequestCode as R
@@ -108,7 +108,7 @@ class PlainAccounts:
                 self._accounts[account.access_key] = account
                 self.file_of[account.access_key] = path
 
-    def check(self, request: RemotingCommand, address: str) -> None:
+    def check(self, request: RemotingCommand, address: str, topic_at: TopicAt) -> None:
         """May this request be served? ``address``: where it comes from. Raises: CallRefused."""
         if any(is_white(address) for is_white in self._white):
             return
@@ -126,12 +126,12 @@ class PlainAccounts:
             if not account.admin:
                 refuse(f"Need admin permission for request code={request.code}, but accessKey={key} is not")
         elif account.perms or not account.admin:
-            _check_perms(account, request)
+            _check_perms(account, request, topic_at)
 
 
-def _check_perms(account: Account, request: RemotingCommand) -> None:
+def _check_perms(account: Account, request: RemotingCommand, topic_at: TopicAt) -> None:
     try:
-        needs = needs_of(request)
+        needs = needs_of(request, topic_at)
     except FieldError as error:
         refuse(str(error))
     if any(need.name == _TRACE_TOPIC and need.actions == (Action.PUB,) for need in needs):

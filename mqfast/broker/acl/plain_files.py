@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from mqfast.broker.acl.needs import TopicAt
 from mqfast.broker.acl.plain import PlainAccounts, account_of
 from mqfast.errors import ConfigError
 from mqfast.remoting.command import RemotingCommand
@@ -61,9 +62,9 @@ class PlainFiles:
         if not self._content:
             raise ConfigError(f"aclEnable: expected accounts in {file} or {self._directory}/*.yml, found no such file")
 
-    def check(self, request: RemotingCommand, address: str) -> None:
+    def check(self, request: RemotingCommand, address: str, topic_at: TopicAt) -> None:
         """May this request be served? Raises: CallRefused."""
-        self._accounts.check(request, address)
+        self._accounts.check(request, address, topic_at)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,109 @@
+"""What a broker lets in: TLS with and without certificates of clients, and the limits of its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import running_broker
+
+from mqfast.errors import ConfigError, ConnectionLost
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.tls import client_context
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """Two certificates that trust themselves: of the broker, and of a client."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl")
+    for name in ("broker", "client"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+             "-keyout", f"{name}.key", "-out", f"{name}.pem"],
+            cwd=tmp_path, check=True, capture_output=True,
+        )  # fmt: skip
+    return tmp_path
+
+
+async def code_of(address: str, settings: dict[str, str] | None) -> int | str:
+    """Of the answer to a question; ``refused`` where the connection ends."""
+    client = RemotingClient(context=None if settings is None else client_context(settings))
+    try:
+        return (await client.call(address, 28, timeout_ms=10_000)).code
+    except ConnectionLost:
+        return "refused"
+    finally:
+        await client.close()
+
+
+def test_the_file_of_tls_makes_the_broker_ask_for_certificates(keys: Path) -> None:
+    (keys / "tls.properties").write_text(
+        f"tls.server.mode=enforcing\ntls.server.certPath={keys}/broker.pem\ntls.server.keyPath={keys}/broker.key\n"
+        f"tls.server.need.client.auth=require\ntls.server.trustCertPath={keys}/client.pem\n"
+    )
+    trusted = {"tls.client.authServer": "true", "tls.client.trustCertPath": f"{keys}/broker.pem"}
+    known = {**trusted, "tls.client.certPath": f"{keys}/client.pem", "tls.client.keyPath": f"{keys}/client.key"}
+    other = {"tls.client.authServer": "true", "tls.client.trustCertPath": f"{keys}/client.pem"}
+
+    async def flow() -> None:
+        async with running_broker(keys / "s", **{"tls.config.file": str(keys / "tls.properties")}) as one:
+            found = [await code_of(one.address, settings) for settings in (known, trusted, other, None)]
+        assert found == [0, "refused", "refused", "refused"]
+
+    run(flow())
+
+
+def test_plain_and_encrypted_connections_share_the_port(keys: Path) -> None:
+    async def flow() -> None:
+        names = {"tls.server.certPath": f"{keys}/broker.pem", "tls.server.keyPath": f"{keys}/broker.key"}
+        async with running_broker(keys / "s", **names) as one:
+            assert [await code_of(one.address, settings) for settings in ({}, None)] == [0, 0]
+            assert "keyPath" in one.broker.config.text()
+
+    run(flow())
+
+
+def test_keys_that_are_not_there_are_an_error_of_the_start(tmp_path: Path) -> None:
+    async def flow() -> None:
+        with pytest.raises(ConfigError, match=r"TLS: certificate /none\.pem"):
+            async with running_broker(tmp_path / "s", **{"tls.server.certPath": "/none.pem"}):
+                pass
+
+    run(flow())
+
+
+def test_a_frame_beyond_the_limit_ends_its_connection_alone(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path / "s", frameMaxLength=4096) as one:
+            host, port = one.broker.address
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write((5000).to_bytes(4, "big") + b"\0" * 100)
+            assert await reader.read() == b"", "a frame that is too long ends its connection"
+            writer.close()
+            assert (await one.call(28)).code == 0
+
+    run(flow())
+
+
+def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path / "s", connectionsMax=2) as one:
+            assert (await one.call(28)).code == 0
+            host, port = one.broker.address
+            opened = [await asyncio.open_connection(host, port) for _ in range(3)]
+            assert await asyncio.wait_for(opened[-1][0].read(), 10) == b""
+            assert (await one.call(28)).code == 0
+            for _, writer in opened:
+                writer.close()
+
+    run(flow())
