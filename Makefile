@@ -7,6 +7,8 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# The lanes start thousands of short processes: each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # The suite runs in as many processes as tests/conftest.py says; PARALLEL= runs everything in one. A test that ends its
 # process or hangs ends the run, as in one process: the others would wait for ever behind a process started in its place.
 PARALLEL ?= -n logical --maxprocesses=8 --max-worker-restart=0

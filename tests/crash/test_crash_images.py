@@ -22,17 +22,18 @@ _SHORT = 1300
 
 
 def _stretches(sample: Sample) -> list[Stretch]:
-    """A few runs of calls from each workload: the first calls, the last ones, and some from between that change."""
+    """Some runs of calls from each workload."""
     each = (_WHOLE if sample.whole else _SHORT) // len(WORKLOADS)
-    pieces = 4 if sample.whole else 2
+    pieces = 4 if sample.whole else 1
     length = -(-each // (pieces * 2))
     plan = []
     for number, name in enumerate(WORKLOADS):
         first, last = count_calls(name)
         room = max(0, last - first - length)
-        places = [room * piece // (pieces - 1) for piece in range(pieces)]
-        if not sample.whole:
-            places = [sample.rng.randrange(room + 1) for _ in range(pieces)]
+        if sample.whole:
+            places = [room * piece // (pieces - 1) for piece in range(pieces)]
+        else:
+            places = [sample.rng.randrange(room + 1)]
         plan += [Stretch(name, first + at, first + at + length, 2, 1000 + number) for at in places]
     return plan
 
