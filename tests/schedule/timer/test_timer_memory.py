@@ -1,0 +1,73 @@
+"""What a million parked messages cost: memory of the process, measured in a process of its own.
+
+Room: tests/schedule.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MESSAGES = 1_000_000
+MOST_BYTES = 64 << 20
+
+SCRIPT = """
+import json, sys, time
+sys.path[:0] = sys.argv[3:]
+from mqfast import open as open_store, properties
+from mqfast.schedule.timer.service import TimerService
+from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.store.reader.timer_files import TIMER_TOPIC
+
+def resident():
+    with open("/proc/self/smaps_rollup") as file:
+        table = dict(line.split(":")[:2] for line in file if ":" in line.split("-")[-1])
+    return int(table["Rss"].split()[0]) << 10
+
+def own():
+    # Pages of the log's files are the page cache's, mapped by puts and gets: they are not the timer's.
+    with open("/proc/self/status") as file:
+        table = dict(line.split(":", 1) for line in file)
+    return int(table["RssAnon"].split()[0]) << 10
+
+now_ms = int(time.time()) * 1000
+count = int(sys.argv[2])
+with open_store(sys.argv[1], mapped_file_bytes_commit_log=64 << 20, mapped_file_bytes_consume_queue=24_000_000) as store:
+    put = store.engine.put_encoded
+    timer = TimerService(store, TimerSettings(), now_ms)
+    for number in range(count // 200):
+        for i in range(200):
+            n = number * 200 + i
+            out = now_ms + 60_000 + n * 7919 % 172_000 * 1000
+            text = b"TIMER_OUT_MS\\x01%d\\x02REAL_TOPIC\\x01T\\x02REAL_QID\\x010\\x02UNIQ_KEY\\x01%032d\\x02" % (out, n)
+            put(TIMER_TOPIC.encode(), 0, b"x", text)
+    before = own()
+    began = time.perf_counter()
+    while timer.run_once(now_ms) == now_ms and timer.enqueued < count:
+        if timer.flush_is_due(now_ms + 2000):
+            timer.flush(now_ms)
+    parked_s = time.perf_counter() - began
+    timer.flush(now_ms)
+    cost = own() - before
+    assert timer.enqueued == count, timer.enqueued
+    began = time.perf_counter()
+    end_ms = now_ms + 260_000
+    while timer.dequeued < 1000 and timer.run_once(end_ms) is not None:
+        pass
+    print(json.dumps({"bytes": cost, "parked_s": parked_s, "in_wheel": timer.wheel.count_from(0)}))
+    timer.close(end_ms)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_parked_messages_cost_at_most_64_mib(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), str(MESSAGES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["in_wheel"] == MESSAGES
+    assert found["bytes"] <= MOST_BYTES, found
