@@ -30,10 +30,11 @@ def disk_use(door: OsDoor, paths: StorePaths) -> DiskUse:
     Raises: StorageError.
     """
     worst, seen = DiskUse(-1, paths.root), set()
-    for path in (*paths.commit_logs, paths.consume_queue, paths.batch_consume_queue, paths.index):
-        while not door.exists(path):
+    kinds = [*paths.commit_logs, paths.consume_queue, paths.batch_consume_queue, paths.index]
+    for path, device in zip(kinds, door.devices(kinds), strict=True):
+        while device < 0:
             path = os.path.dirname(path)
-        device = door.file_id(path)[0]
+            (device,) = door.devices([path])
         if device in seen:
             continue
         seen.add(device)

@@ -122,19 +122,24 @@ class AllocateMappedFileService:
         del self._ready[file.start_offset]  # in one step: a lock could be taken, and then not be given back
 
     def rolled(self, file: MappedFile) -> None:
-        """The log goes on in ``file``: think about the ones behind it."""
-        self.service.wake()
+        """The log goes on in ``file``: think about the ones behind it, unless the service waits for a position there."""
+        if file.start_offset + file.file_bytes not in self._ready:
+            self.service.wake()
 
-    def _ahead(self, current: MappedFile) -> tuple[int, int]:
-        """How many files to have behind this one, and the position of the log at which that may change."""
-        most = self._config.preallocate_files
-        if current.file_bytes > _EAGER_BYTES:
-            for number, quarters in enumerate((2, 3)):
-                position = current.start_offset + current.file_bytes * quarters // 4
-                if self._log.written < position:
-                    return min(most, number), position
-            most = min(most, 2)
-        return most, current.start_offset + current.file_bytes
+    def _next(self, current: MappedFile) -> tuple[int, int] | None:
+        """The first file that is not there: its start, and from which position of the log on it is wanted. None: no file
+        is made ahead.
+        """
+        most, size, number = self._config.preallocate_files, current.file_bytes, 1
+        if most == 0:
+            return None
+        while (start := current.start_offset + number * size) in self._ready or self._log.find_file(start) is not None:
+            number += 1
+        if size <= _EAGER_BYTES:
+            quarters = 4 * (number - most)
+        else:
+            quarters = 4 * number - (2 if number == 1 or most == 1 else 5)
+        return start, current.start_offset + quarters * size // 4
 
     def _next_start(self) -> int | None:
         """Start of the next file to make, or None when there are enough."""
@@ -143,17 +148,15 @@ class AllocateMappedFileService:
             return self._urgent if self._urgent not in self._ready else None
         if current is None or time.monotonic() < self._retry_at:
             return None
-        ahead, _ = self._ahead(current)
-        for number in range(1, ahead + 1):
-            start = current.start_offset + number * current.file_bytes
-            if start not in self._ready and self._log.find_file(start) is None:
-                return start
-        return None
+        found = self._next(current)
+        return found[0] if found is not None and self._log.written >= found[1] else None
 
     def _turn(self, event: Event) -> None:
         if not self.step():
-            current = self._log.current_file
-            end = self._ahead(current)[1] if current is not None else 0
+            current, end = self._log.current_file, 0
+            if current is not None:
+                found = self._next(current)
+                end = found[1] if found is not None else current.start_offset + current.file_bytes
             blocks = self._log.blocks_end()
             if blocks >= 0:
                 end = min(end, blocks)
@@ -251,7 +254,8 @@ class AllocateMappedFileService:
             self._made.set()
 
     def _make(self, start: int, urgent: bool) -> MappedFile:
-        self._door.makedirs(self._log.path)
+        if not self._log.files:
+            self._door.makedirs(self._log.path)
         path = os.path.join(self._log.path, _paths.offset_name(start))
         if self._memory is None:
             place = os.path.realpath(encode_path(self._log.path))
