@@ -20,6 +20,9 @@ class MappedFile:
         durable: bool = True,
         room: int = 0,
         setting: str | None = None,
+        appends: bool = False,
+        small_syncs: bool = False,
+        ready: int = 0,
     ) -> MappedFile: ...
     @staticmethod
     def load(

@@ -123,6 +123,13 @@ cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
     return seen == 0
 
 
+cdef int64_t _expect_appends(mq_os *os, void *base, int64_t file_bytes, bint small_syncs, int64_t ready) noexcept nogil:
+    """As `MappedFile.expect_appends` does. Returns: how many bytes are ready."""
+    ready = min(ready, file_bytes)
+    os.madvise(os, base, file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
+    return ready if ready > 0 and populate(os, base, ready) >= 0 else 0
+
+
 @cython.no_gc_clear
 cdef class MappedFile:
     """One file of fixed length, mapped when first needed.
@@ -139,12 +146,12 @@ cdef class MappedFile:
 
     @staticmethod
     def create(OsDoor door, path, int64_t start_offset, int64_t file_bytes, bint whole=True, bint durable=True,
-               int64_t room=0, str setting=None) -> MappedFile:
+               int64_t room=0, str setting=None, bint appends=False, bint small_syncs=False, int64_t ready=0) -> MappedFile:
         """Make a new zero-filled file of full length and map it for writing.
 
         Args: whole: allocate blocks for all of it now (the log); otherwise it stays sparse and ``grow`` allocates (queues);
         room: as if ``grow`` had been called up to there, but none where the disk has not so much; setting: which one asks for less of
-        the disk, for DiskFull.
+        the disk, for DiskFull; appends, small_syncs, ready: also what ``expect_appends`` does.
         Raises: DiskFull, StorageError; no half file is left behind.
         Durability: the file and its directory entry are synced before this returns; not without ``durable``: the caller does that later.
         GIL: released, once for everything: a thread that computes lets it wait 5 ms each time that it wants it back.
@@ -175,6 +182,8 @@ cdef class MappedFile:
                     guarded = file.guard(address, kept_name, NULL)
                     if guarded != NULL and not whole and allocated:
                         populate(os, address, allocated)
+                    if guarded != NULL and appends:
+                        ready = _expect_appends(os, address, file_bytes, small_syncs, ready)
         if fd < 0:
             check_room(door, rc, _STEPS[step], path, file_bytes if whole else 4096, setting)
         file.fd = fd
@@ -183,6 +192,7 @@ cdef class MappedFile:
                 check_room(door, rc, _STEPS[step], path if step != SYNC_NAME else decode_path(parent), file_bytes if whole else 4096, setting)
             check(rc_map, "mmap", path)
             file.allocated = allocated
+            file.ready = ready if appends else 0
             file.mapped_at(address, guarded)
             file.check_damage()
         except BaseException:
@@ -419,14 +429,10 @@ cdef class MappedFile:
         faster then. Otherwise huge ones: the kernel makes and maps 2 MiB at once, which halves the cost of new log pages, and after a
         sync one fault makes all of it writable again. ready: so many bytes from the start.
         """
-        cdef int rc = 0
         self.map()
-        ready = min(ready, self.file_bytes)
         with nogil:
-            self.os.madvise(self.os, self.base, self.file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
-            if ready > 0:
-                rc = populate(self.os, self.base, ready)
-        self.ready = ready if rc >= 0 else 0
+            ready = _expect_appends(self.os, self.base, self.file_bytes, small_syncs, ready)
+        self.ready = ready
 
     def preheat(self) -> int:
         """Make every page resident and writable ahead of use; returns the bytes done. Raises: DiskFull, StorageError."""

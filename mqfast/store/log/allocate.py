@@ -122,13 +122,14 @@ class AllocateMappedFileService:
         del self._ready[file.start_offset]  # in one step: a lock could be taken, and then not be given back
 
     def rolled(self, file: MappedFile) -> None:
-        """The log goes on in ``file``: think about the ones behind it, unless the service waits for a position there."""
+        """The log goes on in ``file``: think about those behind it, unless the service waits for a position there."""
         if file.start_offset + file.file_bytes not in self._ready:
             self.service.wake()
 
     def _next(self, current: MappedFile) -> tuple[int, int] | None:
-        """The first file that is not there: its start, and from which position of the log on it is wanted. None: no file
-        is made ahead.
+        """The first file that is not there: its start, and from which position of the log on it is wanted.
+
+        None: no file is made ahead.
         """
         most, size, number = self._config.preallocate_files, current.file_bytes, 1
         if most == 0:
@@ -262,12 +263,20 @@ class AllocateMappedFileService:
             self._memory = MemoryRoom(self._door, decode_path(place))
         setting = "mapped_file_bytes_commit_log"
         self._memory.check(self._log.file_bytes, path, setting)
-        file = MappedFile.create(self._door, path, start, self._log.file_bytes, setting=setting)
+        # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages; and
+        # whoever waits for a file should not wait for its pages as well.
+        others = self._log.zeros_ahead > 0 or self.pool is not None or urgent
+        file = MappedFile.create(
+            self._door,
+            path,
+            start,
+            self._log.file_bytes,
+            setting=setting,
+            appends=True,
+            small_syncs=self._config.sync_flush,
+            ready=0 if others else self._config.prefault_window_bytes,
+        )
         try:
-            # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages;
-            # and whoever waits for a file should not wait for its pages as well.
-            others = self._log.zeros_ahead > 0 or self.pool is not None or urgent
-            file.expect_appends(self._config.sync_flush, 0 if others else self._config.prefault_window_bytes)
             if self._config.warm_mapped_file_enable:
                 file.preheat()
                 try:
