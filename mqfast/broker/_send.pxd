@@ -20,3 +20,5 @@ cdef class SendPath:
     cdef readonly dict routes
     cdef readonly dict hosts
     cdef public bint is_open
+    cdef public dict waiting
+    cdef public object notify

@@ -19,6 +19,8 @@ class TopicRoute:
 
 class SendPath:
     is_open: bool
+    waiting: dict[tuple[str, int], Any]
+    notify: Callable[[tuple[str, int]], object] | None
     def __init__(
         self,
         put: Callable[..., PutResult],

@@ -66,6 +66,7 @@ cdef class SendPath:
     Args: put: ``Engine.put_encoded``; additions: properties that the broker adds, each with its separator behind it;
     id_prefix: how message ids begin; answer_fields: what every answer says; count: called with (topic, 1, bytes).
     Attributes: ``routes``: topic -> route; whoever changes topics clears it. ``is_open``: False sends all to send.py.
+    ``waiting``: (topic, queue id) in which somebody waits for a message; ``notify`` is called with one that got one.
     Thread: that of the event loop.
     """
 
@@ -79,6 +80,8 @@ cdef class SendPath:
         self.routes = {}
         self.hosts = {}
         self.is_open = True
+        self.waiting = {}
+        self.notify = None
 
     def send(self, channel, RemotingCommand request not None):
         """Store the message of a request. Returns: the answer; None where the request needs a second look.
@@ -121,6 +124,10 @@ cdef class SendPath:
             header.born_timestamp, host, self.store_host, header.reconsume_times, 0, False,
         )
         self.count(route.topic, 1, result.size)
+        if self.waiting:
+            queue = route.topic, header.queue_id
+            if queue in self.waiting:
+                self.notify(queue)
         fields = self.answer_fields.copy()
         fields["msgId"] = "%s%016X" % (self.id_prefix, result.physical_offset)
         fields["queueId"] = header.queue_id

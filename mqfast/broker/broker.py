@@ -244,6 +244,7 @@ class Broker:
         self._send = SendProcessor(context)
         offsets = OffsetProcessor(context)
         self._pull = PullProcessor(context, offsets)
+        self._send.tell(context.hold.waiting, context.hold.look_soon)
         self._parts = [
             self.access,
             self._send,

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from mqfast.broker._send import SendPath, TopicRoute
 from mqfast.broker.context import BrokerContext
@@ -118,6 +118,11 @@ class SendProcessor:
 
     async def stop(self) -> None:
         """Nothing runs by the clock."""
+
+    def tell(self, waiting: dict[tuple[str, int], Any], notify: Callable[[tuple[str, int]], object]) -> None:
+        """Call ``notify`` for a queue that got a message and stands in ``waiting``."""
+        for path in (self._path, self._writer):
+            path.waiting, path.notify = waiting, notify
 
     def settings_changed(self) -> None:
         """The short way is for a broker that takes every message and whose answers wait for no disk."""

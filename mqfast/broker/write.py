@@ -8,7 +8,7 @@ Source: HookUtils.handleScheduleMessage, SendMessageProcessor.handlePutMessageRe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -107,7 +107,8 @@ class Writer:
     """Stores messages.
 
     Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk.
-    Attributes: ``deferrals``: asked in order.
+    Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
+        ``notify`` is called with one that got one.
     Thread: that of the event loop.
     """
 
@@ -125,6 +126,8 @@ class Writer:
         logger: logging.Logger,
     ) -> None:
         self.deferrals: list[Deferral] = []
+        self.waiting: Mapping[tuple[str, int], object] = {}
+        self.notify: Callable[[tuple[str, int]], object] = lambda _queue: None
         self._engine = engine
         self._durable = durable
         self._store_host: Final = store_host
@@ -155,7 +158,12 @@ class Writer:
         took_s = perf_counter() - began
         if took_s >= 0.001:
             self._stats.put_took(took_s * 1000)
+        self._tell(record.topic, record.queue_id)
         return result
+
+    def _tell(self, topic: str, queue_id: int) -> None:
+        if self.waiting and (topic, queue_id) in self.waiting:
+            self.notify((topic, queue_id))
 
     def deferred(self, record: Record) -> Record | Refusal:
         """The record as it is to be stored now."""
@@ -206,6 +214,7 @@ class Writer:
             )
         except MqfastError as error:
             return self.failed(error)
+        self._tell(topic, queue_id)
         return Stored(0, None, result)
 
     def must_wait(self, properties: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Long polling: pulls that found nothing wait here for a message, until their time is over.
 
-The store says in which queues something came, once for a batch of messages (``engine.arrivals``). A pull with a filter
+The store says in which queues something came, once for a batch of messages (``engine.arrivals``); sends of this broker
+say so at once (``look_soon``). A pull with a filter
 is woken by a message that the filter wants; after messages that it does not want it is answered within
 ``PROGRESS_S``, so that its group gets ahead.
 
@@ -69,7 +70,7 @@ class PullHold:
     """All pulls that wait.
 
     Args: serve_again: answers a pull that is not to wait any more; held_max: how many may wait.
-    Attributes: ``is_stopped``: no pull may wait any more.
+    Attributes: ``is_stopped``: no pull may wait any more; ``waiting``: queue -> its pulls, always the same object.
     Thread: that of the event loop.
     """
 
@@ -88,8 +89,9 @@ class PullHold:
         self._serve_again: Final = serve_again
         self._held_max: Final = held_max
         self._loop = asyncio.get_running_loop()
-        self._queues: dict[Queue, dict[Held, None]] = {}  # in the order in which they came
+        self.waiting: Final[dict[Queue, dict[Held, None]]] = {}  # pulls in the order in which they came
         self._watched: dict[Queue, int] = {}
+        self._fresh: dict[Queue, None] = {}
         self._channels: dict[Channel, set[Held]] = {}
         self._due: list[tuple[float, int, Held]] = []
         self._numbers = itertools.count()
@@ -120,7 +122,7 @@ class PullHold:
         queue = topic, queue_id
         due_s = self._loop.time() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
         held = Held(channel, request, queue, offset, wanted, due_s)
-        self._queues.setdefault(queue, {})[held] = None
+        self.waiting.setdefault(queue, {})[held] = None
         self._channels.setdefault(channel, set()).add(held)
         self._count += 1
         self._note_due(held, due_s)
@@ -131,10 +133,21 @@ class PullHold:
 
     # --- arrival ---
 
-    def notify(self, topic: str, queue_id: int) -> None:
-        """Look whether pulls of this queue have got their message."""
-        if (topic, queue_id) in self._queues:
-            self._arrived((topic, queue_id))
+    def look_soon(self, queue: Queue) -> None:
+        """A message was put into a queue in this turn of the loop: look in the next one, behind the sender's answer.
+
+        The store's own signal comes from the dispatcher's thread, some 0.3 ms later.
+        """
+        if not self._fresh:
+            self._loop.call_soon(self._look)
+        self._fresh[queue] = None
+
+    def _look(self) -> None:
+        fresh = list(self._fresh)
+        self._fresh.clear()
+        for queue in fresh:
+            if queue in self.waiting:
+                self._arrived(queue)
 
     def _take(self) -> None:
         try:
@@ -149,7 +162,7 @@ class PullHold:
 
     def _watch(self, queue: Queue) -> None:
         """Hear of the next message that any pull of the queue has not seen."""
-        offset = min(held.checked for held in self._queues[queue])
+        offset = min(held.checked for held in self.waiting[queue])
         try:
             is_there = self._arrivals.watch(queue[0], queue[1], offset)
         except StoreClosed:
@@ -162,10 +175,10 @@ class PullHold:
             self._watched[queue] = offset
 
     def _arrived(self, queue: Queue) -> None:
-        for held in list(self._queues.get(queue, ())):
+        for held in list(self.waiting.get(queue, ())):
             if not held.is_over and self._is_wanted(held):
                 self._wake(held)
-        if queue in self._queues and queue not in self._watched:
+        if queue in self.waiting and queue not in self._watched:
             self._watch(queue)
 
     def _is_wanted(self, held: Held) -> bool:
@@ -228,10 +241,10 @@ class PullHold:
     def _forget(self, held: Held) -> None:
         held.is_over = True
         self._count -= 1
-        waiting = self._queues[held.queue]
+        waiting = self.waiting[held.queue]
         del waiting[held]
         if not waiting:
-            del self._queues[held.queue]
+            del self.waiting[held.queue]
             if self._watched.pop(held.queue, None) is not None:
                 self._arrivals.unwatch(*held.queue)
         of_channel = self._channels[held.channel]
@@ -249,7 +262,7 @@ class PullHold:
         if not self.is_stopped:
             self._loop.remove_reader(self._fd)
         self.is_stopped = True
-        for waiting in list(self._queues.values()):
+        for waiting in list(self.waiting.values()):
             for held in list(waiting):
                 if not held.is_over:
                     self._wake(held)

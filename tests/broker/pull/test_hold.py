@@ -214,7 +214,7 @@ def test_ten_thousand_pulls_wait_and_wake(tmp_path: Path) -> None:
                 await one.send("T", b"new", queue_id=queue_id)
             assert {(answer.code, bodies(answer)[0]) for answer in await asyncio.gather(*tasks)} == {(0, b"new")}
             hold = one.context.hold
-            assert (len(hold), len(hold._queues), len(hold._channels), len(hold._watched)) == (0, 0, 0, 0)
+            assert (len(hold), len(hold.waiting), len(hold._channels), len(hold._watched)) == (0, 0, 0, 0)
 
     run(flow())
 
@@ -227,5 +227,37 @@ def test_messages_wake_pulls_behind_their_sync(tmp_path: Path) -> None:
                 waiting = (await held(one, queueOffset=1 + number))[0]
                 await one.send("T", b"%d" % number)
                 assert bodies(await waiting) == [b"%d" % number]
+
+    run(flow())
+
+
+def test_what_no_send_tells_wakes_pulls_too(tmp_path: Path) -> None:
+    """Delayed and replicated messages, and those of a plug-in, are put without the way of a send."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            waiting = (await held(one, queueOffset=1))[0]
+            one.context.engine.put_encoded(b"T", 0, b"by hand", b"UNIQ_KEY\x01k\x02")
+            assert bodies(await waiting) == [b"by hand"]
+
+    run(flow())
+
+
+@pytest.mark.parametrize("properties", ["UNIQ_KEY\x01k\x02", "DELAY\x010\x02", ""])
+def test_sends_of_all_ways_wake_pulls(tmp_path: Path, properties: str) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            hold = one.context.hold
+            one.context.loop.remove_reader(hold._fd)  # without the signal of the store
+            waiting = (await held(one, queueOffset=1))[0]
+            await one.send("T", b"new", properties=properties)
+            assert bodies(await waiting) == [b"new"]
+            batch = (await held(one, queueOffset=2))[0]
+            item = b"".join(number.to_bytes(4, "big") for number in (4 * 5 + 3 + 2, 0, 0, 0, 3)) + b"one" + bytes(2)
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "m": "true"}
+            assert (await one.call(320, item, **fields)).code == 0
+            assert bodies(await batch) == [b"one"]
 
     run(flow())
