@@ -6,7 +6,6 @@ Room: tests/spark. What each job does is in its own test.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import shutil
@@ -171,11 +170,14 @@ def test_workers_without_mqfast(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(tmp_path / "bare" / "bin" / "python")}
-    command = [sys.executable, "-m", "mqfast.spark.jobs.audit", str(tmp_path / "store"), "--no-index"]
+    # The driver finds the package however it is found here, and its workers do not.
+    driver = (
+        f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); "
+        "runpy.run_module('mqfast.spark.jobs.audit', run_name='__main__', alter_sys=True)"
+    )
     done = subprocess.run(
-        [*command, "--master", "local[1]"],
-        env=environment, cwd=ROOT if importlib.util.find_spec("mqfast") is None else tmp_path,
-        capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", driver, str(tmp_path / "store"), "--no-index", "--master", "local[1]"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == ExitCode.FAILED
     # A worker of its own may write its traceback to the same place behind it.
