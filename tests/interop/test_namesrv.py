@@ -148,6 +148,6 @@ def test_a_killed_broker_is_forgotten_at_once(
         broker.kill()
         began = time.monotonic()
         wait_for(lambda: "unregistered" in server.log.read_text(), "the end of the broker")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60, "by its connection, not after two minutes of silence"
     finally:
         machine.namesrv = before

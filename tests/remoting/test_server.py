@@ -382,7 +382,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., 
             await asyncio.sleep(0.1)
         assert len(world.server.channels) == 1
 
-    play(main, RemotingSettings(idle_timeout_s=0.5))
+    play(main, RemotingSettings(idle_timeout_s=2.0))
 
 
 def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_a_new_one(play: Callable[..., None]) -> None:
@@ -429,9 +429,9 @@ def test_a_server_that_stops_sends_what_it_has_answered(play: Callable[..., None
         await eventually(lambda: world.processors.running == 1, "it runs")
         asyncio.get_running_loop().call_later(0.05, world.gate.set)
         began = time.monotonic()
-        await world.server.stop(5.0)
+        await world.server.stop(30.0)
         assert (await call).remark == "slow"
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 25
         assert world.server.channels == frozenset()
         with pytest.raises(ConnectionLost):
             await client.call("127.0.0.1:1", 1)
