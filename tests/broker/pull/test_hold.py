@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from pulling import SUBSCRIPTION, SUSPEND, bodies, heartbeat, offsets, pull, pull_fields, run, subscription, until
 
 import mqfast.broker.pull.hold
+from mqfast.errors import ConnectionLost
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import ResponseCode
 
@@ -259,5 +261,73 @@ def test_sends_of_all_ways_wake_pulls(tmp_path: Path, properties: str) -> None:
             fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "m": "true"}
             assert (await one.call(320, item, **fields)).code == 0
             assert bodies(await batch) == [b"one"]
+
+    run(flow())
+
+
+def test_pulls_that_wait_and_read_from_the_disk(tmp_path: Path) -> None:
+    async def flow() -> None:
+        # Nothing counts as in memory, so that a thread reads every answer.
+        async with running_broker(tmp_path, accessMessageInMemoryMaxRatio=0) as one:
+            await one.send("T", b"old")
+            waiting = await held(one, 10, queueOffset=1)
+            await one.send("T", b"new")
+            assert [bodies(await task) for task in waiting] == [[b"new"]] * 10
+
+    run(flow())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_consumers_that_wait_see_every_message_once_and_in_order(tmp_path: Path, seed: int) -> None:
+    """Random sends, filters and waits, connections that break: nothing is missed, nothing comes twice."""
+    chosen = random.Random(seed)
+    filters = [("*", "TAG"), ("A", "TAG"), ("A || C", "TAG"), ("n BETWEEN 20 AND 150 OR TAGS = 'B'", "SQL92")]
+    wants = [
+        lambda tag, n: True,
+        lambda tag, n: tag == "A",
+        lambda tag, n: tag in "AC",
+        lambda tag, n: 20 <= n <= 150 or tag == "B",
+    ]
+    count = 200
+
+    async def consume(one: Running, queue_id: int, kind: int, done: asyncio.Event) -> list[bytes]:
+        client, offset, found = RemotingClient(), 0, []
+        text, of = filters[kind]
+        while not done.is_set() or offset < one.context.store.max_offset("T", queue_id):
+            try:
+                answer = await pull(
+                    one, client=client, sysFlag=WAIT, queueId=queue_id, queueOffset=offset, subscription=text,
+                    expressionType=of, suspendTimeoutMillis=chosen.choice([1, 5, 20, 60]),
+                    maxMsgNums=chosen.choice([1, 3, 32]),
+                )  # fmt: skip
+            except ConnectionLost:
+                continue
+            assert answer.code in (0, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+            found += bodies(answer)
+            offset = offsets(answer)[0]
+            if chosen.random() < 0.03:
+                (await client.channel(one.address)).abort()
+        await client.close()
+        return found
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePropertyFilter=True) as one:
+            await one.send("T", b"0", properties="TAGS\x01A\x02n\x010\x02")
+            sent: dict[int, list[tuple[str, int]]] = {0: [("A", 0)], 1: [], 2: []}
+            done = asyncio.Event()
+            consumers = [
+                asyncio.ensure_future(consume(one, queue_id, kind, done)) for queue_id in sent for kind in range(4)
+            ]
+            for n in range(1, count):
+                queue_id, tag = chosen.randrange(3), chosen.choice("ABC")
+                sent[queue_id].append((tag, n))
+                await one.send("T", b"%d" % n, queue_id=queue_id, properties=f"TAGS\x01{tag}\x02n\x01{n}\x02")
+                if chosen.random() < 0.3:
+                    await asyncio.sleep(chosen.random() * 0.01)
+            done.set()
+            for i, found in enumerate(await asyncio.gather(*consumers)):
+                queue_id, kind = divmod(i, 4)
+                assert found == [b"%d" % n for tag, n in sent[queue_id] if wants[kind](tag, n)], (queue_id, kind)
+            await until(lambda: len(one.context.hold) == 0, "the end of all holds")
 
     run(flow())
