@@ -76,7 +76,7 @@ class TransactionCheck:
             questions: list[_Question] = []
             next_offset = self._turn(offset, end, seen, start_ms, done, questions)
             if done:
-                halves.end_all(done)
+                halves.moved_all(done)
             if questions and not await self._are_readable(questions):
                 break  # the next round asks
             asked += sum(map(self._ask, questions))

@@ -17,8 +17,8 @@ from mqfast.broker_conf import java_number
 from mqfast.store.record._record import StoredMessage
 
 __all__ = [
-    "COMMIT", "OP_PROPERTIES", "ROLLBACK", "TRANSACTION_GROUP", "TRANSACTION_MASK", "check_body", "checked",
-    "committed", "ended_offsets", "half_of", "op_body", "times_checked",
+    "COMMIT", "OP_MOVE_PROPERTIES", "OP_PROPERTIES", "ROLLBACK", "TRANSACTION_GROUP", "TRANSACTION_MASK", "check_body",
+    "checked", "committed", "ended_offsets", "half_of", "is_move", "op_body", "times_checked",
 ]  # fmt: skip
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -28,6 +28,8 @@ ROLLBACK: Final = 12
 OP_TAG: Final = "d"
 # The order is that of a table with 16 buckets, which the broker makes itself.
 OP_PROPERTIES: Final = names.encode({names.WAIT: True, names.TAGS: OP_TAG}, buckets=16)
+# RocketMQ writes no mark for a half message that it stores once more; it reads ours as any other, and goes on behind.
+OP_MOVE_PROPERTIES: Final = OP_PROPERTIES + names.encode({names.REAL_TOPIC: HALF_TOPIC})
 _V1: Final = 0xDAA320A7
 _V2: Final = 0xDAA320AB
 _SHORT_TOPIC_MAX: Final = 127
@@ -88,6 +90,11 @@ def ended_offsets(op: StoredMessage) -> list[int]:
         return []
     found = [java_number(text, _LONG_MAX) for text in str(op.body, "utf-8", "replace").split(",") if text]
     return [offset for offset in found if offset is not None and offset >= 0]
+
+
+def is_move(op: StoredMessage) -> bool:
+    """Does the mark name half messages that were stored once more, and whose transactions have not ended by that?"""
+    return op.properties.get(names.REAL_TOPIC) == HALF_TOPIC
 
 
 def check_body(half: StoredMessage, pairs: dict[str, str], queue_offset: int, physical_offset: int) -> bytes:

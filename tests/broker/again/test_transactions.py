@@ -6,6 +6,7 @@ Room: tests/broker/again. The broker is real, and so is the producer's connectio
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Coroutine
@@ -730,3 +731,63 @@ def test_a_crash_between_two_writes_commits_nothing_twice(tmp_path: Path, lost: 
     run(second())
     with mqfast.open(tmp_path) as store:
         assert sorted(bodies(store)) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_late_mark_of_a_java_broker_ends_the_half_message_that_was_stored_once_more(
+    tmp_path: Path, is_commit: bool
+) -> None:
+    """RocketMQ collects marks for 3 s; a check that comes sooner stores the half message once more."""
+
+    async def first() -> None:
+        async with running_broker(tmp_path) as one:
+            half = await prepare(one, b"x", UNIQ_KEY="U")
+            engine, pairs = one.context.engine, one.context.store.get(HALF, 0, 0)[0].properties
+            again = names.encode({**pairs, "TRANSACTION_CHECK_TIMES": 1})
+            engine.put_encoded(HALF.encode(), 0, b"x", again, born_timestamp=one.context.now_ms(), wait=False)
+            if is_commit:
+                place = int(half.ext_fields["msgId"][16:], 16)
+                engine.put_encoded(
+                    b"T", 1, b"x", b"UNIQ_KEY\x01U\x02", sys_flag=8, prepared_transaction_offset=place, wait=False
+                )
+            else:
+                engine.put_encoded(OP.encode(), 0, b"0,", OP_PROPERTIES, wait=False)
+                one.context.offsets.commit(GROUP, OP, 0, 1)
+            one.context.offsets.commit(GROUP, HALF, 0, 1)
+
+    async def second() -> None:
+        async with running_broker(tmp_path) as one:
+            part = transactions(one)
+            assert part.halves.progress == part.halves.end == 2
+            assert marks(one.context.store)[-1] == 1
+
+    run(first())
+    run(second())
+    with mqfast.open(tmp_path) as store:
+        assert bodies(store) == ([b"x"] if is_commit else [])
+
+
+def test_a_mark_of_a_half_message_that_was_stored_once_more_ends_no_transaction(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def first() -> None:
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            for i in range(3):
+                await prepare(one, b"%d" % i, UNIQ_KEY=f"U{i}")
+            await end(one, await prepare(one, b"3", UNIQ_KEY="U3"))
+            clock.shift_ms = 31_000
+            part = transactions(one)
+            ticks = itertools.count()
+            part.check._clock = lambda: float(next(ticks))
+            round_ = part.check.round()
+            round_.send(None)  # one turn, for one half message
+            round_.close()
+            assert (part.halves.progress, part.halves.end) == (1, 5)
+
+    async def second() -> None:
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            halves = transactions(one).halves
+            assert [halves.is_open(offset) for offset in range(5)] == [False, True, True, False, True]
+
+    run(first())
+    run(second())

@@ -7,7 +7,7 @@ that a history takes milliseconds.
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -65,6 +65,7 @@ class Broker(Clocked):
         config = BrokerConfig()
         config.take({"brokerName": "broker-a", "transactionCheckMax": "100000"}, "test")
         self.line = Line()
+        self.ticks = itertools.count()
         producers = ProducerManager(lambda: self.now_ms)
         producers.register(self.line, "client", "group")
         logger = logging.getLogger("mqfast.broker")
@@ -83,7 +84,7 @@ class Broker(Clocked):
         self.context = cast(BrokerContext, context)
         self.halves = OpenHalves(self.context)
         self.halves.load()
-        self.check = TransactionCheck(self.context, self.halves, clock=lambda: 0.0)
+        self.check = TransactionCheck(self.context, self.halves, clock=lambda: float(next(self.ticks)))  # a half a turn
         self.ending = EndTransaction(self.context, self.halves)
 
     def bodies(self) -> list[bytes]:
@@ -96,7 +97,6 @@ class Transactions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="mqfast-transactions-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
-        self.loop = asyncio.new_event_loop()
         self.lives = 0
         self.halves: dict[bytes, tuple[int, int]] = {}  # body -> place in the log, offset in the half queue
         self.minds: dict[bytes, int] = {}  # body -> what the producer decided
@@ -113,7 +113,6 @@ class Transactions(RuleBasedStateMachine):
                 self.settle()
                 self.broker.store.close()
         finally:
-            self.loop.close()
             shutil.rmtree(self.root, ignore_errors=True)
 
     # --- what the producer does ---
@@ -159,13 +158,17 @@ class Transactions(RuleBasedStateMachine):
             if refused.remark != "The transaction has ended already":
                 raise
 
-    @rule(answers=st.integers(0, 3**12 - 1), is_cut=st.sampled_from([False] * 3 + [True]))
-    def ask(self, answers: int, is_cut: bool) -> None:
-        """A round of checks; the producer answers some questions, in any case as it has decided."""
+    @rule(
+        answers=st.integers(0, 3**12 - 1),
+        turns=st.sampled_from([1, 2, 3, 1000, 1000]),
+        is_cut=st.sampled_from([False] * 3 + [True]),
+    )
+    def ask(self, answers: int, turns: int, is_cut: bool) -> None:
+        """A round of checks, or its first turns; the producer answers some questions, always as it has decided."""
         self.broker.at(self.broker.now_ms + STEP_MS)
         if is_cut:
             self.broker.halves.write_marks = lambda: None  # type: ignore[method-assign]
-        self.loop.run_until_complete(self.broker.check.round())
+        self.round(turns)
         if is_cut:
             self.kill()
             return
@@ -176,6 +179,15 @@ class Transactions(RuleBasedStateMachine):
             if kind:
                 kind = self.minds.setdefault(message, kind)
                 self.tell(kind, int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), is_check=True)
+
+    def round(self, turns: int) -> None:
+        work = self.broker.check.round()
+        try:
+            for _ in range(turns):
+                work.send(None)
+        except StopIteration:
+            return
+        work.close()
 
     # --- what happens to the broker ---
 
@@ -241,7 +253,7 @@ class Transactions(RuleBasedStateMachine):
         """The producer answers everything: then each message is where the producer wants it."""
         for _ in range(12):
             self.broker.at(self.broker.now_ms + STEP_MS)
-            self.loop.run_until_complete(self.broker.check.round())
+            self.round(1000)
             asked, self.broker.line.asked = self.broker.line.asked, []
             for fields, body in asked:
                 kind = self.minds.setdefault(bytes(decode_record(body).body), ROLLBACK)
