@@ -286,8 +286,6 @@ class TimerService:
 
     def _enqueue_one(self, message: StoredMessage, now_ms: int) -> bool:
         """Park, or deliver at once, one message. Returns: False when it is to be tried again."""
-        if message.physical_offset in self._parked:
-            return True
         fields = message.properties
         out_ms = java_number(fields.get(_properties.TIMER_OUT_MS, ""), 2**63 - 1)
         if out_ms is None:
@@ -299,14 +297,16 @@ class TimerService:
             return True
         topic = fields.get(_properties.REAL_TOPIC)
         is_delete = _properties.TIMER_DEL_UNIQKEY in fields
-        if step < self._write:
+        is_parked = message.physical_offset in self._parked
+        if step < self._write and not is_parked:
             if not self._delivery.deliver(message, fields, NEVER_PARKED, False, now_ms):
                 return False
             self.dequeued += 1
         else:
-            magic = _MAGIC | (DELETE if is_delete else 0)
-            topic_hash = 0 if topic is None else jhash(topic)
-            self._park(out_ms, magic, message.physical_offset, message.size, topic_hash)
+            if not is_parked:
+                magic = _MAGIC | (DELETE if is_delete else 0)
+                topic_hash = 0 if topic is None else jhash(topic)
+                self._park(out_ms, magic, message.physical_offset, message.size, topic_hash)
             if topic is not None:
                 self.metrics.add(topic, -1 if is_delete else 1, now_ms)
         self.enqueued += 1

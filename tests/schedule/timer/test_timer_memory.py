@@ -17,16 +17,10 @@ MOST_BYTES = 64 << 20
 
 SCRIPT = """
 import json, sys, time
-sys.path[:0] = sys.argv[3:]
-from mqfast import open as open_store, properties
+from mqfast import open as open_store
 from mqfast.schedule.timer.service import TimerService
 from mqfast.schedule.timer.settings import TimerSettings
 from mqfast.store.reader.timer_files import TIMER_TOPIC
-
-def resident():
-    with open("/proc/self/smaps_rollup") as file:
-        table = dict(line.split(":")[:2] for line in file if ":" in line.split("-")[-1])
-    return int(table["Rss"].split()[0]) << 10
 
 def own():
     # Pages of the log's files are the page cache's, mapped by puts and gets: they are not the timer's.
@@ -36,7 +30,7 @@ def own():
 
 now_ms = int(time.time()) * 1000
 count = int(sys.argv[2])
-with open_store(sys.argv[1], mapped_file_bytes_commit_log=64 << 20, mapped_file_bytes_consume_queue=24_000_000) as store:
+with open_store(sys.argv[1], mapped_file_bytes_consume_queue=24_000_000) as store:
     put = store.engine.put_encoded
     timer = TimerService(store, TimerSettings(), now_ms)
     for number in range(count // 200):
@@ -54,12 +48,8 @@ with open_store(sys.argv[1], mapped_file_bytes_commit_log=64 << 20, mapped_file_
     timer.flush(now_ms)
     cost = own() - before
     assert timer.enqueued == count, timer.enqueued
-    began = time.perf_counter()
-    end_ms = now_ms + 260_000
-    while timer.dequeued < 1000 and timer.run_once(end_ms) is not None:
-        pass
     print(json.dumps({"bytes": cost, "parked_s": parked_s, "in_wheel": timer.wheel.count_from(0)}))
-    timer.close(end_ms)
+    timer.close(now_ms)
 """
 
 

@@ -526,6 +526,15 @@ def test_a_flush_that_fails_is_tried_again(timed: Timed, monkeypatch: pytest.Mon
     all_came(timed)
 
 
+def test_a_kill_leaves_the_counts_right(timed: Timed) -> None:
+    parked(timed)
+    timed.kill()
+    timed.run_until(START_MS)
+    assert timed.timer.metrics.counts() == {"T": 30}
+    all_came(timed)
+    assert timed.timer.metrics.counts() == {"T": 0}
+
+
 def test_metrics_begin_anew_where_their_file_is_damaged(timed: Timed) -> None:
     parked(timed)
     timed.timer.flush(START_MS)
