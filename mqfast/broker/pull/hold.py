@@ -15,7 +15,8 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError, StoreClosed
@@ -34,6 +35,7 @@ __all__ = ["Held", "PullHold"]
 _log = logging.getLogger("mqfast.broker")
 
 PROGRESS_S: Final = 5.0
+TURN_S: Final = 0.003
 SUSPEND_MS_MAX: Final = 24 * 3600 * 1000
 _DUE_SPARE: Final = 64
 
@@ -92,6 +94,7 @@ class PullHold:
         self.waiting: Final[dict[Queue, dict[Held, None]]] = {}  # pulls in the order in which they came
         self._watched: dict[Queue, int] = {}
         self._fresh: dict[Queue, None] = {}
+        self._passes: dict[Queue, bool] = {}  # queues that are gone through now, and whether to begin once more
         self._channels: dict[Channel, set[Held]] = {}
         self._due: list[tuple[float, int, Held]] = []
         self._numbers = itertools.count()
@@ -127,7 +130,7 @@ class PullHold:
         self._count += 1
         self._note_due(held, due_s)
         watched = self._watched.get(queue)
-        if watched is None or offset < watched:
+        if queue not in self._passes and (watched is None or offset < watched):
             self._watch(queue)
         return True
 
@@ -175,10 +178,27 @@ class PullHold:
             self._watched[queue] = offset
 
     def _arrived(self, queue: Queue) -> None:
-        for held in list(self.waiting.get(queue, ())):
+        """Go through the pulls of a queue, a few milliseconds in each turn of the loop, so that others are served."""
+        if queue in self._passes:
+            self._passes[queue] = True
+            return
+        self._passes[queue] = False
+        self._go_through(queue, iter(list(self.waiting.get(queue, ()))))
+
+    def _go_through(self, queue: Queue, pulls: Iterator[Held]) -> None:
+        until_s = monotonic() + TURN_S
+        for held in pulls:
             if not held.is_over and self._is_wanted(held):
                 self._wake(held)
-        if queue in self.waiting and queue not in self._watched:
+            if monotonic() > until_s:
+                self._loop.call_soon(self._go_through, queue, pulls)
+                return
+        is_more = self._passes.pop(queue)
+        if queue not in self.waiting:
+            return
+        if is_more:
+            self._loop.call_soon(self._arrived, queue)
+        elif queue not in self._watched:
             self._watch(queue)
 
     def _is_wanted(self, held: Held) -> bool:
@@ -229,8 +249,8 @@ class PullHold:
 
     def _time_is_over(self) -> None:
         self._timer = None
-        now = self._loop.time()
-        while self._due and self._due[0][0] <= now:
+        now, until_s = self._loop.time(), monotonic() + TURN_S
+        while self._due and self._due[0][0] <= now and monotonic() < until_s:
             held = heapq.heappop(self._due)[2]
             if not held.is_over:
                 self._wake(held)

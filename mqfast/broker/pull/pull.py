@@ -387,12 +387,11 @@ class PullProcessor:
         )
 
     def _serve_again(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a pull that has waited."""
+        """Answer a pull that has waited, whatever happens."""
         try:
             answer = self._serve(channel, request, False)
-        except MqfastError as error:
-            self._log.warning("again", "a pull that waited failed: %r", error)
-            answer = request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            answer = self._failure(request, error)
         if answer is None or isinstance(answer, RemotingCommand):
             channel.answer(request, answer)
         else:
@@ -405,7 +404,9 @@ class PullProcessor:
     ) -> None:
         try:
             channel.answer(request, await answer)
-        except MqfastError as error:
-            self._log.warning("again", "a pull that waited failed: %r", error)
-            remark = f"{type(error).__name__}: {error}"
-            channel.answer(request, request.response(ResponseCode.SYSTEM_ERROR, remark=remark))
+        except Exception as error:
+            channel.answer(request, self._failure(request, error))
+
+    def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        self._log.warning("again", "a pull that waited failed: %r", error, exc_info=not isinstance(error, MqfastError))
+        return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

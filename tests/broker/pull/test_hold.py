@@ -331,3 +331,48 @@ def test_consumers_that_wait_see_every_message_once_and_in_order(tmp_path: Path,
             await until(lambda: len(one.context.hold) == 0, "the end of all holds")
 
     run(flow())
+
+
+def test_others_are_served_while_many_pulls_of_a_queue_wake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqfast.broker.pull.hold, "TURN_S", 0.0)  # one pull in each turn of the loop
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            waiting = await held(one, 500, queueOffset=1)
+            put = asyncio.ensure_future(one.send("T", b"new"))
+            other = RemotingClient()
+            await put
+            assert (await pull(one, client=other, queueId=1)).code == ResponseCode.PULL_NOT_FOUND
+            assert len(one.context.hold) > 100  # it was answered in between
+            late = asyncio.ensure_future(pull(one, client=other, sysFlag=WAIT, queueOffset=2))
+            assert [bodies(await task) for task in waiting] == [[b"new"]] * 500
+            await one.send("T", b"newer")
+            assert bodies(await late) == [b"newer"]
+            await other.close()
+
+    run(flow())
+
+
+def test_a_pull_that_fails_when_it_wakes_is_answered_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"old")
+            waiting = await held(one, 3, queueOffset=1)
+            broken = one.broker._pull._permitted
+            calls = iter(range(10))
+
+            def permitted(*given: Any) -> Any:
+                if next(calls) == 0:
+                    raise RuntimeError("planted")
+                return broken(*given)
+
+            monkeypatch.setattr(one.broker._pull, "_permitted", permitted)
+            await one.send("T", b"new")
+            answers = [await task for task in waiting]
+            assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, 0, 0]
+            assert answers[0].remark == "RuntimeError: planted"
+
+    run(flow())
