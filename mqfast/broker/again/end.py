@@ -32,6 +32,7 @@ __all__ = ["EndTransaction"]
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _SECONDS_MAX: Final = 2**63 - 1
+_LATER: Final = (names.DELAY, "TIMER_")
 
 
 class EndTransaction:
@@ -66,8 +67,6 @@ class EndTransaction:
         kind = whole(request, "commitOrRollback")
         place, offset = whole(request, "commitLogOffset"), whole(request, "tranStateTableOffset")
         group, is_from_check = text(request, "producerGroup"), flag(request, "fromTransactionCheck")
-        if context.store.config.broker_role == "SLAVE":
-            return request.response(ResponseCode.SLAVE_NOT_AVAILABLE)
         if kind not in (COMMIT, ROLLBACK):
             self._log.info(
                 "pending", "the producer %s:%d does not know how a transaction ends: group %s, message %s: %s",
@@ -116,7 +115,7 @@ class EndTransaction:
         again = put_again(
             self._context, half, *place, now,
             sys_flag=half.sys_flag & ~TRANSACTION_MASK | COMMIT, prepared_transaction_offset=half.physical_offset,
-            when_parked=when_parked,
+            when_parked=when_parked, may_be_parked=any(name.startswith(_LATER) for name in pairs),
         )  # fmt: skip
         if again.result is None:
             raise CallRefused(*self._failure(again.status))

@@ -52,8 +52,6 @@ class SendBack:
         name = text(request, "group")
         offset, level = whole(request, "offset"), whole(request, "delayLevel")
         host = context.address.rpartition(":")[0]
-        if context.store.config.broker_role == "SLAVE":
-            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"no master available along with {host}")
         group = context.groups.get(name)
         if group is None:
             raise CallRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {_FAQ}")

@@ -73,7 +73,7 @@ def put_again(
             topic,
             queue_id,
             b"",
-            properties if when_parked is None else names.encode(when_parked),
+            properties if when_parked is None or not may_be_parked else names.encode(when_parked),
             flag=source.flag,
             sys_flag=kept,
             born_timestamp=source.born_timestamp,

@@ -15,6 +15,7 @@ from running import running_broker
 
 import mqfast
 from mqfast.remoting.codes import ResponseCode
+from mqfast.store.meta.tables import ConfigTables
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
@@ -77,6 +78,18 @@ def test_parked_messages_survive_a_restart_and_come_once(tmp_path: Path) -> None
         run(part())
     with mqfast.open(tmp_path) as store:
         assert [bytes(m.body) for m in store.get("T", 0, 0, max_count=99)] == [*(b"%d" % i for i in range(20)), b"end"]
+
+
+def test_progress_is_written_while_the_broker_runs(tmp_path: Path) -> None:
+    async def flow() -> None:
+        settings = {"messageDelayLevel": "1s", "flushDelayOffsetInterval": 20, "flushConsumerOffsetInterval": 3_600_000}
+        async with running_broker(tmp_path, **settings) as one:
+            await one.send("T", b"x", properties="DELAY\x011\x02")
+            while ConfigTables.load(tmp_path).delays.get(1) == 0:
+                await asyncio.sleep(0.05)
+            assert one.context.store.max_offset("T", 0) == 1
+
+    run(flow())
 
 
 def test_what_cannot_be_parked_is_refused(tmp_path: Path) -> None:
