@@ -508,6 +508,11 @@ class StoreConfig:
             rules = RetentionRules(rocketmq=True)
         return rules if self.retention_bytes is None else rules._replace(log_bytes=self.retention_bytes)
 
+    @property
+    def names_retention(self) -> bool:
+        """Does any setting say what is deleted, in plain words or by RocketMQ's names?"""
+        return self.retention is not None or self.retention_bytes is not None or bool(self._asked_for_rocketmq())
+
     def _asked_for_rocketmq(self) -> list[str]:
         """The settings that select RocketMQ's retention rules without ``retention="rocketmq"``."""
         named = [

@@ -229,9 +229,14 @@ class BrokerConfig(PropertySettings):
         self.take(pairs, "environment")
 
     def store_config(self, **overrides: Any) -> StoreConfig:
-        """The settings of the store: what a broker.conf with these lines means. Raises: ConfigError."""
+        """The settings of the store: what a broker.conf with these lines means. Without a file, and without a setting
+        that says what is deleted, nothing is. Raises: ConfigError.
+        """
         lines = "".join(f"{name}={_escaped(text)}\n" for name, text in self.store_keys.items())
-        return StoreConfig.from_broker_conf(lines, **overrides)
+        config = StoreConfig.from_broker_conf(lines, **overrides)
+        if self.path is not None or config.names_retention:
+            return config
+        return StoreConfig.from_broker_conf(lines, **overrides, retention="never")
 
     def check(self) -> None:
         """Refuse what would make this another broker than the file says. Raises: ConfigError."""

@@ -136,7 +136,7 @@ def broker_banner(broker: Broker) -> str:
             f"{store.disk_max_used_space_percent:g} % of the disk on"
         )
     else:
-        kept = store.retention or "kept for ever"
+        kept = "kept for ever" if store.retention in (None, "never") else str(store.retention)
     on = {True: "on", False: "off"}
     return (
         f"mqfast broker {__version__}, {config['brokerName']} of {config['brokerClusterName']}, listens on "

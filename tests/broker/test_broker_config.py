@@ -11,6 +11,7 @@ from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.config import FIELD_OF_PROPERTY
 from mqfast.errors import ConfigError
+from mqfast.retention_rules import RetentionRules
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = b"""# distribution/conf/broker.conf
@@ -176,3 +177,21 @@ def test_every_key_with_effect_is_read_and_no_other() -> None:
     assert sorted(acting - named) == []
     read = set(re.findall(r'config\["([\w.]+)"\]', text))
     assert sorted(name for name in read if name in config.settings() and not config.acts(name)) == []
+
+
+def test_nothing_is_deleted_unless_a_file_or_a_setting_says_so(tmp_path: Path) -> None:
+    def rules(*lines: str, conf: bool = False) -> tuple[bool, bool]:
+        config = BrokerConfig()
+        if conf:
+            file = tmp_path / "broker.conf"
+            file.write_text("brokerName=a\n")
+            config.read_file(file)
+        config.take(dict(line.split("=") for line in lines), "test")
+        store = config.store_config()
+        return store.retention_rules.rocketmq, store.retention_rules == RetentionRules()
+
+    assert rules() == (False, True)
+    assert rules("mappedFileSizeCommitLog=1048576", "flushDiskType=SYNC_FLUSH") == (False, True)
+    assert rules("fileReservedTime=48") == (True, False)
+    assert rules("deleteWhen=04") == (True, False)
+    assert rules(conf=True) == (True, False)

@@ -113,7 +113,7 @@ def test_up_is_a_whole_rocketmq_for_this_machine(start: Callable[..., Process], 
         r"mqfast broker \S+, broker-a of DefaultCluster, listens on 127\.0\.0\.1:\d+ "
         r"\(this machine only; bindAddress=0\.0\.0\.0 opens it\)\n"
         rf"  announced: 127\.0\.0\.1:\d+ \(bindAddress\); name servers: {re.escape(found[1])}\n"
-        r"  store: \S+; ASYNC_FLUSH; messages: files of 72 h are deleted at 04 o'clock, and from 75 % of the disk on\n"
+        r"  store: \S+; ASYNC_FLUSH; messages: kept for ever\n"
         r"  automatic topics: on, groups: on; access control: none: everybody who connects may do everything\n",
         one.banner,
     ), one.banner  # fmt: skip
