@@ -288,6 +288,7 @@ class BrokerConfig(PropertySettings):
             if (value := getattr(store, field)) is not None
         }
         shown["storePathRootDir"] = self.store_path
+        shown.setdefault("storePathCommitLog", str(Path(self.store_path) / "commitlog"))
         shown |= {name: as_text(value) for name, value in self._values.items() if name not in _HIDDEN}
         return "".join(f"{name}={shown[name]}\n" for name in sorted(shown))
 

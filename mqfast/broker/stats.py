@@ -1,7 +1,7 @@
 """What a broker counts: messages and bytes in and out by topic and group, with their rates of a minute, hour and day.
 
 The parts of the broker count by ``put``, ``got``, ``missed`` and ``add``; nothing here is computed at a put but sums.
-Samples are taken by ``tick``, once a second.
+Samples are taken by ``tick``, once a second: of each counter in its turn, so that no second has much to do.
 
 Room: broker. It must never do I/O, nor read a clock that it was not given. Source: BrokerStatsManager, StatsItem,
 StoreStatsService, BrokerStats.
@@ -66,26 +66,27 @@ class Series:
         self.is_system = is_system
         self._samples: tuple[array[int] | None, ...] = (None, None, None)
 
-    def sample(self, window: int) -> None:
+    def sample(self, window: int, clock_ms: int) -> None:
         """Note the sums of this moment."""
+        every_s, most = _WINDOWS[window]
         samples = self._samples[window]
         if samples is None:
-            samples = array("q", (0, 0, 0))  # what comes first was counted since the sample before
+            # As in RocketMQ, what is there at the first sample was counted in the time between two of them.
+            samples = array("q", (clock_ms - every_s * 1000, 0, 0, 0))
             self._samples = (*self._samples[:window], samples, *self._samples[window + 1 :])
-        samples.extend((self.count, self.size, self.times))
-        if len(samples) > 3 * _WINDOWS[window][1]:
-            del samples[:3]
+        samples.extend((clock_ms, self.count, self.size, self.times))
+        if len(samples) > 4 * most:
+            del samples[:4]
 
-    def rate(self, window: int, clock_ms: deque[int], *, sizes: bool = False) -> Rate:
-        """The sum of a window's samples; ``clock_ms`` says when they were taken."""
+    def rate(self, window: int, *, sizes: bool = False) -> Rate:
+        """What the samples of a window say."""
         samples = self._samples[window]
         if samples is None:
             return Rate(0, 0.0, 0.0)
-        many = len(samples) // 3
-        column = 1 if sizes else 0
-        total = samples[column - 3] - samples[column]
-        calls = samples[-1] - samples[2]
-        took_ms = clock_ms[-1] - clock_ms[-many] if many <= len(clock_ms) else 0
+        column = 2 if sizes else 1
+        total = samples[column - 4] - samples[column]
+        calls = samples[-1] - samples[3]
+        took_ms = samples[-4] - samples[0]
         return Rate(total, total * 1000 / took_ms if took_ms > 0 else 0.0, total / calls if calls > 0 else 0.0)
 
 
@@ -138,7 +139,6 @@ class BrokerStats:
         self._failures = 0
         self._put_times = [0] * len(_PUT_TIME_NAMES)
         self._put_time_max_ms = 0
-        self.get_time_max_ms = 0
         self._ticks = 0
         self._day = today()
         self.morning = (0, 0)
@@ -146,8 +146,7 @@ class BrokerStats:
         self.yesterday = (0, 0)
         """Messages put and got when the day before began."""
         self.started_ms = clock_ms()
-        # Sample times of each window: the first is that of the zero before a counter's first sample.
-        self._sampled_ms: tuple[deque[int], ...] = tuple(deque([self.started_ms], many) for _, many in _WINDOWS)
+        self._in_turn: list[Series] = list(self._all())
         self._seconds: deque[tuple[int, int, int, int, int]] = deque(maxlen=_SECONDS_KEPT + 1)
         self._second()
 
@@ -158,6 +157,7 @@ class BrokerStats:
         series = self._puts.get(topic)
         if series is None:
             series = self._puts[topic] = PutSeries(self._is_system_topic(topic))
+            self._in_turn.append(series)
         series.count += count
         series.size += size
         series.times += 1
@@ -179,6 +179,7 @@ class BrokerStats:
         series = self._gets.get(key)
         if series is None:
             series = self._gets[key] = Series(self._is_system_topic(topic))
+            self._in_turn.append(series)
         series.count += count
         series.size += size
         series.times += 1
@@ -213,6 +214,7 @@ class BrokerStats:
         series = keys.get(key)
         if series is None:
             series = keys[key] = Series()
+            self._in_turn.append(series)
         series.count += value
         series.size += size
         series.times += 1
@@ -225,6 +227,7 @@ class BrokerStats:
         for name, keys in self._named.items():
             for text in [text for text in keys if not name.startswith("BROKER_") and topic in text.split("@")]:
                 del keys[text]
+        self._in_turn = list(self._all())
 
     def group_deleted(self, group: str) -> None:
         """Forget what was counted for a group."""
@@ -233,18 +236,20 @@ class BrokerStats:
         for name, keys in self._named.items():
             for text in [text for text in keys if not name.startswith("BROKER_") and text.endswith("@" + group)]:
                 del keys[text]
+        self._in_turn = list(self._all())
 
     # --- what the time brings ---
 
     def tick(self) -> None:
-        """A second has passed: take the samples that are due."""
+        """A second has passed: take the samples whose turn it is."""
         self._ticks += 1
         self._second()
+        now_ms = self._clock_ms()
         for window, (every_s, _) in enumerate(_WINDOWS):
-            if self._ticks % every_s == 0:
-                self._sampled_ms[window].append(self._clock_ms())
-                for series in self._all():
-                    series.sample(window)
+            if window and self._ticks < every_s:
+                continue  # mqadmin shows the day where there is one, else the hour, else the minute
+            for series in self._in_turn[self._ticks % every_s :: every_s]:
+                series.sample(window, now_ms)
         day = self._today()
         if day != self._day:
             self._day = day
@@ -304,17 +309,17 @@ class BrokerStats:
         if found is None:
             return None
         series, sizes = found
-        return Rates(*(series.rate(window, self._sampled_ms[window], sizes=sizes) for window in range(3)))
+        return Rates(*(series.rate(window, sizes=sizes) for window in range(3)))
 
     def put_tps(self, topic: str) -> float:
         """Messages a second that are put to a topic, of the last minute."""
         series = self._puts.get(topic)
-        return 0.0 if series is None else series.rate(0, self._sampled_ms[0]).tps
+        return 0.0 if series is None else series.rate(0).tps
 
     def get_tps(self, topic: str, group: str) -> float:
         """Messages a second of a topic that a group gets, of the last minute."""
         series = self._gets.get((topic, group))
-        return 0.0 if series is None else series.rate(0, self._sampled_ms[0]).tps
+        return 0.0 if series is None else series.rate(0).tps
 
     def tps(self, column: str, seconds: int) -> float:
         """A rate of the broker over the last seconds (at most 600), or since the start where that is shorter.

@@ -43,7 +43,11 @@ def test_hour_and_day_follow_their_own_samples() -> None:
     clock = Clock()
     stats = clock.stats()
     stats.got("T", "g", 3600, 7200)
-    clock.pass_seconds(stats, 600)
+    clock.pass_seconds(stats, 599)
+    rates = stats.rates("GROUP_GET_NUMS", "T@g")
+    assert rates is not None
+    assert rates.hour.sum == 0
+    clock.pass_seconds(stats, 20)
     rates = stats.rates("GROUP_GET_NUMS", "T@g")
     assert rates is not None
     assert rates.hour == Rate(3600, 6.0, 3600.0)
@@ -52,6 +56,17 @@ def test_hour_and_day_follow_their_own_samples() -> None:
     rates = stats.rates("GROUP_GET_SIZE", "T@g")
     assert rates is not None
     assert rates.day == Rate(7200, 2.0, 7200.0)
+
+
+def test_every_counter_has_its_turn_in_ten_seconds() -> None:
+    clock = Clock()
+    stats = clock.stats()
+    for number in range(57):
+        stats.put(f"T{number}", number, 1)
+    stats.topic_deleted("T0")
+    clock.pass_seconds(stats, 10)
+    rates = [stats.rates("TOPIC_PUT_NUMS", f"T{number}") for number in range(1, 57)]
+    assert [one.minute.sum for one in rates if one is not None] == list(range(1, 57))
 
 
 def test_what_was_never_counted_is_unknown() -> None:

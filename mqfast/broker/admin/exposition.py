@@ -1,10 +1,12 @@
 """Metrics as text for Prometheus: names, labels, values, histograms (text format 0.0.4).
 
-Room: broker. It must never know what it writes. Source: Prometheus, exposition formats.
+Room: broker. It must never know what it writes, nor hold the event loop for long: it lets others in every few hundred
+lines. Source: Prometheus, exposition formats.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -12,53 +14,62 @@ __all__ = ["CONTENT_TYPE", "Exposition"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_LINES_AT_ONCE: Final = 256
 
 
 class Exposition:
     """Collects families of metrics. Args: labels: those of every sample."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
-        self._common = "".join(f'{name}="{_escaped(value)}",' for name, value in labels.items())
+        self._common = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
         self._lines: list[str] = []
-        self.names: list[str] = []
+        self._turn_at = _LINES_AT_ONCE
 
-    def family(
-        self, name: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, object], float | int]]
-    ) -> None:
-        """A gauge or counter. Args: kind: ``gauge`` or ``counter``; samples: labels and value of each."""
+    def labels(self, labels: Mapping[str, object]) -> str:
+        """Labels as they stand in a line; to be made once and used for several families."""
+        own = ",".join(f'{name}="{_escaped(_text(value))}"' for name, value in labels.items())
+        return f"{self._common},{own}" if own and self._common else own or self._common
+
+    async def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[str, float | int]]) -> None:
+        """A gauge or counter. Args: kind: ``gauge`` or ``counter``; samples: labels, by ``labels``, and value."""
         self._head(name, kind, text)
         for labels, value in samples:
-            self._lines.append(f"{name}{self._labels(labels)} {_number(value)}")
+            self._lines.append(f"{name}{{{labels}}} {_number(value)}")
+            if len(self._lines) >= self._turn_at:
+                await self._let_others()
 
-    def one(self, name: str, kind: str, text: str, value: float | int) -> None:
+    async def one(self, name: str, kind: str, text: str, value: float | int) -> None:
         """A metric of the broker as a whole."""
-        self.family(name, kind, text, [({}, value)])
+        await self.family(name, kind, text, [(self._common, value)])
 
-    def histogram(
+    async def histogram(
         self,
         name: str,
         text: str,
         bounds: Sequence[float | int],
-        samples: Iterable[tuple[Mapping[str, object], Sequence[int], float | int]],
+        samples: Iterable[tuple[str, Sequence[int], float | int]],
     ) -> None:
         """A histogram. Args: samples: labels, the count of each step (one more than bounds), and the sum of values."""
         self._head(name, "histogram", text)
+        steps = [_number(bound) for bound in [*bounds, float("inf")]]
         for labels, counts, total in samples:
             so_far = 0
-            for bound, count in zip([*bounds, float("inf")], counts, strict=True):
+            comma = "," if labels else ""
+            for step, count in zip(steps, counts, strict=True):
                 so_far += count
-                self._lines.append(f"{name}_bucket{self._labels({**labels, 'le': _number(bound)})} {so_far}")
-            self._lines.append(f"{name}_sum{self._labels(labels)} {_number(total)}")
-            self._lines.append(f"{name}_count{self._labels(labels)} {so_far}")
+                self._lines.append(f'{name}_bucket{{{labels}{comma}le="{step}"}} {so_far}')
+            self._lines.append(f"{name}_sum{{{labels}}} {_number(total)}")
+            self._lines.append(f"{name}_count{{{labels}}} {so_far}")
+            if len(self._lines) >= self._turn_at:
+                await self._let_others()
+
+    async def _let_others(self) -> None:
+        self._turn_at = len(self._lines) + _LINES_AT_ONCE
+        await asyncio.sleep(0)
 
     def _head(self, name: str, kind: str, text: str) -> None:
-        self.names.append(name)
         self._lines.append(f"# HELP {name} {text}")
         self._lines.append(f"# TYPE {name} {kind}")
-
-    def _labels(self, labels: Mapping[str, object]) -> str:
-        inner = self._common + "".join(f'{name}="{_escaped(_text(value))}",' for name, value in labels.items())
-        return "{" + inner.removesuffix(",") + "}" if inner else ""
 
     def text(self) -> bytes:
         """The whole of it."""

@@ -46,7 +46,10 @@ async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[Queue
     groups: list[GroupLag] = []
     queues: list[QueueLag] = []
     looked_at = 0
-    for topic, positions in context.offsets.positions().items():
+    groups_of: dict[str, list[str]] = {}
+    for topic, group in context.offsets.pairs():
+        groups_of.setdefault(topic, []).append(group)
+    for topic, readers in groups_of.items():
         config = context.topics.get(topic)
         if config is None:
             continue
@@ -56,14 +59,14 @@ async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[Queue
             looked_at += 1
             if looked_at % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        for group, offsets in positions.items():
+        for group in readers:
             of_queues = []
             in_flight = queueing_ms = 0
             for queue_id, (low, high) in enumerate(bounds):
                 looked_at += 1
                 if looked_at % _QUEUES_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                at = max(low, offsets.get(queue_id, low))
+                at = max(low, context.offsets.get(group, topic, queue_id))
                 if at >= high:
                     continue
                 of_queues.append(QueueLag(group, topic, queue_id, high - at, _age_ms(context, topic, queue_id, at)))

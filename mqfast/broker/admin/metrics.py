@@ -1,16 +1,18 @@
 """Metrics of a running broker for Prometheus: RocketMQ 5.x's own names as its exporter writes them, and ours.
 
-Room: broker. It must never count anything by itself: values are read when they are asked for. Source:
-BrokerMetricsManager, DefaultStoreMetricsManager; names and labels as a Java broker 5.5.0 exposes them.
+Room: broker. It must never count anything by itself: values are read when they are asked for; nor hold the event loop
+for long. Names and labels are those that a Java broker 5.5.0 exposes. Source: BrokerMetricsManager,
+DefaultStoreMetricsManager.
 """
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.broker.admin.exposition import CONTENT_TYPE, Exposition
 from mqfast.broker.admin.http import Reply
@@ -28,7 +30,37 @@ if TYPE_CHECKING:
 __all__ = ["Metrics"]
 
 _QUEUES_SHOWN: Final = 1000
-_Samples = Iterator[tuple[dict[str, object], float | int]]
+_AT_ONCE: Final = 256
+_LAG: Final[tuple[tuple[str, str, Callable[[GroupLag], int]], ...]] = (
+    ("rocketmq_consumer_lag_messages", "Messages that are not consumed yet", lambda one: one.messages),
+    (
+        "rocketmq_consumer_lag_latency_milliseconds",
+        "Age of the first message that is not consumed yet",
+        lambda one: one.late_ms,
+    ),
+    (
+        "rocketmq_consumer_inflight_messages",
+        "Messages that are pulled and not consumed yet",
+        lambda one: one.in_flight,
+    ),
+    (
+        "rocketmq_consumer_queueing_latency_milliseconds",
+        "Age of the first message that is not pulled yet",
+        lambda one: one.queueing_ms,
+    ),
+    ("rocketmq_consumer_ready_messages", "Messages that are not pulled yet", lambda one: one.messages - one.in_flight),
+)
+_Key = TypeVar("_Key")
+
+
+async def _each(keys: list[_Key], make: Callable[[_Key], str]) -> dict[_Key, str]:
+    """Key -> text, without holding the event loop for long."""
+    found: dict[_Key, str] = {}
+    for number, key in enumerate(keys):
+        found[key] = make(key)
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return found
 
 
 class Metrics:
@@ -52,12 +84,14 @@ class Metrics:
         """All families with their samples."""
         out = Exposition(self._labels)
         groups, queues = await lag_of_all(self._context)
-        self._broker(out)
-        self._traffic(out)
-        self._connections(out)
-        self._lag(out, groups)
-        self._store(out)
-        self._ours(out, queues)
+        await self._broker(out)
+        await self._traffic(out)
+        await self._connections(out)
+        await self._lag(out, groups)
+        await self._store(out)
+        await self._queue_lag(out, queues)
+        await self._ours(out)
+        await self._timer(out)
         return out
 
     def _is_system(self, topic: str, group: str = "") -> bool:
@@ -65,63 +99,65 @@ class Metrics:
 
     # --- RocketMQ's names ---
 
-    def _broker(self, out: Exposition) -> None:
+    async def _broker(self, out: Exposition) -> None:
         context = self._context
         lanes = self._processors.lanes
-        out.family(
+        await out.family(
             "rocketmq_processor_watermark", "gauge", "Requests that wait for their turn",
-            (({"processor": name}, len(lane.waiting)) for name, lane in sorted(lanes.items())),
+            ((out.labels({"processor": name}), len(lane.waiting)) for name, lane in sorted(lanes.items())),
         )  # fmt: skip
-        out.one("rocketmq_broker_permission", "gauge", "Broker permission", context.config["brokerPermission"])
-        out.one("rocketmq_topic_number", "gauge", "Topics", len(context.topics.table))
-        out.one("rocketmq_consumer_group_number", "gauge", "Consumer groups", len(context.groups.table))
+        await out.one("rocketmq_broker_permission", "gauge", "Broker permission", context.config["brokerPermission"])
+        await out.one("rocketmq_topic_number", "gauge", "Topics", len(context.topics.table))
+        await out.one("rocketmq_consumer_group_number", "gauge", "Consumer groups", len(context.groups.table))
 
-    def _traffic(self, out: Exposition) -> None:
+    async def _traffic(self, out: Exposition) -> None:
         stats = self._context.stats
-        put_labels = {topic: self._topic_labels(topic) for topic in stats.puts}
-        out.family(
+        puts = list(stats.puts.items())  # a copy: others run in between
+        put_labels = await _each([topic for topic, _ in puts], lambda topic: self._topic_labels(out, topic))
+        await out.family(
             "rocketmq_messages_in_total", "counter", "Messages stored for producers",
-            ((put_labels[topic], one.count) for topic, one in stats.puts.items()),
+            ((put_labels[topic], one.count) for topic, one in puts),
         )  # fmt: skip
-        out.family(
+        await out.family(
             "rocketmq_throughput_in_total", "counter", "Bytes stored for producers",
-            ((put_labels[topic], one.size) for topic, one in stats.puts.items()),
+            ((put_labels[topic], one.size) for topic, one in puts),
         )  # fmt: skip
-        sizes = ((put_labels[topic], one.sizes, one.size) for topic, one in stats.puts.items())
-        out.histogram("rocketmq_message_size", "Sizes of messages stored, bytes", SIZE_BOUNDS, sizes)
-        get_labels = {key: self._group_labels(*key) for key in stats.gets}
-        out.family(
+        sizes = ((put_labels[topic], one.sizes, one.size) for topic, one in puts)
+        await out.histogram("rocketmq_message_size", "Sizes of messages stored, bytes", SIZE_BOUNDS, sizes)
+        gets = list(stats.gets.items())
+        get_labels = await _each([key for key, _ in gets], lambda key: self._group_labels(out, *key))
+        await out.family(
             "rocketmq_messages_out_total", "counter", "Messages handed to consumers",
-            ((get_labels[key], one.count) for key, one in stats.gets.items()),
+            ((get_labels[key], one.count) for key, one in gets),
         )  # fmt: skip
-        out.family(
+        await out.family(
             "rocketmq_throughput_out_total", "counter", "Bytes handed to consumers",
-            ((get_labels[key], one.size) for key, one in stats.gets.items()),
+            ((get_labels[key], one.size) for key, one in gets),
         )  # fmt: skip
-        dead = ((key.partition("@"), one.count) for key, one in stats.named("SEND_TO_DLQ").items())
-        out.family(
+        dead = [(key.partition("@"), one.count) for key, one in stats.named("SEND_TO_DLQ").items()]
+        await out.family(
             "rocketmq_send_to_dlq_messages_total", "counter", "Messages that became dead letters",
-            ((self._group_labels(topic, group), count) for (topic, _, group), count in dead),
+            ((self._group_labels(out, topic, group), count) for (topic, _, group), count in dead),
         )  # fmt: skip
-
         for name, text, counted in (
             ("rocketmq_commit_messages_total", "Transactions committed", "COMMIT_NUMS"),
             ("rocketmq_rollback_messages_total", "Transactions rolled back", "ROLLBACK_NUMS"),
         ):
-            ended = stats.named(counted).items()
-            out.family(name, "counter", text, ((self._topic_labels(topic), one.count) for topic, one in ended))
+            ended = [(topic, one.count) for topic, one in stats.named(counted).items()]
+            samples = ((self._topic_labels(out, topic), count) for topic, count in ended)
+            await out.family(name, "counter", text, samples)
 
-    def _topic_labels(self, topic: str) -> dict[str, object]:
+    def _topic_labels(self, out: Exposition, topic: str) -> str:
         config = self._context.topics.get(topic)
         kind = "NORMAL" if config is None else config.attributes.get("message.type", "NORMAL")
-        return {"topic": topic, "message_type": kind.lower(), "is_system": self._is_system(topic)}
+        return out.labels({"topic": topic, "message_type": kind.lower(), "is_system": self._is_system(topic)})
 
-    def _group_labels(self, topic: str, group: str) -> dict[str, object]:
+    def _group_labels(self, out: Exposition, topic: str, group: str) -> str:
         is_retry = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         is_system = self._is_system(topic, group)
-        return {"topic": topic, "consumer_group": group, "is_retry": is_retry, "is_system": is_system}
+        return out.labels({"topic": topic, "consumer_group": group, "is_retry": is_retry, "is_system": is_system})
 
-    def _connections(self, out: Exposition) -> None:
+    async def _connections(self, out: Exposition) -> None:
         context = self._context
         producers: Counter[tuple[int, int]] = Counter()
         for group in context.producers.groups():
@@ -130,50 +166,29 @@ class Metrics:
         for found in context.consumers.groups():
             mode = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}.get(found.consume_type, "pop")
             consumers.update((found.name, mode, one.language, one.version) for one in found.members.values())
-        out.family(
+        await out.family(
             "rocketmq_producer_connections", "gauge", "Producers that are connected",
-            (({"language": _language(language), "version": version}, count)
+            ((out.labels({"language": _language(language), "version": version}), count)
              for (language, version), count in producers.items()),
         )  # fmt: skip
-        out.family(
+        await out.family(
             "rocketmq_consumer_connections", "gauge", "Consumers that are connected",
-            (({"consumer_group": group, "consume_mode": mode, "language": _language(language), "version": version,
-               "is_system": is_system_group(group)}, count)
+            ((out.labels({"consumer_group": group, "consume_mode": mode, "language": _language(language),
+                          "version": version, "is_system": is_system_group(group)}), count)
              for (group, mode, language, version), count in consumers.items()),
         )  # fmt: skip
 
-    def _lag(self, out: Exposition, groups: list[GroupLag]) -> None:
-        rows = [(self._group_labels(one.topic, one.group), one) for one in groups]
+    async def _lag(self, out: Exposition, groups: list[GroupLag]) -> None:
+        keys = [(one.topic, one.group) for one in groups]
+        labels = await _each(keys, lambda key: self._group_labels(out, *key))
+        for name, text, value_of in _LAG:
+            samples = ((labels[key], value_of(one)) for key, one in zip(keys, groups, strict=True))
+            await out.family(name, "gauge", text, samples)
 
-        def gauge(name: str, text: str, values: Iterable[int]) -> None:
-            out.family(name, "gauge", text, ((labels, value) for (labels, _), value in zip(rows, values, strict=True)))
-
-        gauge("rocketmq_consumer_lag_messages", "Messages that are not consumed yet", (one.messages for one in groups))
-        gauge(
-            "rocketmq_consumer_lag_latency_milliseconds",
-            "Age of the first message that is not consumed yet",
-            (one.late_ms for one in groups),
-        )
-        gauge(
-            "rocketmq_consumer_inflight_messages",
-            "Messages that are pulled and not consumed yet",
-            (one.in_flight for one in groups),
-        )
-        gauge(
-            "rocketmq_consumer_queueing_latency_milliseconds",
-            "Age of the first message that is not pulled yet",
-            (one.queueing_ms for one in groups),
-        )
-        gauge(
-            "rocketmq_consumer_ready_messages",
-            "Messages that are not pulled yet",
-            (one.messages - one.in_flight for one in groups),
-        )
-
-    def _store(self, out: Exposition) -> None:
+    async def _store(self, out: Exposition) -> None:
         context = self._context
         log = context.store.log
-        local = {"storage_type": "local", "storage_medium": "disk"}
+        local = out.labels({"storage_type": "local", "storage_medium": "disk"})
         first_ms = context.engine.earliest_message_time()
         kept_ms = max(0, context.now_ms() - first_ms) if first_ms > 0 else 0
         for name, text, value in (
@@ -186,26 +201,26 @@ class Metrics:
             ),
             ("rocketmq_storage_message_reserve_time_milliseconds", "Age of the first message of the log", kept_ms),
         ):
-            out.family(name, "gauge", text, [(local, value)])
+            await out.family(name, "gauge", text, [(local, value)])
 
     # --- our names ---
 
-    def _ours(self, out: Exposition, queues: list[QueueLag]) -> None:
+    async def _ours(self, out: Exposition) -> None:
         context = self._context
         stats, store = context.stats, context.store.stats()
-        self._queue_lag(out, queues)
-        out.family(
+        registered = sorted(context.registration.registered.items())
+        await out.family(
             "mqfast_registered", "gauge", "1: the name server has registered the broker",
-            (({"name_server": name}, int(is_in)) for name, is_in in sorted(context.registration.registered.items())),
+            ((out.labels({"name_server": name}), int(is_in)) for name, is_in in registered),
         )  # fmt: skip
-        out.family(
+        await out.family(
             "mqfast_store_state", "gauge", "1 for the state of the store",
-            (({"state": state.name.lower()}, int(context.store.state is state)) for state in StoreState),
+            ((out.labels({"state": state.name.lower()}), int(context.store.state is state)) for state in StoreState),
         )  # fmt: skip
         lanes = sorted(self._processors.lanes.items())
-        out.family(
+        await out.family(
             "mqfast_requests_running", "gauge", "Requests that are served now",
-            (({"lane": name}, lane.running) for name, lane in lanes),
+            ((out.labels({"lane": name}), lane.running) for name, lane in lanes),
         )  # fmt: skip
         usage = resource.getrusage(resource.RUSAGE_SELF)
         for name, kind, text, value in (
@@ -231,36 +246,36 @@ class Metrics:
              context.started_ms / 1000),
             ("mqfast_scrape_time_seconds", "gauge", "When this was read, since the epoch", time.time()),
         ):  # fmt: skip
-            out.one(name, kind, text, value)
+            await out.one(name, kind, text, value)
 
-        if context.timer is not None:
-            timer: dict[str, Any] = context.timer.statistics(context.now_ms())
-            for name, text, value in (
-                ("mqfast_timer_parked_messages", "Timed messages that are parked", timer["timerCongestNum"]),
-                ("mqfast_timer_waiting_messages", "Timed messages that are not parked yet",
-                 timer["timerOffsetBehind"]),
-                ("mqfast_timer_behind_seconds", "How late timed messages are delivered", timer["timerReadBehind"]),
-            ):  # fmt: skip
-                out.one(name, "gauge", text, value)
+    async def _timer(self, out: Exposition) -> None:
+        context = self._context
+        if context.timer is None:
+            return
+        found: dict[str, Any] = context.timer.statistics(context.now_ms())
+        for name, text, value in (
+            ("mqfast_timer_parked_messages", "Timed messages that are parked", found["timerCongestNum"]),
+            ("mqfast_timer_waiting_messages", "Timed messages that are not parked yet", found["timerOffsetBehind"]),
+            ("mqfast_timer_behind_seconds", "How late timed messages are delivered", found["timerReadBehind"]),
+        ):
+            await out.one(name, "gauge", text, value)
 
-    def _queue_lag(self, out: Exposition, queues: list[QueueLag]) -> None:
+    async def _queue_lag(self, out: Exposition, queues: list[QueueLag]) -> None:
         """The queues with the largest lag; all others as one."""
         ranked = sorted(queues, key=lambda one: one.messages, reverse=True)
         shown, rest = ranked[:_QUEUES_SHOWN], ranked[_QUEUES_SHOWN:]
-        labels: list[dict[str, object]] = [
-            {"group": one.group, "topic": one.topic, "queue": one.queue_id} for one in shown
-        ]
+        labels = [out.labels({"group": one.group, "topic": one.topic, "queue": one.queue_id}) for one in shown]
         messages: list[float] = [one.messages for one in shown]
         seconds: list[float] = [one.late_ms / 1000 for one in shown]
         if rest:
-            labels.append({"group": "other", "topic": "other", "queue": "other"})
+            labels.append(out.labels({"group": "other", "topic": "other", "queue": "other"}))
             messages.append(sum(one.messages for one in rest))
             seconds.append(max(one.late_ms for one in rest) / 1000)
         for name, text, values in (
             ("mqfast_group_lag_messages", "Messages of a queue that a group has not consumed yet", messages),
             ("mqfast_group_lag_seconds", "Age of the first of them", seconds),
         ):
-            out.family(name, "gauge", text, zip(labels, values, strict=True))
+            await out.family(name, "gauge", text, zip(labels, values, strict=True))
 
 
 def _language(code: int) -> str:

@@ -118,7 +118,8 @@ class Progress:
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """300: who consumes a topic, or did."""
         topic = header_of(request, _Topic).topic
-        groups = {*self._context.consumers.groups_of_topic(topic), *self._context.offsets.positions().get(topic, {})}
+        groups = set(self._context.consumers.groups_of_topic(topic))
+        groups |= {group for one, group in self._context.offsets.pairs() if one == topic}
         return request.response(body=encode_body(GroupList(sorted(groups))))
 
     def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -168,15 +169,14 @@ class Progress:
         """317: the same of all groups."""
         only_ordered = header_of(request, _AllHeader).is_order
         context = self._context
-        all_positions: dict[str, list[str]] = {}
-        for topic, groups in context.offsets.positions().items():
-            for group in groups:
-                all_positions.setdefault(group, []).append(topic)
+        topics_of: dict[str, list[str]] = {}
+        for topic, group in context.offsets.pairs():
+            topics_of.setdefault(group, []).append(topic)
         lists: list[dict[str, list[ConsumeStats]]] = []
         behind = in_flight = 0
         for group in context.groups.table:
             stats = []
-            for topic in all_positions.get(group, ()):
+            for topic in topics_of.get(group, ()):
                 found = context.topics.get(topic)
                 if found is None or (only_ordered and not found.order) or not self._subscribes(group, topic):
                     continue

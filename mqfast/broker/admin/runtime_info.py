@@ -93,7 +93,7 @@ class RuntimeInfo:
             "putMessageSizeTotal": puts.size,
             "putMessageDistributeTime": stats.put_times_text(),
             "putMessageAverageSize": puts.size / times,
-            "getMessageEntireTimeMax": stats.get_time_max_ms,
+            "getMessageEntireTimeMax": 0,
             "putTps": self._three("put"),
             "getFoundTps": self._three("found"),
             "getMissTps": self._three("miss"),

@@ -160,7 +160,7 @@ class TopicRequests:
 
     def _pop_retry_topics(self, topic: str) -> Iterable[str]:
         topics = self._context.topics
-        for group in self._context.offsets.positions().get(topic, {}):
+        for group in [group for one, group in self._context.offsets.pairs() if one == topic]:
             for name in (f"%RETRY%{group}+{topic}", f"%RETRY%{group}_{topic}"):
                 if topics.get(name) is not None:
                     yield name

@@ -155,6 +155,12 @@ class ConsumerOffsets:
             keys = [*self._table, *self._light]
         return sorted({key.partition(_SEPARATOR)[2] for key in keys})
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """(topic, group) of every group that committed something in a topic."""
+        with self._lock:
+            keys = [*self._table, *self._light]
+        return [(topic, group) for topic, _, group in (key.partition(_SEPARATOR) for key in keys)]
+
     def offsets(self, group: str) -> dict[str, dict[int, int]]:
         """Topic -> queue id -> next queue offset of one group: a copy."""
         found: dict[str, dict[int, int]] = {}
