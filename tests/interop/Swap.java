@@ -9,15 +9,20 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /**
- * Arguments: name servers, topic, group, prefix, count, delay level. Sends count messages (with a delay level above 0 as
- * many delayed ones as well), receives what comes until nothing new comes for a while, prints the bodies.
- * Properties: user, secret (signed requests), tls.
+ * Arguments: name servers, topic, group, prefix, count, delay level, how many to wait for. Sends count messages; with a
+ * delay level above 0 as many delayed, timed and half messages as well. Receives what comes until nothing new comes for
+ * a while, prints the bodies. The producer of transactions commits each half message that a broker asks for.
+ * Properties: user, secret (signed requests), tls, transactions (a producer of transactions is there), timed (ms).
  */
 public class Swap {
     public static void main(String[] arguments) throws Exception {
@@ -29,8 +34,16 @@ public class Swap {
             hook = new AclClientRPCHook(new SessionCredentials(System.getProperty("user"), System.getProperty("secret")));
         }
         try {
+            TransactionMQProducer transactions = null;
+            if (Boolean.getBoolean("transactions")) {
+                transactions = transactions(namesrv, group);
+            }
             if (count > 0) {
                 send(namesrv, topic, group, prefix, count, level, hook, tls);
+                for (int i = 0; transactions != null && level > 0 && i < count; i++) {
+                    byte[] body = (prefix + "half" + i).getBytes(StandardCharsets.UTF_8);
+                    transactions.sendMessageInTransaction(new Message(topic, "tag", body), null);
+                }
             }
             Set<String> seen = new ConcurrentSkipListSet<>();
             DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
@@ -50,11 +63,33 @@ public class Swap {
                 quiet = seen.size() >= wanted ? quiet + 1 : 0;
             }
             consumer.shutdown();
+            if (transactions != null) {
+                transactions.shutdown();
+            }
             System.out.println("received " + String.join(",", new TreeSet<>(seen)));
         } catch (Exception error) {
             System.out.println("failed " + (error.getMessage() + " " + error.getCause()).replace((char) 10, (char) 32));
         }
         System.exit(0);
+    }
+
+    static TransactionMQProducer transactions(String namesrv, String group) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(group + "-transactions");
+        producer.setNamesrvAddr(namesrv);
+        producer.setVipChannelEnabled(false);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.UNKNOW;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return Boolean.getBoolean("commits") ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
+            }
+        });
+        producer.start();
+        return producer;
     }
 
     static void send(String namesrv, String topic, String group, String prefix, int count, int level, RPCHook hook,
@@ -74,6 +109,9 @@ public class Swap {
                 Message later = new Message(topic, "tag", (prefix + "later" + i).getBytes(StandardCharsets.UTF_8));
                 later.setDelayTimeLevel(level);
                 producer.send(later, 20000);
+                Message timed = new Message(topic, "tag", (prefix + "timed" + i).getBytes(StandardCharsets.UTF_8));
+                timed.setDelayTimeMs(Long.getLong("timed"));
+                producer.send(timed, 20000);
             }
         }
         producer.shutdown();
