@@ -50,9 +50,9 @@ def batch_of(columns: tuple[str, ...], rows: int) -> pa.RecordBatch:
 
 def give(share: Share) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
-    from mqfast.spark.source import settle
+    from mqfast.spark.source import freeze_loaded
 
-    settle()  # as the source does: it is not the source's work that is left out, but its reading
+    freeze_loaded()  # as the source does: it is not the source's work that is left out, but its reading
     each = min(MOST_ROWS, BATCH_BYTES // BODY_BYTES if "body" in share.columns else MOST_ROWS, share.rows)
     if each:
         batch = batch_of(share.columns, each)

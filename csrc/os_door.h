@@ -74,7 +74,7 @@ struct mq_os {
     int (*unlock_byte)(mq_os *, int fd); /* also where a forked child still has the descriptor */
     int (*lock_directory)(mq_os *, int fd, int hold); /* or let go of it; as a whole, not blocking; -EAGAIN: taken */
     void *state;                                      /* of the table's owner */
-    int unguarded; /* mappings of this table's owner get no guard against lost pages (bus_guard.h) */
+    int unguarded; /* mappings of this table's owner get no guard against lost pages (sigbus_guard.h) */
 };
 
 /* The real operating system. */

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from mqfast.errors import ConfigError, DataLoss, OffsetError, StorageError, StoreNotFound
 from mqfast.spark import views
 from mqfast.spark.bodies import NEEDED, decompressed
-from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Snapshot
+from mqfast.spark.plan import OffsetRange, Piece, Queue, ScanRange, Snapshot
 from mqfast.spark.schema import Column
 from mqfast.store.base._os import REAL
 from mqfast.store.base.paths import offset_name
@@ -105,7 +105,7 @@ class Access(Protocol):
     def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
         """The same for several physical offsets, which ascend."""
 
-    def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
+    def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
         """The part of the log in which these messages lie; ``(0, 0)`` for none."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
@@ -114,7 +114,7 @@ class Access(Protocol):
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """Next queue offset of a consumer group, by queue."""
 
-    def unit_sizes(self, piece: QueueRange) -> Sequence[int]:
+    def unit_sizes(self, piece: OffsetRange) -> Sequence[int]:
         """Bytes of log that each message of a queue takes."""
 
     def scan(
@@ -125,7 +125,7 @@ class Access(Protocol):
         Raises: CorruptFile with file and offset, DataLoss, StorageError.
         """
 
-    def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; otherwise as scan."""
 
     def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Piece]:
@@ -143,7 +143,7 @@ class Access(Protocol):
     def lease(self, min_physical_offset: int, ttl_ms: int) -> str | None:
         """Ask the store to keep everything from a physical offset on for a while, if it can be asked."""
 
-    def rest(self) -> None:
+    def release_files(self) -> None:
         """Let go of open files until the next use; what was learnt of the store is kept."""
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class LocalAccess:
         self.commit_logs: Final = tuple(commit_logs)
         self.reader = StoreReader(self.root, commit_log=self.commit_logs)
 
-    def rest(self) -> None:
+    def release_files(self) -> None:
         """Let go of open files until the next use; what was learnt of the store is kept."""
         self.reader.release_files()
 
@@ -308,7 +308,7 @@ class LocalAccess:
         """The same for several physical offsets, which ascend."""
         return self.reader.record_boundaries(physical_offsets, limit)
 
-    def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
+    def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
         """The part of the log in which these messages lie, of those that are still there; ``(0, 0)`` for none."""
         low, high = 1 << 63, 0
         for r in ranges:
@@ -332,7 +332,7 @@ class LocalAccess:
         table = self.reader.consumer_offsets(group)
         return {(topic, queue_id): n for topic, queues in table.items() for queue_id, n in queues.items()}
 
-    def _still_there(self, piece: QueueRange, settings: ReadSettings) -> tuple[int, int]:
+    def _still_there(self, piece: OffsetRange, settings: ReadSettings) -> tuple[int, int]:
         """What is still in the store of a planned range.
 
         Raises: DataLoss when it is not all of it, unless lost messages may be left out.
@@ -348,7 +348,7 @@ class LocalAccess:
             _lose(f"messages {end} to {piece.end - 1} of {name} are gone, which ends at {high},", settings)
         return first, end
 
-    def unit_sizes(self, piece: QueueRange) -> Sequence[int]:
+    def unit_sizes(self, piece: OffsetRange) -> Sequence[int]:
         """Bytes of log that each message of a queue takes."""
         sizes: list[int] = []
         if self.reader.has_plain_units(piece.topic, piece.queue_id):
@@ -416,7 +416,7 @@ class LocalAccess:
     ) -> Iterator[pa.RecordBatch]:
         return decompressed(batches, columns, settings.verify_crc, self.root) if _opens(columns, settings) else batches
 
-    def gather(self, piece: QueueRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""
         skip = settings.verify_crc in ("skip", "mark")
         for _ in range(_TRIES):

@@ -17,7 +17,7 @@ __all__ = [
     "Piece",
     "Places",
     "Queue",
-    "QueueRange",
+    "OffsetRange",
     "ScanRange",
     "Selection",
     "Snapshot",
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRange:
+class OffsetRange:
     """Messages of one queue from ``start`` up to, not including, ``end``."""
 
     topic: str
@@ -98,7 +98,7 @@ class Piece:
     """What one task reads: a part of the log, or parts of queues one after another."""
 
     scan: ScanRange | None = None
-    queues: tuple[QueueRange, ...] = ()
+    queues: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Selection:
     ``whole``: everything that queues could hold, so that the log need not be compared with them.
     """
 
-    ranges: tuple[QueueRange, ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
     whole: bool = False
 
     @property
@@ -126,7 +126,7 @@ class Places(Protocol):
     def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
         """The same for several physical offsets, which ascend."""
 
-    def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
+    def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
         """The part of the log in which these messages lie; ``(0, 0)`` for none."""
 
 
@@ -188,12 +188,12 @@ def scan_pieces(start: int, end: int, parts: int, places: Places) -> list[ScanRa
     return [ScanRange(a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
 
 
-def _queue_pieces(ranges: Sequence[QueueRange], parts: int) -> list[Piece]:
+def _queue_pieces(ranges: Sequence[OffsetRange], parts: int) -> list[Piece]:
     """Deal the messages out in order; a queue is cut where a piece is full, and a piece may hold many queues."""
     total = sum(r.end - r.start for r in ranges)
     parts = min(parts, total)
     pieces: list[Piece] = []
-    current: list[QueueRange] = []
+    current: list[OffsetRange] = []
     done = 0
     for r in ranges:
         at = r.start
@@ -201,7 +201,7 @@ def _queue_pieces(ranges: Sequence[QueueRange], parts: int) -> list[Piece]:
             # Messages up to the end of the piece that is being filled: all pieces differ by at most one.
             room = total * (len(pieces) + 1) // parts - done
             count = min(room, r.end - at)
-            current.append(QueueRange(r.topic, r.queue_id, at, at + count))
+            current.append(OffsetRange(r.topic, r.queue_id, at, at + count))
             at += count
             done += count
             if count == room:

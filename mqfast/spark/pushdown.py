@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from mqfast.spark.plan import QueueRange, Selection
+from mqfast.spark.plan import OffsetRange, Selection
 
 __all__ = ["Narrowed", "narrow"]
 
@@ -55,7 +55,7 @@ class Narrowed:
             return selection
         low, high = self.queue_offsets
         ranges = [
-            QueueRange(r.topic, r.queue_id, max(r.start, low), min(r.end, high))
+            OffsetRange(r.topic, r.queue_id, max(r.start, low), min(r.end, high))
             for r in selection.ranges
             if (self.topics is None or r.topic in self.topics)
             and r.topic.startswith(self.topic_prefix)

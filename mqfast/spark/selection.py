@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mqfast.errors import ConfigError, DataLoss
 from mqfast.message import RETRY_PREFIX, SYSTEM_TOPICS
 from mqfast.spark.options import Bound, Options, nearest_name
-from mqfast.spark.plan import Queue, QueueRange, Selection, Snapshot
+from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot
 
 if TYPE_CHECKING:
     from mqfast.spark.access import Access
@@ -206,8 +206,9 @@ def select(snapshot: Snapshot, options: Options, access: Access) -> Selection:
         options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp,
     )  # fmt: skip
     if all(value is None for value in given):
-        return Selection(tuple(QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues), whole=True)
+        whole = (OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues)
+        return Selection(tuple(whole), whole=True)
     start = starting_offsets(snapshot, queues, options, access, "earliest")
     end = ending_offsets(snapshot, queues, options, access)
-    ranges = (QueueRange(topic, queue_id, start[topic, queue_id], end[topic, queue_id]) for topic, queue_id in start)
+    ranges = (OffsetRange(topic, queue_id, start[topic, queue_id], end[topic, queue_id]) for topic, queue_id in start)
     return Selection(tuple(r for r in ranges if r.start < r.end))

@@ -99,7 +99,7 @@ class MqFastSource(DataSource):
 
 
 @dataclasses.dataclass
-class Part(InputPartition):
+class ScanPartition(InputPartition):
     """What one task reads, and all that it needs for that."""
 
     options: Options
@@ -116,16 +116,16 @@ class Part(InputPartition):
 MOST_TAGS: Final = 64
 
 _log = logging.getLogger("mqfast.spark")
-_settled = False
+_frozen = False
 
 
-def settle() -> None:
+def freeze_loaded() -> None:
     """Once per worker: what is loaded by now stays. Spark collects garbage after each task, which otherwise takes
     longer than many a task.
     """
-    global _settled
-    if not _settled:
-        _settled = True
+    global _frozen
+    if not _frozen:
+        _frozen = True
         gc.collect()
         gc.freeze()
 
@@ -153,7 +153,7 @@ def opened(options: Options, store_id: str) -> Access:
     return access
 
 
-def read_part(part: Part) -> Iterator[pa.RecordBatch]:
+def read_part(part: ScanPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one partition.
 
     Raises: StoreNotFound where the store is another one, CorruptFile, DataLoss, StorageError.
@@ -169,10 +169,10 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
         with hold(part.lease):
             yield from _batches_of(part, access)
     finally:
-        access.rest()
+        access.release_files()
 
 
-def _batches_of(part: Part, access: Access) -> Iterator[pa.RecordBatch]:
+def _batches_of(part: ScanPartition, access: Access) -> Iterator[pa.RecordBatch]:
     named = [column.name for column in part.columns]
     if STORE.name not in named:
         yield from _rows_of(part, access, part.columns)
@@ -188,7 +188,7 @@ def _batches_of(part: Part, access: Access) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([arrays[name] for name in named], schema=schema)
 
 
-def _rows_of(part: Part, access: Access, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
+def _rows_of(part: ScanPartition, access: Access, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
     if part.options.view != "messages":
         yield from access.view_rows(part.piece, columns, part.options)
         return
@@ -217,11 +217,11 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
 
 def parts_of(
     options: Options, columns: tuple[Column, ...], snapshot: Snapshot, pieces: Sequence[Piece], settings: ReadSettings
-) -> list[Part]:
+) -> list[ScanPartition]:
     """Partitions of planned pieces; the same for batches and streams."""
     along_queues = dataclasses.replace(settings, queues=None)
     return [
-        Part(options, columns, snapshot.store_id, piece, settings if piece.scan is not None else along_queues)
+        ScanPartition(options, columns, snapshot.store_id, piece, settings if piece.scan is not None else along_queues)
         for piece in pieces
     ]
 
@@ -272,7 +272,7 @@ class BatchReader(DataSourceReader):
                     found.append(part)
         return found
 
-    def _parts(self, o: Options, access: Access, snapshot: Snapshot) -> list[Part]:
+    def _parts(self, o: Options, access: Access, snapshot: Snapshot) -> list[ScanPartition]:
         if o.view != "messages":
             return parts_of(o, self.columns, snapshot, access.view_pieces(snapshot, o), ReadSettings())
         narrowed = self.narrowed
@@ -292,8 +292,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Arrow batches."""
-        settle()
-        if isinstance(partition, Part):  # else there is nothing to read: Spark makes a partition of its own then
+        freeze_loaded()
+        if isinstance(partition, ScanPartition):  # else Spark made a partition of its own: there is nothing to read
             yield from read_part(partition)
 
 

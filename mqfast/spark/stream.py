@@ -58,10 +58,10 @@ from mqfast.spark.offsets import (
     limit_rows,
 )
 from mqfast.spark.options import Options
-from mqfast.spark.plan import Piece, QueueRange, ScanRange, Selection, Snapshot, plan, scan_pieces
+from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets
-from mqfast.spark.source import Part, least_physical_offset, parts_of, read_part, read_settings, settle
+from mqfast.spark.source import ScanPartition, freeze_loaded, least_physical_offset, parts_of, read_part, read_settings
 from mqfast.store.reader._gather import ANY_QUEUE
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for q in snapshot.queues:  # all of them: store times grow along the log, whatever is subscribed
             offset = access.offset_by_time(q.topic, q.queue_id, moment)
             if not q.is_light and q.min_offset <= offset < q.max_offset:
-                first = min(first, access.physical_span([QueueRange(q.topic, q.queue_id, offset, offset + 1)])[0])
+                first = min(first, access.physical_span([OffsetRange(q.topic, q.queue_id, offset, offset + 1)])[0])
         return first
 
     # --- how far it goes ---
@@ -330,7 +330,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _sizes(self, place: Place, first: int, last: int) -> Sequence[int]:
-        sizes = self._open().unit_sizes(QueueRange(*place, first, last))
+        sizes = self._open().unit_sizes(OffsetRange(*place, first, last))
         if len(sizes) < last - first:  # units of a batch queue hold several messages
             return [sum(sizes) // (last - first)] * (last - first)
         return sizes
@@ -476,7 +476,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             since = self._there(what, since, until, low)
             until = self._ends_at(what, since, until, high)
             if since < until:
-                ranges.append(QueueRange(*place, since, until))
+                ranges.append(OffsetRange(*place, since, until))
         return plan(
             snapshot, Selection(tuple(ranges)), access, order="queue", partition_bytes=o.partition_bytes,
             min_partitions=o.min_partitions, max_partitions=o.max_partitions,
@@ -496,8 +496,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Arrow batches."""
-        settle()
-        if isinstance(partition, Part):
+        freeze_loaded()
+        if isinstance(partition, ScanPartition):
             yield from read_part(partition)
 
     # --- what others are told ---

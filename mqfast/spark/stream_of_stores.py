@@ -30,7 +30,7 @@ from mqfast.spark.offsets import STORES_KEY, VERSION, Spark
 from mqfast.spark.options import Options, stores_of
 from mqfast.spark.schema import Column
 from mqfast.spark.selection import check_names
-from mqfast.spark.source import Part, read_part, settle
+from mqfast.spark.source import ScanPartition, freeze_loaded, read_part
 from mqfast.spark.stream import StreamReader
 
 if TYPE_CHECKING:
@@ -169,15 +169,15 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, store in self._stores.items():
             if name in ends and ends[name] != starts[name]:
                 for part in store.partitions(starts[name], ends[name]):
-                    assert isinstance(part, Part)
+                    assert isinstance(part, ScanPartition)
                     part.store = name
                     found.append(part)
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Arrow batches."""
-        settle()
-        if isinstance(partition, Part):
+        freeze_loaded()
+        if isinstance(partition, ScanPartition):
             yield from read_part(partition)
 
     def commit(self, end: Spark) -> None:

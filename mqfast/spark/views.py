@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import ConfigError, CorruptFile, OffsetError
 from mqfast.spark.options import Options, option_name
-from mqfast.spark.plan import Piece, QueueRange, ScanRange, Snapshot, plan, scan_pieces
+from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import Column, arrow_schema
 from mqfast.spark.selection import select, selected_queues
 from mqfast.store.reader._gather import Gather
@@ -62,7 +62,7 @@ def view_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> li
         )  # fmt: skip
     if view == "groups":  # a group may read any topic
         options = replace(options, include_system_topics=True)
-    queues = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
+    queues = [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
     if view == "groups":
         return [Piece(queues=tuple(queues))]
     return [Piece(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
@@ -208,7 +208,7 @@ def _units(access: LocalAccess, piece: Piece) -> Iterator[dict[str, pa.Array]]:
             }
 
 
-def _unit_numbers(access: LocalAccess, q: QueueRange) -> Iterator[dict[str, Any]]:
+def _unit_numbers(access: LocalAccess, q: OffsetRange) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     reader = access.reader

@@ -25,13 +25,13 @@ cdef class Core:
     cdef int64_t max_body
     cdef int64_t busy_timeout_ms
     cdef int64_t sync_timeout_ns
-    cdef bint sync_flush                # a put settles: it waits for the disk, or for slaves
+    cdef bint sync_flush                # a put waits for the disk, or for slaves
     cdef bint read_your_writes
     cdef bint multi_dispatch
     cdef bint version_2_allowed
     cdef int contended(self) except -1
-    cdef int _settle_disk(self, int64_t end, int64_t timeout_ns) except -1
-    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1
+    cdef int _wait_for_disk(self, int64_t end, int64_t timeout_ns) except -1
+    cdef int wait_durable(self, int64_t end, int64_t timeout_ns) except -1
 
 
 cdef class StoreBase:

@@ -98,10 +98,10 @@ cdef class Core:
         self.log.raise_state()      # what was checked before the wait may not hold any more
         return 0
 
-    cdef int settle(self, int64_t end, int64_t timeout_ns) except -1:
+    cdef int wait_durable(self, int64_t end, int64_t timeout_ns) except -1:
         """Wait for the disk, and for slaves where puts wait for them; the outcome as a PutMessageStatus."""
-        cdef int outcome = self._settle_disk(end, timeout_ns) if self.log.sync_flush else OK
-        cdef int slaves = OK if self.waiters.acks is None else self.waiters.acks.settle(end)
+        cdef int outcome = self._wait_for_disk(end, timeout_ns) if self.log.sync_flush else OK
+        cdef int slaves = OK if self.waiters.acks is None else self.waiters.acks.wait_for(end)
         return slaves if slaves != OK else outcome
 
     def wait_for_slaves(self, acks) -> None:
@@ -112,7 +112,7 @@ cdef class Core:
         self.waiters.acks = acks
         self.sync_flush = self.log.sync_flush or acks is not None
 
-    cdef int _settle_disk(self, int64_t end, int64_t timeout_ns) except -1:
+    cdef int _wait_for_disk(self, int64_t end, int64_t timeout_ns) except -1:
         cdef LogState *s = self.state
         cdef int64_t left = timeout_ns, now = s.os.monotonic_ns(s.os), wait
         cdef int rc

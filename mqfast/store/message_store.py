@@ -250,7 +250,7 @@ class MessageStore(PutPath):
         if clean and not log.files:
             self._now_or_later(self._say_at_work)
         if dispatcher.hold_back(log.written):
-            self._now_or_later(self._settle_queues)
+            self._now_or_later(self._end_queue_recovery)
         else:
             self._cut_offsets()
         if self._unready:
@@ -308,11 +308,11 @@ class MessageStore(PutPath):
     def _say_at_work(self) -> None:
         _lock.create_abort(self.door, self.paths.abort, os.getpid())
 
-    def _settle_queues(self) -> None:
+    def _end_queue_recovery(self) -> None:
         """Until each queue has all its units, its end does not say which queue offset comes next."""
         self._dispatcher.step(-1, True)
         self._want_all_units()
-        self._queues.settle(self._dispatcher.log.min_offset)
+        self._queues.end_recovery(self._dispatcher.log.min_offset)
         self._cut_offsets()
 
     def _want_all_units(self) -> None:

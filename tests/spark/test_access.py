@@ -22,7 +22,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DataLoss, StoreNotFound
 from mqfast.spark.access import LocalAccess, ReadSettings
 from mqfast.spark.options import BATCH, STREAM, parse
-from mqfast.spark.plan import Piece, QueueRange, Selection, plan
+from mqfast.spark.plan import OffsetRange, Piece, Selection, plan
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import ending_offsets, select, selected_queues, starting_offsets
 
@@ -185,9 +185,9 @@ def test_both_orders_read_the_same_ranges(store: Path) -> None:
 
 def test_sizes_of_units_are_those_of_the_records(store: Path) -> None:
     access = LocalAccess(str(store))
-    sizes = access.unit_sizes(QueueRange("T1", 0, 3, 17))
+    sizes = access.unit_sizes(OffsetRange("T1", 0, 3, 17))
     assert list(sizes) == [m.size for m in access.reader.get("T1", 0, 3, 14)]
-    assert list(access.unit_sizes(QueueRange("T1", 0, 5, 5))) == []
+    assert list(access.unit_sizes(OffsetRange("T1", 0, 5, 5))) == []
 
 
 @pytest.mark.parametrize("name", ["normal-clean", "cq-ext", "batch-cq"])
@@ -209,7 +209,7 @@ def test_units_of_every_kind_of_queue(name: str, tmp_path: Path) -> None:
     assert sorted(row[:6] for row in found) == sorted(java)
     assert sum(row[6] for row in found) == sum(q.messages for q in snapshot.queues)
     for q in snapshot.queues:
-        sizes = access.unit_sizes(QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset))
+        sizes = access.unit_sizes(OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset))
         assert sum(sizes) == sum(row[4] for row in java if row[:2] == (q.topic, q.queue_id))
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from mqfast.spark.plan import Piece, Queue, QueueRange, ScanRange, Selection, Snapshot, plan
+from mqfast.spark.plan import OffsetRange, Piece, Queue, ScanRange, Selection, Snapshot, plan
 from mqfast.spark.pushdown import Narrowed, narrow
 
 RECORD = 100
@@ -46,7 +46,7 @@ class Even:
     def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
         return [self.boundary(offset, limit) for offset in physical_offsets]
 
-    def physical_span(self, ranges: Sequence[QueueRange]) -> tuple[int, int]:
+    def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
         return self.span
 
 
@@ -65,7 +65,7 @@ def test_along_queues_every_message_is_in_one_piece_and_pieces_are_alike(
     counts: list[int], partition_bytes: int, limits: tuple[int | None, int | None]
 ) -> None:
     queues = [Queue("T", i, 5, 5 + count) for i, count in enumerate(counts)]
-    ranges = tuple(QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues)
+    ranges = tuple(OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues)
     total = sum(counts)
     pieces = plan(
         snapshot(queues, total * RECORD), Selection(ranges), Even((0, total * RECORD)), order="queue",
@@ -113,7 +113,7 @@ def test_the_cheaper_order_is_taken() -> None:
     shot = snapshot(queues, 100_900)
 
     def along_log(*names: str, whole: bool = False, span: tuple[int, int] = (0, 100_900)) -> bool:
-        ranges = tuple(QueueRange(q.topic, q.queue_id, 0, q.max_offset) for q in queues if q.topic in names)
+        ranges = tuple(OffsetRange(q.topic, q.queue_id, 0, q.max_offset) for q in queues if q.topic in names)
         pieces = plan(shot, Selection(ranges, whole), Even(span))
         return pieces[0].scan is not None
 
@@ -171,8 +171,8 @@ def test_what_filters_leave(filters: list[Any], left: dict[str, Any]) -> None:
 
 
 def test_a_narrowed_selection_keeps_its_bounds() -> None:
-    whole = Selection((QueueRange("A", 0, 5, 20), QueueRange("A", 1, 0, 3), QueueRange("B", 0, 0, 9)), whole=True)
+    whole = Selection((OffsetRange("A", 0, 5, 20), OffsetRange("A", 1, 0, 3), OffsetRange("B", 0, 0, 9)), whole=True)
     assert Narrowed(stored_ms=(1, 2)).apply(whole) is whole
-    assert Narrowed(topics=frozenset("A"), queue_offsets=(3, 7)).apply(whole) == Selection((QueueRange("A", 0, 5, 7),))
-    assert Narrowed(topic_prefix="B", queue_ids=frozenset((0,))).apply(whole) == Selection((QueueRange("B", 0, 0, 9),))
+    assert Narrowed(topics=frozenset("A"), queue_offsets=(3, 7)).apply(whole) == Selection((OffsetRange("A", 0, 5, 7),))
+    assert Narrowed(topic_prefix="B", queue_ids=frozenset((0,))).apply(whole) == Selection((OffsetRange("B", 0, 0, 9),))
     assert Narrowed(topics=frozenset()).apply(whole) == Selection()

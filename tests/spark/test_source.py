@@ -309,7 +309,7 @@ def test_a_worker_keeps_a_store_open_until_it_is_another_one(store: Path, tmp_pa
     shutil.copytree(store, copy)
     options = parse({"path": str(copy)}, BATCH)
     first = opened(options, LocalAccess(str(copy)).snapshot().store_id)
-    first.rest()
+    first.release_files()
     assert opened(options, LocalAccess(str(copy)).snapshot().store_id) is first
     old = LocalAccess(str(copy)).snapshot().store_id
     shutil.rmtree(copy)

@@ -336,7 +336,7 @@ def test_flush_syncs_what_is_new(tmp_path: Path) -> None:
 def test_rest_close_destroy(tmp_path: Path) -> None:
     queue = new(tmp_path)
     units = fill(queue, 6)
-    queue.rest()
+    queue.unmap_idle()
     assert not any(file.is_mapped for file in queue.file_list)
     assert list(queue.iterate(0)) == units
     files = queue.file_list

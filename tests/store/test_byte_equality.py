@@ -115,7 +115,7 @@ def put_again(
     sizes = []
     with mqfast.open(path, door=door, **settings) as store:
         for (topic, queue_id), offset in first.items():
-            lab(store).queues.head(topic, queue_id).next_offset = offset
+            lab(store).queues.find_or_create(topic, queue_id).next_offset = offset
         for group in in_batches(records):
             door.fix_clock(group[0].store_timestamp)
             messages = [message_of(record) for record in group]

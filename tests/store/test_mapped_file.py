@@ -105,7 +105,7 @@ def test_a_file_that_is_used_again_while_it_is_unmapped(tmp_path: Path) -> None:
     door = OsDoor()
     file = MappedFile.create(door, tmp_path / "file", 0, 4 << 20, False)
     file.grow(4096)
-    file.rest()
+    file.unmap_idle()
     file.grow(8192)
     table = (ctypes.c_void_p * 27).from_address(door.table_address)
     at_work, rested = threading.Event(), threading.Event()
@@ -137,7 +137,7 @@ def test_a_file_that_is_used_again_while_it_is_unmapped(tmp_path: Path) -> None:
     hooks = munmap_type(munmap), fallocate_type(fallocate)
     kept = table[2], table[7]
     table[2], table[7] = (ctypes.cast(hook, ctypes.c_void_p).value for hook in reversed(hooks))
-    file.rest()
+    file.unmap_idle()
     rested.set()
     other.join()
     table[2] = kept[0]

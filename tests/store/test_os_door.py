@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = {
     "csrc/os_door.c": "the real table",
     "mqfast/store/base/_os.pyx": "the door; listdir and makedirs' names go past the table, which has no call for them",
-    "csrc/bus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
+    "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
 # Programs: their own files (results, exports, temporary directories) are no files of a store.

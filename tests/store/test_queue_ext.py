@@ -186,7 +186,7 @@ def test_missing_directory_is_an_empty_extension(tmp_path: Path) -> None:
 def test_rest_close_destroy(tmp_path: Path) -> None:
     ext = write(tmp_path, ext_record(1, 2))
     assert ext.get(LEAST) is not None
-    ext.rest()
+    ext.unmap_idle()
     assert not ext.file_list[0].is_mapped
     assert ext.get(LEAST) is not None
     ext.close()

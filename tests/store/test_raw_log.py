@@ -690,8 +690,8 @@ def test_acknowledgements(tmp_path: Path) -> None:
     acks.report("c", 60)
     assert (acks.acked, told) == (70, [50, 70])
     assert acks.in_sync(150, 90) == 1
-    assert acks.settle(70).name == "PUT_OK"
-    assert acks.settle(71).name == "FLUSH_SLAVE_TIMEOUT"
+    assert acks.wait_for(70).name == "PUT_OK"
+    assert acks.wait_for(71).name == "FLUSH_SLAVE_TIMEOUT"
     acks.remove("a")
     assert acks.acked == 70
     acks.unwatch(told.append)
@@ -706,7 +706,7 @@ def test_many_waiters_are_woken_in_the_order_of_their_offsets() -> None:
     ended: list[int] = []
 
     def wait(end: int) -> None:
-        assert acks.settle(end).name == "PUT_OK"
+        assert acks.wait_for(end).name == "PUT_OK"
         ended.append(end)
 
     threads = [threading.Thread(target=wait, args=(end,)) for end in range(10, 0, -1)]

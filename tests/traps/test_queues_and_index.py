@@ -75,7 +75,7 @@ def test_trap_17_fillers_are_no_messages(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with mqfast.open(path, **SMALL) as store:
         store.put("Other", b"x")
-        lab(store).queues.head("T", 0).next_offset = 7
+        lab(store).queues.find_or_create("T", 0).next_offset = 7
         assert store.put("T", b"seven").queue_offset == 7
         assert (store.max_offset("T", 0), store.min_offset("T", 0)) == (8, 7)
         assert store.get("T", 0, 0).status.name == "OFFSET_TOO_SMALL"

@@ -1,8 +1,8 @@
 """Somebody else cuts short or removes a file of the store: an error of ours, never a SIGBUS, never a false promise.
 
 Room: tests/truncation. Every scenario of scenarios.py runs as a child; a child that ends by a signal fails its test.
-What the guard can promise and what it cannot is the theory at the head of ``csrc/bus_guard.c``. It must never touch a
-store itself. MQFAST_LONG=1 hammers longer, and on the disk instead of in memory.
+What the guard can promise and what it cannot is the theory at the head of ``csrc/sigbus_guard.c``. It must never touch
+a store itself. MQFAST_LONG=1 hammers longer, and on the disk instead of in memory.
 """
 
 from __future__ import annotations

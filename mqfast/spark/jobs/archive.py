@@ -26,7 +26,7 @@ from mqfast.spark.leases import HeldLease
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select
-from mqfast.spark.source import Part, opened, parts_of, read_settings
+from mqfast.spark.source import ScanPartition, opened, parts_of, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,7 +140,7 @@ def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access:
 
 @dataclass(frozen=True)
 class _Work:
-    part: Part
+    part: ScanPartition
     archive: str
     settings: Settings
 
@@ -169,7 +169,7 @@ def _archive_part(work: _Work) -> _Done:
             written = files.close()
         return _Done(written, _by_file(access, left_out), left_out.bytes)
     finally:
-        access.rest()
+        access.release_files()
 
 
 def _sound(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 Room: the Spark adapter. A first read without bodies says which letters are to be sent; then tasks read those, make new
 messages of them and stage them, and the driver appends by the sink's protocol (see ``staging.py``). Which letters a
-transaction has sent is noted beside it (``letters.py``), so that later runs send only what has died since. It must
+transaction has sent is noted beside it (``dead_letters.py``), so that later runs send only what has died since. It must
 never write a store that somebody else has open, and never send a letter whose origin is not known.
 """
 
@@ -24,8 +24,7 @@ from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, open_access
 from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
-from mqfast.spark.jobs.files import locked
-from mqfast.spark.jobs.letters import (
+from mqfast.spark.jobs.dead_letters import (
     ATTEMPTS,
     DLQ_PREFIX,
     ORIGINS,
@@ -36,11 +35,12 @@ from mqfast.spark.jobs.letters import (
     revived,
     runs_of,
 )
+from mqfast.spark.jobs.files import locked
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.leases import HeldLease
 from mqfast.spark.options import Options, nearest_name
-from mqfast.spark.plan import QueueRange, Snapshot
+from mqfast.spark.plan import OffsetRange, Snapshot
 from mqfast.spark.rows import RowWriter
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.sink import QueueCounts
@@ -149,7 +149,7 @@ def _send(spark: SparkSession, settings: Settings, access: Access, transaction: 
     _tell(report, found, now, before)
 
 
-def _queues(snapshot: Snapshot, settings: Settings) -> list[QueueRange]:
+def _queues(snapshot: Snapshot, settings: Settings) -> list[OffsetRange]:
     """The dead letters' queues that have something. Raises: UsageError for a group that has none."""
     dead = [q for q in snapshot.queues if q.topic.startswith(DLQ_PREFIX)]
     if settings.groups is not None:
@@ -161,13 +161,13 @@ def _queues(snapshot: Snapshot, settings: Settings) -> list[QueueRange]:
                 f"{nearest_name(group, groups)}"
             )
         dead = [q for q in dead if q.topic.removeprefix(DLQ_PREFIX) in chosen]
-    return [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in dead if q.messages]
+    return [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in dead if q.messages]
 
 
 # --- which letters ---------------------------------------------------------------------------------------------------
 
 
-def _letters(spark: SparkSession, settings: Settings, queues: Sequence[QueueRange]) -> DataFrame:
+def _letters(spark: SparkSession, settings: Settings, queues: Sequence[OffsetRange]) -> DataFrame:
     """One row a letter: topic, queueId, queueOffset, kind, target (null unless it is to be sent).
 
     Raises: UsageError for a condition that Spark refuses.
@@ -193,7 +193,7 @@ def _letters(spark: SparkSession, settings: Settings, queues: Sequence[QueueRang
         return f.col("properties")[name]
 
     origin = f.coalesce(*(f.when(_is_topic(property_of(name)), property_of(name)) for name in ORIGINS))
-    # What is no number counts as none, as in ``letters.attempts_of``.
+    # What is no number counts as none, as in ``dead_letters.attempts_of``.
     attempts = f.when(property_of(ATTEMPTS).rlike("^[0-9]{1,9}$"), property_of(ATTEMPTS).cast("int")).otherwise(0)
     target = f.lit(settings.topic) if settings.topic is not None else origin
     kind = (
@@ -230,7 +230,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _by_topic(queues: Sequence[QueueRange]) -> dict[str, list[int]]:
+def _by_topic(queues: Sequence[OffsetRange]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for q in queues:
         found.setdefault(q.topic, []).append(q.queue_id)
@@ -308,7 +308,7 @@ class _Work:
     settings: Settings
     options: Options
     store_id: str
-    piece: QueueRange
+    piece: OffsetRange
     runs: Runs
     transaction: Transaction
     batch: int
@@ -321,14 +321,14 @@ def _options(settings: Settings) -> Options:
     return table.parse(options, table.BATCH)
 
 
-def _pieces(letters: dict[Queue, Runs]) -> list[tuple[QueueRange, Runs]]:
+def _pieces(letters: dict[Queue, Runs]) -> list[tuple[OffsetRange, Runs]]:
     """What each task sends."""
     pieces = []
     for (topic, queue_id), runs in sorted(letters.items()):
         offsets = offsets_of(runs)
         for at in range(0, len(offsets), _LETTERS_PER_TASK):
             mine = offsets[at : at + _LETTERS_PER_TASK]
-            pieces.append((QueueRange(topic, queue_id, int(mine[0]), int(mine[-1]) + 1), runs_of(mine)))
+            pieces.append((OffsetRange(topic, queue_id, int(mine[0]), int(mine[-1]) + 1), runs_of(mine)))
     return pieces
 
 
@@ -356,7 +356,7 @@ def _stage(work: _Work) -> StagedFile | None:
                     writer.write(rows.encode(revived(mine, work.settings.topic)))
             return writer.close(rows.rows)
     finally:
-        access.rest()
+        access.release_files()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from mqfast.spark.jobs.queue_files import (
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.schema import chosen_columns
-from mqfast.spark.source import BatchReader, Part, read_part
+from mqfast.spark.source import BatchReader, ScanPartition, read_part
 from mqfast.spark.staging import make_directory, sync_directory
 from mqfast.store.base._os import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
@@ -138,7 +138,7 @@ def _build_queues(
 
 
 def _units_of_part(
-    part: Part, delays_ms: tuple[int, ...], per_file: int, batch_topics: frozenset[str]
+    part: ScanPartition, delays_ms: tuple[int, ...], per_file: int, batch_topics: frozenset[str]
 ) -> Iterator[tuple[FileKey, bytes]]:
     units = Units(delays_ms, per_file, batch_topics)
     for batch in read_part(part):

@@ -58,15 +58,15 @@ class Settings:
     new_ids: bool = False
 
 
-Piece = tuple[ArchivedFile, ...]
+FileGroup = tuple[ArchivedFile, ...]
 """The files that one task of the archive wrote."""
 
 
-def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[Piece]]:
+def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[FileGroup]]:
     """Pieces in log order, some to a batch. A longer archive has the same first batches: that is what makes a batch's
     number mean the same rows in every run.
     """
-    batches: list[list[Piece]] = []
+    batches: list[list[FileGroup]] = []
     for manifest in found:
         pieces: dict[int, list[ArchivedFile]] = {}
         for file in manifest.files:
@@ -145,7 +145,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 @dataclass(frozen=True)
 class _Work:
     archive: str
-    piece: Piece
+    piece: FileGroup
     options: Options
     transaction: Transaction
     batch: int

@@ -95,9 +95,9 @@ def _by_rows(
 
 
 def _done(task: Callable[[T], R], item: T) -> R:
-    from mqfast.spark.source import settle
+    from mqfast.spark.source import freeze_loaded
 
-    settle()
+    freeze_loaded()
     return task(item)
 
 

@@ -41,10 +41,10 @@ cdef class MappedFile:
     cdef void close_fd(self) noexcept
 
 
-cdef class Lease:
+cdef class FilePin:
     cdef MappedFile file
     cdef uint8_t *base
 
 
-cdef Lease lease(MappedFile file)
+cdef FilePin pin_file(MappedFile file)
 cdef int64_t mapped_now() noexcept nogil

@@ -4,7 +4,7 @@ It must never unmap under a hold, never write through the mapping beyond the byt
 error instead of a SIGBUS), and never be recycled as another file. Positions (written, committed, flushed) belong to the stream that
 the file is a piece of, so they are kept there, once.
 
-A page of the mapping may be lost while it is mapped (another process cuts the file short, the disk cannot read it). csrc/bus_guard.c turns the signal
+A page of the mapping may be lost while it is mapped (another process cuts the file short, the disk cannot read it). csrc/sigbus_guard.c turns the signal
 into zeros and a mark; whoever read through the mapping calls `check_damage` before the result is believed, and whoever writes through it has
 its latch set by the lost page itself (`watch`).
 """
@@ -73,7 +73,7 @@ def locked_byte_count() -> int:
 
 
 cdef class Latch:
-    """The flag word that a lost page sets (see csrc/bus_guard.c). Whoever owns the words fills it in, and cuts it before they go."""
+    """The flag word that a lost page sets (see csrc/sigbus_guard.c). Whoever owns the words fills it in, and cuts it before they go."""
 
 
 cdef enum Step:             # of making a file
@@ -375,7 +375,7 @@ cdef class MappedFile:
             self.owned = False
             self.release()
 
-    def rest(self) -> None:
+    def unmap_idle(self) -> None:
         """Unmap if nobody holds it; the next use maps it again."""
         if self.references == 1 and self.owned:
             self.close_fd()         # first: during the unmapping another thread may map and open it again
@@ -493,7 +493,7 @@ cdef class MappedFile:
 
 
 @cython.no_gc_clear
-cdef class Lease:
+cdef class FilePin:
     """One hold on a MappedFile; the mapping stays at least as long as this object."""
 
     def __dealloc__(self):
@@ -501,8 +501,8 @@ cdef class Lease:
             self.file.release()
 
 
-cdef Lease lease(MappedFile file):
-    cdef Lease held = Lease.__new__(Lease)
+cdef FilePin pin_file(MappedFile file):
+    cdef FilePin held = FilePin.__new__(FilePin)
     cdef uint8_t *base = file.hold()
     held.file = file
     held.base = base

@@ -138,7 +138,7 @@ cdef extern from "os_door.h" nogil:
         int unguarded
     mq_os *mq_os_real()
 
-cdef extern from "bus_guard.h" nogil:
+cdef extern from "sigbus_guard.h" nogil:
     ctypedef struct mq_damage:
         uint32_t hits
         int64_t position
@@ -147,7 +147,7 @@ cdef extern from "bus_guard.h" nogil:
         uint32_t bits
         int *error
         uint32_t taken
-        uint32_t told
+        uint32_t published
         int64_t position
         char path[1024]
     ctypedef struct mq_guarded:
@@ -177,7 +177,7 @@ cdef void lock(uint32_t *word) noexcept nogil
 cdef void futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns) noexcept nogil
 cdef void futex_wake_all(uint32_t *word) noexcept nogil
 cdef void futex_wake_one(uint32_t *word) noexcept nogil
-cdef void give_way() noexcept nogil
+cdef void yield_processor() noexcept nogil
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset) noexcept nogil
 cdef int64_t list_starts(const char *path, int64_t *starts, int64_t most) noexcept nogil
@@ -215,10 +215,10 @@ cdef class Mutex:
     cdef bint nests
 
 
-cdef int take(Mutex mutex) except -1
-cdef void take_without_gil(Mutex mutex) noexcept nogil     # not in the thread in which Python runs signal handlers
-cdef void give(Mutex mutex) noexcept nogil
-cdef void pass_on(Mutex mutex) noexcept nogil
+cdef int acquire(Mutex mutex) except -1
+cdef void acquire_without_gil(Mutex mutex) noexcept nogil     # not in the thread in which Python runs signal handlers
+cdef void release(Mutex mutex) noexcept nogil
+cdef void handoff(Mutex mutex) noexcept nogil
 cdef int refuse_nested() except -1
 cdef bint gets_signals() noexcept
 cdef enum:

@@ -52,7 +52,7 @@ cdef extern from "os_door.h" nogil:
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
     int mq_os_allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n)
 
-cdef extern from "bus_guard.h" nogil:
+cdef extern from "sigbus_guard.h" nogil:
     mq_guarded *mq_guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch)
     void mq_guard_watch(mq_guarded *guarded, mq_latch *latch)
     void mq_guard_remove(mq_guarded *guarded)
@@ -62,8 +62,8 @@ cdef extern from "bus_guard.h" nogil:
     int64_t mq_guard_count()
 
 
-cdef int PASS_ON_TIMES = 20            # looks for whether another thread has the lock by now,
-cdef int64_t PASS_ON_NS = 50000        # so far apart
+cdef int HANDOFF_TIMES = 20            # looks for whether another thread has the lock by now,
+cdef int64_t HANDOFF_NS = 50000        # so far apart
 
 
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil:
@@ -96,7 +96,7 @@ cdef void futex_wake_all(uint32_t *word) noexcept nogil:
 cdef void futex_wake_one(uint32_t *word) noexcept nogil:
     mq_futex_wake_one(word)
 
-cdef void give_way() noexcept nogil:
+cdef void yield_processor() noexcept nogil:
     mq_yield()
 
 cdef int write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset) noexcept nogil:
@@ -302,7 +302,7 @@ cdef class Mutex:
     one method from another. What may be called from a handler therefore begins with ``refuse_nested`` where such locks are taken.
 
     threading's locks make a tuple when a block ends with an exception; where there is no memory for it, they stay locked for ever.
-    Cython's ``with`` makes that tuple too: in a .pyx it is take, try, finally, give.
+    Cython's ``with`` makes that tuple too: in a .pyx it is acquire, try, finally, release.
     Thread: any. GIL: released while waiting. Raises, before it is taken: what a signal handler raises meanwhile.
     """
 
@@ -315,14 +315,14 @@ cdef class Mutex:
         return self.depth > 0 and self.owner == PyThread_get_thread_ident()
 
     def __enter__(self):
-        take(self)
+        acquire(self)
         return self
 
     def __exit__(self, kind, value, trace):
-        give(self)
+        release(self)
 
 
-cdef int take(Mutex mutex) except -1:
+cdef int acquire(Mutex mutex) except -1:
     cdef unsigned long me = PyThread_get_thread_ident()
     cdef bint taken = False
     if mutex.depth > 0 and mutex.owner == me:
@@ -350,7 +350,7 @@ cdef int take(Mutex mutex) except -1:
     return 0
 
 
-cdef void take_without_gil(Mutex mutex) noexcept nogil:
+cdef void acquire_without_gil(Mutex mutex) noexcept nogil:
     if not mq_lock_try(&mutex.word):
         mq_add32(&mutex.waiting, 1)
         lock_wait(&mutex.word)
@@ -360,7 +360,7 @@ cdef void take_without_gil(Mutex mutex) noexcept nogil:
     mq_hold(1)
 
 
-cdef void give(Mutex mutex) noexcept nogil:
+cdef void release(Mutex mutex) noexcept nogil:
     mutex.depth -= 1
     if mutex.depth == 0:
         mutex.owner = 0
@@ -400,16 +400,16 @@ def is_nested() -> bool:
     return mq_mutexes_held > 0
 
 
-cdef void pass_on(Mutex mutex) noexcept nogil:
+cdef void handoff(Mutex mutex) noexcept nogil:
     """Give, and let one that waits have it: whoever takes a lock again at once has it before the other one is awake, time after time."""
     cdef uint32_t waited, now
     cdef int i
-    give(mutex)
+    release(mutex)
     now = waited = mq_load32(&mutex.waiting)
     if waited == 0 or mutex.depth > 0:
         return
-    for i in range(PASS_ON_TIMES):
-        futex_wait(&mutex.waiting, now, PASS_ON_NS)
+    for i in range(HANDOFF_TIMES):
+        futex_wait(&mutex.waiting, now, HANDOFF_NS)
         now = mq_load32(&mutex.waiting)
         if now < waited:
             break

@@ -215,7 +215,7 @@ class _Recovery:
         if self.index is not None:
             self.index.destroy_all()  # else its end offset would keep new records out
         self.log.truncate(0, 0)
-        self.queues.settle(0)
+        self.queues.end_recovery(0)
         self.checkpoint.logics_physical_offset = 0
         self.memory.notes.keep_deletions(())
 
@@ -479,7 +479,7 @@ class _Recovery:
             again = index.truncate(end)
             if again < end:
                 self._walk_before(again, end)
-        queues.settle(log.min_offset)
+        queues.end_recovery(log.min_offset)
         queues.drop_expired_files(log.min_offset)
 
     def _cut_floors(self, end: int) -> None:

@@ -6,7 +6,7 @@ It must never make a put wait, and never miss a message: see log/_watch.pyx for 
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from mqfast.store.base._os cimport Mutex, give, mq_and32, mq_cas32, mq_fence, mq_load32, mq_load64, mq_or32, mq_store32, take
+from mqfast.store.base._os cimport Mutex, acquire, mq_and32, mq_cas32, mq_fence, mq_load32, mq_load64, mq_or32, mq_store32, release
 from mqfast.store.dispatch._dispatch cimport Dispatcher
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._group_commit cimport readable
@@ -78,7 +78,7 @@ cdef class Arrivals:
         if mq_load32(&self.state.watched) & WATCH_ARRIVALS:
             raise UsageError(f"store of {log.path}: expected one Arrivals, found a second one")
         self.fd = _os.eventfd(0, _os.EFD_NONBLOCK | _os.EFD_CLOEXEC)
-        take(dispatcher.mutex)          # a walk under way does not look at the queues
+        acquire(dispatcher.mutex)          # a walk under way does not look at the queues
         try:
             log.take_put_lock()
             self.state.arrivals_fd = self.fd
@@ -87,7 +87,7 @@ cdef class Arrivals:
             unlock_puts(self.state)
             queues.arrived = self._arrived_by_hand
         finally:
-            give(dispatcher.mutex)
+            release(dispatcher.mutex)
 
     def fileno(self) -> int:
         """Descriptor that is readable while there may be something to take."""
@@ -108,9 +108,9 @@ cdef class Arrivals:
         if offset < 0:
             raise UsageError(f"offset: expected at least 0, found {offset}")
         key = topic, queue_id
-        queue = self.queues.head(topic, queue_id)
+        queue = self.queues.find_or_create(topic, queue_id)
         batch = self.queues.batch.get(key)
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             self._check_open()
             self._leave(self.watches.get(key))
@@ -121,15 +121,15 @@ cdef class Arrivals:
                 return True
             return False
         finally:
-            give(self.mutex)
+            release(self.mutex)
 
     def unwatch(self, topic, queue_id) -> None:
         """Wait no more for messages of the queue. Does nothing when nobody waits."""
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             self._leave(self.watches.get((topic, queue_id)))
         finally:
-            give(self.mutex)
+            release(self.mutex)
 
     def take(self) -> list:
         """Queues, as (topic, queue id), that have the message that was waited for; their watches end. A queue whose topic was deleted is reported
@@ -141,7 +141,7 @@ cdef class Arrivals:
         cdef uint64_t count
         cdef Watch watch
         cdef list looked = [], found = []
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             self._check_open()
             read(self.fd, &count, sizeof(count))
@@ -169,7 +169,7 @@ cdef class Arrivals:
                     found.append(watch.key)
             return found
         finally:
-            give(self.mutex)
+            release(self.mutex)
 
     def wait(self, timeout=None) -> list:
         """The same, for a thread: sleep until there is something to take. Args: timeout: seconds, None for ever. Returns: an empty list at the
@@ -190,9 +190,9 @@ cdef class Arrivals:
     def end(self) -> None:
         """Watch no more, and make the descriptor readable, so that whoever waits hears that the store is closed."""
         cdef LogState *s = self.state
-        take(self.dispatcher.mutex)
+        acquire(self.dispatcher.mutex)
         try:
-            take(self.mutex)
+            acquire(self.mutex)
             try:
                 if self.closed:
                     return
@@ -209,18 +209,18 @@ cdef class Arrivals:
                 take_arrived(s)
                 mq_store32(&s.arrivals_armed, 0)
             finally:
-                give(self.mutex)
+                release(self.mutex)
         finally:
-            give(self.dispatcher.mutex)
+            release(self.dispatcher.mutex)
 
     def close(self) -> None:
         """Watch no more, and close the descriptor. Safe to call twice."""
         self.end()
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             fd, self.fd = self.fd, -1
         finally:
-            give(self.mutex)
+            release(self.mutex)
         if fd >= 0:
             _os.close(fd)
 

@@ -4,12 +4,12 @@ from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
 from mqfast.store.index._index_file cimport IndexState
 from mqfast.store.log._log_state cimport LogState
-from mqfast.store.base._mapped_file cimport Lease
+from mqfast.store.base._mapped_file cimport FilePin
 from mqfast.store.base._event cimport Event
 from mqfast.store.base._os cimport Mutex
-from mqfast.store.record._record cimport Found, Record
+from mqfast.store.record._record cimport PropertyRefs, Record
 
-cdef struct Walk:
+cdef struct DispatchCursor:
     # in
     const uint8_t *base
     int64_t file_start
@@ -37,7 +37,7 @@ cdef struct Walk:
     const uint32_t *index_lost
     uint32_t event_seen     # of the event that ends the rests of the service thread
     int64_t round_at        # where it was dispatched up to when the step, or its part behind a rest, began
-    bint round_unplaced     # and whether puts had left units to it then
+    bint round_needs_dispatch     # and whether puts had left units to it then
     # in and out
     int64_t at
     int64_t shown           # what `published` was set to last; never below: a put may have moved it on
@@ -57,7 +57,7 @@ cdef struct Walk:
     int64_t unflushed_from  # the first record that is not; -1: none seen
     # out
     Record record
-    Found found
+    PropertyRefs found
     QueueState *queue
     int64_t tags_code
     int32_t topic_hash
@@ -99,15 +99,15 @@ cdef class Dispatcher:
     cdef readonly int64_t records
     cdef int catch_up(self) except -1
     cdef int64_t _step(self, int64_t limit, bint again, Event event) except -1
-    cdef int _begin(self, Walk *w) except -1
-    cdef int _remember(self, Walk *w) except -1
+    cdef int _begin(self, DispatchCursor *w) except -1
+    cdef int _remember(self, DispatchCursor *w) except -1
     cdef int _tell(self) except -1
     cdef bint _is_room_again(self, bint again) except -1
     cdef bint _make_index_room(self) except -1
-    cdef int _roll_index(self, Walk *w) except -1
+    cdef int _roll_index(self, DispatchCursor *w) except -1
     cdef int64_t _visible(self) except -1
-    cdef int _run(self, Walk *w, progress, Event event) except -1
-    cdef int _make_room(self, Walk *w) except -1
-    cdef int _without_queue(self, Walk *w) except -1
-    cdef int _by_hand(self, Walk *w, IndexState *x, bint indexing) except -1
-    cdef int _finish_by_hand(self, Walk *w) except -1
+    cdef int _run(self, DispatchCursor *w, progress, Event event) except -1
+    cdef int _make_room(self, DispatchCursor *w) except -1
+    cdef int _without_queue(self, DispatchCursor *w) except -1
+    cdef int _by_hand(self, DispatchCursor *w, IndexState *x, bint indexing) except -1
+    cdef int _finish_by_hand(self, DispatchCursor *w) except -1

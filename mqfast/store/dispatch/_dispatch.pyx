@@ -23,9 +23,9 @@ from mqfast.store.log._idle cimport sleep_until_put
 from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
 from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, check_owner, lock_puts, unlock_puts
 from mqfast.store.log._watch cimport unit_put
-from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._event cimport Event
-from mqfast.store.base._os cimport Mutex, futex_wait, give, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, pass_on, refuse_nested, take, take_without_gil, unlock
+from mqfast.store.base._os cimport Mutex, acquire, acquire_without_gil, futex_wait, handoff, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, refuse_nested, release, unlock
 from mqfast.store.record._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -33,7 +33,7 @@ from mqfast.store.record._record cimport (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Found,
+    PropertyRefs,
     Record,
     check_crc,
     find_properties,
@@ -50,7 +50,7 @@ from mqfast.store.base.space import Space
 
 ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of Dispatcher.recover
 
-cdef enum Stop:
+cdef enum WalkStop:
     AT_LIMIT = 1        # everything asked for is done
     AT_BLANK = 2        # go on in the next file
     AT_BAD = 3          # no record here
@@ -80,14 +80,14 @@ cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key
     return index_put(x, key_slot_hash(jhash(key, n, <int32_t> (<uint32_t> topic_hash * 31 + 35))), r.physical_offset, r.store_timestamp)
 
 
-cdef inline bint _has_entries(const Found *f) noexcept nogil:
+cdef inline bint _has_entries(const PropertyRefs *f) noexcept nogil:
     return f.tags != NULL or f.keys != NULL or f.uniq_key != NULL
 
 
-cdef int _index(Walk *w, IndexState *x) noexcept nogil:
+cdef int _index(DispatchCursor *w, IndexState *x) noexcept nogil:
     """Put all keys of the record, then its tags, as 5.5 does; 0 when the index file is full (key_done says where to go on)."""
     cdef Record *r = &w.record
-    cdef Found *f = &w.found
+    cdef PropertyRefs *f = &w.found
     cdef const uint8_t *at
     cdef const uint8_t *end
     cdef const uint8_t *blank
@@ -127,9 +127,9 @@ cdef int _index(Walk *w, IndexState *x) noexcept nogil:
     return 1
 
 
-cdef int64_t tags_code_of(Walk *w) noexcept nogil:
+cdef int64_t tags_code_of(DispatchCursor *w) noexcept nogil:
     """Hash of TAGS; for a parked delayed message its delivery time."""
-    cdef Found *f = &w.found
+    cdef PropertyRefs *f = &w.found
     cdef int64_t level, code = 0
     if f.tags != NULL:
         code = jhash(f.tags, f.tags_bytes, 0)
@@ -140,7 +140,7 @@ cdef int64_t tags_code_of(Walk *w) noexcept nogil:
     return code
 
 
-cdef bint _has_more(Walk *w) noexcept nogil:
+cdef bint _has_more(DispatchCursor *w) noexcept nogil:
     """The limit was reached: has the log grown meanwhile? Then it is the new limit.
 
     Coming back to Python for it would need the GIL, for which a thread that computes makes the dispatcher wait 5 ms each time; it would
@@ -179,13 +179,13 @@ cdef bint _has_more(Walk *w) noexcept nogil:
     return limit > w.at
 
 
-cdef inline void _look_into(Walk *w, const uint8_t *buffer) noexcept nogil:
+cdef inline void _look_into(DispatchCursor *w, const uint8_t *buffer) noexcept nogil:
     if w.mapping == NULL:
         w.mapping = w.base
         w.base = buffer
 
 
-cdef bint _borrow(Walk *w) noexcept nogil:
+cdef bint _borrow(DispatchCursor *w) noexcept nogil:
     """Read on in the pool's buffer, up to what is written now. False: it is not this file's any more, or nothing came since.
 
     A commit of all that a fast thread puts in an interval takes so long that another interval's has come by then: the dispatcher would be
@@ -203,7 +203,7 @@ cdef bint _borrow(Walk *w) noexcept nogil:
     return there and w.limit > w.at
 
 
-cdef inline void _let_go(Walk *w) noexcept nogil:
+cdef inline void _let_go(DispatchCursor *w) noexcept nogil:
     if w.mapping != NULL:
         w.base = w.mapping
         w.mapping = NULL
@@ -215,7 +215,7 @@ cdef inline void _let_go(Walk *w) noexcept nogil:
         unlock_puts(w.follow)
 
 
-cdef inline void _show(Walk *w) noexcept nogil:
+cdef inline void _show(DispatchCursor *w) noexcept nogil:
     """Move the dispatched position. Only forward: once it is at the end of the log puts move it on. Never past what waits for space."""
     if w.published != NULL and w.shown < w.at and w.waits_units < 0 and w.waits_keys < 0:
         mq_assert(mq_load64(w.published) <= w.at, mq_load64(w.published), w.at)
@@ -224,7 +224,7 @@ cdef inline void _show(Walk *w) noexcept nogil:
         mq_store64(w.published, w.at)
 
 
-cdef void _note_wait(Walk *w, int64_t *first) noexcept nogil:
+cdef void _note_wait(DispatchCursor *w, int64_t *first) noexcept nogil:
     """The record lacks something for want of space on the disk."""
     cdef int64_t at = w.record.physical_offset
     mq_assert(at == w.at, at, w.at)
@@ -235,11 +235,11 @@ cdef void _note_wait(Walk *w, int64_t *first) noexcept nogil:
         first[0] = at
 
 
-cdef inline void _unit_waits(Walk *w) noexcept nogil:
+cdef inline void _unit_waits(DispatchCursor *w) noexcept nogil:
     _note_wait(w, &w.waits_units)
 
 
-cdef inline void _keys_wait(Walk *w) noexcept nogil:
+cdef inline void _keys_wait(DispatchCursor *w) noexcept nogil:
     if w.record.physical_offset < w.index_from:
         return
     if w.key_done:
@@ -248,15 +248,15 @@ cdef inline void _keys_wait(Walk *w) noexcept nogil:
     _note_wait(w, &w.waits_keys)
 
 
-cdef void _begin_round(Walk *w, int64_t limit) noexcept nogil:
+cdef void _begin_round(DispatchCursor *w, int64_t limit) noexcept nogil:
     """A step, or a part of it behind a rest, begins. limit: where it ends; -1: what readers may see, and what they may see by then."""
     cdef LogState *s = w.follow
     w.round_at = w.shown = mq_load64(&s.dispatched)
-    w.round_unplaced = limit < 0 and not w.hide_unflushed and mq_load32(&s.unplaced)
+    w.round_needs_dispatch = limit < 0 and not w.hide_unflushed and mq_load32(&s.needs_dispatch)
     if limit < 0:
         limit = readable(s, w.hide_unflushed)
-    if w.round_unplaced:
-        mq_store32(&s.unplaced, 0)
+    if w.round_needs_dispatch:
+        mq_store32(&s.needs_dispatch, 0)
         if w.round_at >= limit:
             limit = mq_load64(&s.written)
     w.limit = limit
@@ -265,17 +265,17 @@ cdef void _begin_round(Walk *w, int64_t limit) noexcept nogil:
     w.keyed = False
 
 
-cdef void _end_round(Walk *w) noexcept nogil:
+cdef void _end_round(DispatchCursor *w) noexcept nogil:
     """It is over, and nothing waits for space."""
     cdef LogState *s = w.follow
     mq_store64(&s.walked, w.at)
     if w.at > w.round_at:       # the end of a file may be all that there was; an append may have gone on meanwhile
         mq_cas64(&s.dispatched, w.round_at, w.at)
-    if w.round_unplaced and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
-        mq_store32(&s.unplaced, 1)      # not caught up yet: puts still put no unit
+    if w.round_needs_dispatch and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
+        mq_store32(&s.needs_dispatch, 1)      # not caught up yet: puts still put no unit
 
 
-cdef bint _rest(Walk *w, Dispatcher d, Event event) noexcept nogil:
+cdef bint _rest(DispatchCursor *w, Dispatcher d, Event event) noexcept nogil:
     """All is dispatched: let others dispatch, and sleep until there is more. True: go on in this walk; False: something needs the GIL, or the
     event was set, or the log went on in another file. The dispatch lock is held before and after.
     """
@@ -289,9 +289,9 @@ cdef bint _rest(Walk *w, Dispatcher d, Event event) noexcept nogil:
         _end_round(w)
         d.records += w.records
         d.key_done = 0
-        pass_on(d.mutex)
+        handoff(d.mutex)
         wanted = _wait_for_records(s, event, w.event_seen, w.hide_unflushed, w.file_start, -1)
-        take_without_gil(d.mutex)
+        acquire_without_gil(d.mutex)
         _begin_round(w, -1)
         w.at = w.round_at
         w.watching = s if mq_load32(&s.watched) & WATCH_ARRIVALS else NULL
@@ -307,9 +307,9 @@ cdef bint _rest(Walk *w, Dispatcher d, Event event) noexcept nogil:
             if w.waits_units >= 0 or w.waits_keys >= 0:
                 w.at = mq_load64(&s.walked)
         if not wanted or d.changes != changes or not w.file_start <= w.at < w.file_end:
-            if w.round_unplaced:
-                w.round_unplaced = False
-                mq_store32(&s.unplaced, 1)
+            if w.round_needs_dispatch:
+                w.round_needs_dispatch = False
+                mq_store32(&s.needs_dispatch, 1)
             break
         if w.limit > w.at:
             return True
@@ -345,7 +345,7 @@ cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, 
     return False
 
 
-cdef int _walk(Walk *w, Dispatcher d, QueueTable table, IndexState *x, bint indexing, Event event) noexcept nogil:
+cdef int _walk(DispatchCursor *w, Dispatcher d, QueueTable table, IndexState *x, bint indexing, Event event) noexcept nogil:
     """Go on from w.at until something needs the GIL; with an event, the end of the log does not."""
     cdef int stop
     while True:
@@ -356,7 +356,7 @@ cdef int _walk(Walk *w, Dispatcher d, QueueTable table, IndexState *x, bint inde
             return stop
 
 
-cdef int _walk_on(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
+cdef int _walk_on(DispatchCursor *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef int stop
     w.same_bytes = w.known_bytes = -1       # they stood in another mapping
     if w.follow != NULL and readable(w.follow, w.hide_unflushed) < w.limit and not _borrow(w):
@@ -376,12 +376,12 @@ cdef int _walk_on(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
     return stop
 
 
-cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
+cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef const uint8_t *p
     cdef int64_t available, n
     cdef int32_t transaction
     cdef Record *r = &w.record
-    cdef Found *f = &w.found
+    cdef PropertyRefs *f = &w.found
     cdef int outcome
     while True:
         if w.at >= w.limit:
@@ -484,7 +484,7 @@ cdef int _records(Walk *w, QueueTable table, IndexState *x, bint indexing) noexc
             _show(w)
 
 
-cdef object _copied(const Walk *w):
+cdef object _copied(const DispatchCursor *w):
     """The record in hand as a message that does not hold the file: CPython may keep the arguments of a call that finds no memory."""
     cdef const char *p = <const char *> w.base + (w.at - w.file_start)
     cdef bytes record = p[:w.record.total]
@@ -540,24 +540,24 @@ cdef class Dispatcher:
         the next call goes on where this one stopped.
         """
         cdef bint follow = limit < 0
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             return self._step(limit, again, None)
         finally:
             if follow:
-                pass_on(self.mutex)        # the thread that follows is here again at once
+                handoff(self.mutex)        # the thread that follows is here again at once
             else:
-                give(self.mutex)
+                release(self.mutex)
 
     def follow(self, Event event not None) -> None:
         """As ``step``, and go on with what is put, until the event is set or something needs Python. GIL: released meanwhile, and the dispatch
         lock where there is nothing to dispatch.
         """
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             self._step(-1, False, event)
         finally:
-            pass_on(self.mutex)
+            handoff(self.mutex)
 
     def wait_for_records(self, Event event not None, double seconds=-1.0) -> bool:
         """Sleep until there is something to dispatch, the event is set, or the time is over (negative: no limit). GIL: released."""
@@ -573,7 +573,7 @@ cdef class Dispatcher:
     cdef int64_t _step(self, int64_t limit, bint again, Event event) except -1:
         cdef CommitLog log = self.log
         cdef LogState *s = &log.state
-        cdef Walk w
+        cdef DispatchCursor w
         cdef int stop = AT_LIMIT
         cdef bint follow = limit < 0, waiting, room
         w.follow = s
@@ -633,7 +633,7 @@ cdef class Dispatcher:
         _end_round(&w)
         return w.records
 
-    cdef int _begin(self, Walk *w) except -1:
+    cdef int _begin(self, DispatchCursor *w) except -1:
         """What all walks begin with."""
         w.dispatch = True
         w.odd_blanks_stop = False
@@ -664,7 +664,7 @@ cdef class Dispatcher:
         """Does a unit?"""
         return self.waits_units >= 0
 
-    cdef int _remember(self, Walk *w) except -1:
+    cdef int _remember(self, DispatchCursor *w) except -1:
         """What the walk left to wait."""
         cdef bint tell = self.waits_units >= 0 or self.waits_keys >= 0 or w.waits_units >= 0 or w.waits_keys >= 0
         self.waits_units = w.waits_units
@@ -735,7 +735,7 @@ cdef class Dispatcher:
         Returns: (end of the last good record, its start or -1, its store time, records, reason in words, the first record that is not
         known durable or -1). Only at open.
         """
-        cdef Walk w
+        cdef DispatchCursor w
         cdef int stop = AT_LIMIT
         self.key_at = -1        # the index file that has some of its keys may have gone meanwhile
         self._begin(&w)
@@ -753,7 +753,7 @@ cdef class Dispatcher:
         w.shown = start
         w.follow = NULL
         w.key_done = 0
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             index = self.index
             if not keys:
@@ -764,17 +764,17 @@ cdef class Dispatcher:
                 self.index = index
                 self._remember(&w)
         finally:
-            give(self.mutex)
+            release(self.mutex)
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
                   AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere",
                   AT_ODD_BLANK: ODD_BLANK}[stop]
         return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from
 
-    cdef int _run(self, Walk *w, progress, Event event) except -1:
+    cdef int _run(self, DispatchCursor *w, progress, Event event) except -1:
         """Walk file after file; come back for what needs the GIL."""
         cdef CommitLog log = self.log
         cdef MappedFile file
-        cdef Lease held
+        cdef FilePin held
         cdef IndexFile index_file
         cdef IndexState *x
         cdef QueueTable table = self.table
@@ -787,7 +787,7 @@ cdef class Dispatcher:
             file = log.file_at(w.at)
             if file is None:
                 return AT_LIMIT if w.at >= w.limit else AT_BLANK
-            held = lease(file)
+            held = pin_file(file)
             w.base = held.base
             w.file_start = file.start_offset
             w.file_end = file.start_offset + file.file_bytes
@@ -822,7 +822,7 @@ cdef class Dispatcher:
             w.at = w.file_end
             _show(w)
 
-    cdef int _make_room(self, Walk *w) except -1:
+    cdef int _make_room(self, DispatchCursor *w) except -1:
         cdef ConsumeQueue queue
         topic = bytes(w.queue.topic[:w.queue.topic_bytes]).decode("utf-8", "replace")
         queue = self.table.get(topic, w.queue.queue_id)
@@ -835,7 +835,7 @@ cdef class Dispatcher:
             self.queues.wait(queue, w.record.queue_offset, error)
         return 0
 
-    cdef int _roll_index(self, Walk *w) except -1:
+    cdef int _roll_index(self, DispatchCursor *w) except -1:
         self.changes += 1
         try:
             self.index.roll(w.limit - w.at)
@@ -844,17 +844,17 @@ cdef class Dispatcher:
             w.keys_wait = True
         return 0
 
-    cdef int _without_queue(self, Walk *w) except -1:
+    cdef int _without_queue(self, DispatchCursor *w) except -1:
         """The queue does not exist: make it, or put a unit of another kind by hand and step over the queue part."""
         message = _copied(w)
         held_back = self.queues.held_back
-        if self.queues.put_special(message, w.tags_code):
+        if self.queues.put_lmq_or_batch(message, w.tags_code):
             if self.queues.held_back != held_back:
                 _unit_waits(w)
             self._finish_by_hand(w)
         return 0
 
-    cdef int _by_hand(self, Walk *w, IndexState *x, bint indexing) except -1:
+    cdef int _by_hand(self, DispatchCursor *w, IndexState *x, bint indexing) except -1:
         message = _copied(w)
         self.queues.keep_few_tails()
         held_back = self.queues.held_back
@@ -864,7 +864,7 @@ cdef class Dispatcher:
         self._finish_by_hand(w)
         return 0
 
-    cdef int _finish_by_hand(self, Walk *w) except -1:
+    cdef int _finish_by_hand(self, DispatchCursor *w) except -1:
         """The units of the record are put: do its keys and step over it."""
         cdef IndexFile index_file
         cdef Record *r = &w.record

@@ -41,13 +41,13 @@ from mqfast.store.record._arrow cimport (
     put_text,
     release_schema,
     reserve,
+    reserve_in_tree,
     same_bytes,
-    settle,
     take,
 )
 from mqfast.store.base._os cimport mq_fetch_to_read, mq_get32, mq_get64
-from mqfast.store.get._hits cimport Hits, check_leases
-from mqfast.store.record._record cimport MAGIC_V2, REC_OK, Found, Record, find_properties, parse_record
+from mqfast.store.get._hits cimport Hits, check_pins
+from mqfast.store.record._record cimport MAGIC_V2, REC_OK, PropertyRefs, Record, find_properties, parse_record
 
 from mqfast.errors import CorruptFile, UsageError
 
@@ -92,12 +92,12 @@ cdef packed struct Row:                     # one line of FIXED_FIELDS
 cdef object numpy_array = None, numpy_empty = None, plain_bytes = None, fixed_dtype = None     # made when the first array is asked for
 
 
-cdef object not_whole(list leases, const uint8_t *p):
-    check_leases(leases)
+cdef object not_whole(list pins, const uint8_t *p):
+    check_pins(pins)
     return CorruptFile("not a whole record", offset=mq_get64(p + 28))
 
 
-cdef object fixed_fields(const Hits *hits, list leases):
+cdef object fixed_fields(const Hits *hits, list pins):
     """The fixed fields of every message: a structured array of shape (hits.count,), fields as in FIXED_FIELDS, native byte order.
 
     Raises: CorruptFile when a record is not whole.
@@ -123,7 +123,7 @@ cdef object fixed_fields(const Hits *hits, list leases):
     for i in range(hits.count):
         p = hits.at[i].record
         if parse_record(p, mq_get32(p), r) != REC_OK:
-            raise not_whole(leases, p)
+            raise not_whole(pins, p)
         row.queue_offset = hits.at[i].queue_offset
         row.physical_offset = r.physical_offset
         row.record_queue_offset = r.queue_offset
@@ -141,7 +141,7 @@ cdef object fixed_fields(const Hits *hits, list leases):
         row.properties_bytes = r.properties_bytes
         row.version = 2 if r.magic == MAGIC_V2 else 1
         row += 1
-    check_leases(leases)
+    check_pins(pins)
     return numpy_array(hits.count, fixed_dtype, memory)
 
 
@@ -310,7 +310,7 @@ cdef int64_t fill_columns(Columns *c, const Hits *hits, bint large) except -2 no
     cdef Py_ssize_t i, count = hits.count
     cdef const uint8_t *p
     cdef Record r
-    cdef Found f
+    cdef PropertyRefs f
     cdef const uint8_t *born = NULL
     cdef const uint8_t *store = NULL
     cdef const uint8_t *topic = NULL
@@ -399,7 +399,7 @@ cdef Tree *begin_columns(Columns *c, const Hits *hits, bint large) except NULL:
         for k in (TOPIC, BORN_HOST, STORE_HOST):
             reserve(&c.texts[k].text, count * 16)       # what most of them take, so that few grow
         for k in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS):
-            settle(&c.texts[k].offsets, tree, offsets)
+            reserve_in_tree(&c.texts[k].offsets, tree, offsets)
             begin_texts(&c.texts[k])
         for k in (QUEUE_ID, SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
             c.numbers[k] = take(tree, count * 4)
@@ -407,13 +407,13 @@ cdef Tree *begin_columns(Columns *c, const Hits *hits, bint large) except NULL:
             c.numbers[k] = take(tree, count * 8)
         begin_texts(&c.names)
         begin_texts(&c.values)
-        settle(&c.map_offsets, tree, offsets)
+        reserve_in_tree(&c.map_offsets, tree, offsets)
         put32(&c.map_offsets, 0)
-        settle(&c.valid_tags, tree, bits)
+        reserve_in_tree(&c.valid_tags, tree, bits)
         memset(c.valid_tags.p, 0, bits)
-        settle(&c.valid_keys, tree, bits)
+        reserve_in_tree(&c.valid_keys, tree, bits)
         memset(c.valid_keys.p, 0, bits)
-        settle(&c.body_offsets, tree, offsets * 2 if large else offsets)
+        reserve_in_tree(&c.body_offsets, tree, offsets * 2 if large else offsets)
         if large:
             put64(&c.body_offsets, 0)
         else:
@@ -460,7 +460,7 @@ cdef void give_columns(Columns *c, Tree *tree, ArrowArray *batch, int64_t count)
                 child.buffers[0] = give(valid)
 
 
-cdef int fill_batch(ArrowArray *batch, const Hits *hits, list leases, bint large) except -1:
+cdef int fill_batch(ArrowArray *batch, const Hits *hits, list pins, bint large) except -1:
     """Copy the messages into a new batch."""
     cdef Columns c
     cdef Tree *tree = NULL
@@ -471,8 +471,8 @@ cdef int fill_batch(ArrowArray *batch, const Hits *hits, list leases, bint large
         with nogil:
             whole = fill_columns(&c, hits, large)
         if whole < hits.count:
-            raise not_whole(leases, hits.at[whole].record)
-        check_leases(leases)
+            raise not_whole(pins, hits.at[whole].record)
+        check_pins(pins)
         give_columns(&c, tree, batch, hits.count)
         tree = NULL
     finally:
@@ -496,7 +496,7 @@ cdef object arrow_schema():
     return schema_capsule(False)
 
 
-cdef tuple arrow_array(const Hits *hits, list leases, object requested_schema):
+cdef tuple arrow_array(const Hits *hits, list pins, object requested_schema):
     """Capsules ``arrow_schema`` and ``arrow_array``: all messages as one struct array (a record batch).
 
     Args: ``requested_schema``: a capsule; bodies become large_binary where it asks for that, the rest of it is left to the consumer.
@@ -509,7 +509,7 @@ cdef tuple arrow_array(const Hits *hits, list leases, object requested_schema):
     if batch == NULL:
         raise MemoryError()
     try:
-        fill_batch(batch, hits, leases, large)
+        fill_batch(batch, hits, pins, large)
     except BaseException:
         free(batch)
         raise
@@ -526,7 +526,7 @@ cdef class Schema:
 cdef object import_batch = None, batch_schema = None    # of pyarrow, when its first batch is asked for
 
 
-cdef object record_batch(const Hits *hits, list leases):
+cdef object record_batch(const Hits *hits, list pins):
     """All messages as a pyarrow.RecordBatch, with one schema for all batches: pyarrow takes longer for a schema than for what it describes.
 
     Raises: ImportError without pyarrow; otherwise as arrow_array.
@@ -539,7 +539,7 @@ cdef object record_batch(const Hits *hits, list leases):
         except ImportError as error:
             raise ImportError("to_arrow() needs pyarrow (pip install pyarrow)") from error
         import_batch, batch_schema = pyarrow.RecordBatch._import_from_c, pyarrow.schema(Schema())
-    fill_batch(&batch, hits, leases, False)
+    fill_batch(&batch, hits, pins, False)
     try:
         return import_batch(<size_t> &batch, batch_schema)     # takes the batch over, also when it fails later
     finally:
@@ -573,7 +573,7 @@ cdef void release_stream(ArrowArrayStream *stream) noexcept nogil:
     stream.release = NULL
 
 
-cdef object arrow_stream(const Hits *hits, list leases, object requested_schema):
+cdef object arrow_stream(const Hits *hits, list pins, object requested_schema):
     """A capsule ``arrow_array_stream`` of one batch; otherwise as arrow_array. The messages are copied now, not when it is read."""
     cdef ArrowArrayStream *stream
     cdef Pending *pending = <Pending *> calloc(1, sizeof(Pending))
@@ -581,7 +581,7 @@ cdef object arrow_stream(const Hits *hits, list leases, object requested_schema)
         raise MemoryError()
     try:
         pending.large = wants_large(requested_schema)
-        fill_batch(&pending.batch, hits, leases, pending.large)
+        fill_batch(&pending.batch, hits, pins, pending.large)
     except BaseException:
         free(pending)
         raise

@@ -7,11 +7,11 @@ who holds it and checks what it finds: _read.pyx.
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t
-from mqfast.store.base._mapped_file cimport Lease
+from mqfast.store.base._mapped_file cimport FilePin
 from mqfast.store.base._os cimport mq_load32, mq_load64
 from mqfast.store.core cimport Core
 from mqfast.store.get._get_result cimport GetResult, nothing
-from mqfast.store.get._hits cimport Hit, check_leases
+from mqfast.store.get._hits cimport Hit, check_pins
 from mqfast.store.get._read cimport MAX_OFFSET, Manner, QueueUnit, find_queue, number, read_any, topic_name, unit_of_any
 from mqfast.store.get._unit_walk cimport ReadLimits
 from mqfast.store.log._log_state cimport LOG_CLOSED, LOG_FORKED
@@ -81,7 +81,7 @@ cdef GetLimits DEFAULT = GetLimits()
 @cython.final
 cdef class RecordRange:
     """Neighbouring records of one log file, as one buffer; it holds the file."""
-    cdef Lease held
+    cdef FilePin held
     cdef const uint8_t *p
     cdef Py_ssize_t n
 
@@ -168,7 +168,7 @@ cdef class GetMessageResult:
 
     def check_damage(self) -> None:
         """After the buffers were read: were they the bytes of the files? Raises: CorruptFile when a file was cut short meanwhile."""
-        check_leases(self.found.leases)
+        check_pins(self.found.pins)
 
     def close(self) -> None:
         """Release the buffers and the files. Safe to call twice. A buffer that something else still exports lives on until that ends."""
@@ -178,7 +178,7 @@ cdef class GetMessageResult:
                 view.release()
             except BufferError:
                 pass        # exported: its memoryview keeps the file
-        self.found.leases = []
+        self.found.pins = []
         self.found.hits.count = 0
 
     def __enter__(self):

@@ -9,7 +9,7 @@ cdef class GetResult:
     cdef readonly int64_t min_offset
     cdef readonly int64_t max_offset
     cdef Hits hits
-    cdef list leases                    # holds on the files that the hits point into
+    cdef list pins                    # holds on the files that the hits point into
     cdef object owner_of(self, const uint8_t *record)
     cdef object _message(self, Py_ssize_t i)
     cdef list _all(self)

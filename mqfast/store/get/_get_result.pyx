@@ -9,10 +9,10 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
-from mqfast.store.base._mapped_file cimport Lease
+from mqfast.store.base._mapped_file cimport FilePin
 from mqfast.store.base._os cimport mq_get32
 from mqfast.store.get._columns cimport arrow_array, arrow_schema, arrow_stream, fixed_fields, record_batch
-from mqfast.store.get._hits cimport check_leases
+from mqfast.store.get._hits cimport check_pins
 from mqfast.store.record._record cimport BORN_HOST_V6, STORE_HOST_V6, make_message
 
 
@@ -33,8 +33,8 @@ cdef class GetResult:
         raise TypeError("a GetResult cannot be pickled: it holds mappings of the store's files; pickle its messages, list(result)")
 
     cdef object owner_of(self, const uint8_t *record):
-        cdef Lease held
-        for held in self.leases:
+        cdef FilePin held
+        for held in self.pins:
             if held.base <= record < held.base + held.file.file_bytes:
                 return held
         raise SystemError("a message without its file")
@@ -60,7 +60,7 @@ cdef class GetResult:
 
     cdef object _message(self, Py_ssize_t i):
         cdef const uint8_t *record = self.hits.at[i].record
-        cdef Lease first = <Lease> self.leases[0]
+        cdef FilePin first = <FilePin> self.pins[0]
         if first.base <= record < first.base + first.file.file_bytes:
             return make_message(first, record, self.hits.at[i].queue_offset)
         return make_message(self.owner_of(record), record, self.hits.at[i].queue_offset)
@@ -76,7 +76,7 @@ cdef class GetResult:
         return messages
 
     def __iter__(self):
-        cdef Each each = Each.__new__(Each)
+        cdef GetResultIterator each = GetResultIterator.__new__(GetResultIterator)
         each.result = self
         return each
 
@@ -96,22 +96,22 @@ cdef class GetResult:
             sys_flag = mq_get32(p + 36)
             at = 88 + (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
             out.append((<const char *> p + at)[:max(mq_get32(p + at - 4), 0)])
-        check_leases(self.leases)
+        check_pins(self.pins)
         return out
 
     def to_numpy(self):
         """The fixed fields of every message as a structured array of shape (len(self),), copied. Imports numpy."""
-        return fixed_fields(&self.hits, self.leases)
+        return fixed_fields(&self.hits, self.pins)
 
     def to_arrow(self):
         """All columns of every message as a pyarrow.RecordBatch, copied: as ``pyarrow.record_batch(self)``, in less time. Imports pyarrow."""
-        return record_batch(&self.hits, self.leases)
+        return record_batch(&self.hits, self.pins)
 
     def __arrow_c_array__(self, requested_schema=None):
-        return arrow_array(&self.hits, self.leases, requested_schema)
+        return arrow_array(&self.hits, self.pins, requested_schema)
 
     def __arrow_c_stream__(self, requested_schema=None):
-        return arrow_stream(&self.hits, self.leases, requested_schema)
+        return arrow_stream(&self.hits, self.pins, requested_schema)
 
     def __arrow_c_schema__(self):
         return arrow_schema()
@@ -123,7 +123,7 @@ cdef class GetResult:
 @cython.no_gc
 @cython.freelist(4)
 @cython.final
-cdef class Each:
+cdef class GetResultIterator:
     """The messages of a result one by one, each made when it is asked for: a loop that lets go of them has one in the cache, not all."""
     cdef GetResult result
     cdef Py_ssize_t at
@@ -148,7 +148,7 @@ cdef GetResult nothing(object status, int64_t next_offset, int64_t min_offset, i
     g.next_offset = next_offset
     g.min_offset = min_offset
     g.max_offset = max_offset
-    g.leases = []
+    g.pins = []
     return g
 
 

@@ -1,7 +1,7 @@
 # Hits of a get: pointers to records that were checked, and the holds on the files that they point into.
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport realloc
-from mqfast.store.base._mapped_file cimport Lease
+from mqfast.store.base._mapped_file cimport FilePin
 
 cdef struct Hit:
     const uint8_t *record
@@ -32,9 +32,9 @@ cdef inline int add_hit(Hits *hits, const uint8_t *record, int64_t queue_offset,
     return 0
 
 
-cdef inline int check_leases(list leases) except -1:
+cdef inline int check_pins(list pins) except -1:
     """After anything was read through the mappings: is it the files that were seen? Raises: CorruptFile."""
-    cdef Lease held
-    for held in leases:
+    cdef FilePin held
+    for held in pins:
         held.file.check_damage()
     return 0

@@ -10,10 +10,10 @@ from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._group_commit cimport readable
 from mqfast.store.index._index_file cimport IndexFile, hash_of_key
 from mqfast.store.log._log_state cimport LOG_CLOSED, LOG_FORKED
-from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._os cimport mq_load32
 from mqfast.store.core cimport Core, StoreBase
-from mqfast.store.record._record cimport REC_OK, Found, Record, find_properties, make_message, parse_record
+from mqfast.store.record._record cimport REC_OK, PropertyRefs, Record, find_properties, make_message, parse_record
 
 from mqfast.errors import StoreClosed, UsageError
 from mqfast.properties import TAG_KEY as _TAG_KEY
@@ -73,7 +73,7 @@ cdef struct Wanted:
 
 
 cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
-    cdef Found f
+    cdef PropertyRefs f
     if not w.begin <= r.store_timestamp <= w.last:
         return False
     if r.topic_bytes != w.topic_bytes or memcmp(r.topic, w.topic, w.topic_bytes) != 0:
@@ -85,14 +85,14 @@ cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
         f.uniq_key != NULL and f.uniq_key_bytes == w.key_bytes and memcmp(f.uniq_key, w.key, w.key_bytes) == 0)
 
 
-cdef Lease hit_at(CommitLog log, const Wanted *w, int64_t offset, Lease held, Record *r, const uint8_t **p):
+cdef FilePin hit_at(CommitLog log, const Wanted *w, int64_t offset, FilePin held, Record *r, const uint8_t **p):
     """A hold on the record at an offset that the index names, parsed; None when there is none. ``held``: a hold to use again."""
     cdef MappedFile file = log.file_at(offset)
     cdef int outcome
     if file is None or offset < 0 or offset >= w.readable_end:
         return None             # retention was faster than the index
     if held is None or held.file is not file:
-        held = lease(file)
+        held = pin_file(file)
     p[0] = held.base + (offset - file.start_offset)
     outcome = parse_record(p[0], min(w.readable_end, file.start_offset + file.file_bytes) - offset, r)
     file.check_damage()
@@ -127,8 +127,8 @@ def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, 
     cdef tuple files
     cdef Py_ssize_t at
     cdef int32_t h
-    cdef Lease held = None
-    cdef Lease hit
+    cdef FilePin held = None
+    cdef FilePin hit
     cdef const uint8_t *p = NULL
     cdef Record r
     if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
@@ -195,8 +195,8 @@ cdef list query_more(Core store, index, int32_t h, Wanted *w, int64_t limit, int
     cdef dict found = {}
     cdef list hits
     cdef tuple files
-    cdef Lease held = None
-    cdef Lease hold
+    cdef FilePin held = None
+    cdef FilePin hold
     cdef const uint8_t *p = NULL
     cdef Record r
     cdef Py_ssize_t i

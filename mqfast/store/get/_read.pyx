@@ -6,11 +6,11 @@ the record is checked against it. The result holds the files that it points into
 
 cimport cython
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
-from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._os cimport mq_load32, mq_load64
 from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.get._get_result cimport GetResult, nothing
-from mqfast.store.get._hits cimport add_hit, check_leases
+from mqfast.store.get._hits cimport add_hit, check_pins
 from mqfast.store.get._unit_walk cimport (
     WALK_ASK,
     WALK_BEYOND,
@@ -220,7 +220,7 @@ cdef int64_t behind_file(CommitLog log, int64_t physical) noexcept:
 cdef int hold_file(UnitWalk *w, GetResult g, CommitLog log, Manner *manner, Progress *done) except -1:
     """The walk stopped at a unit of another file of the log: hold that one, or pass the unit where it is gone."""
     cdef MappedFile file = log.file_at(w.physical)
-    cdef Lease held
+    cdef FilePin held
     if file is None:
         if g.hits.count and not manner.of_broker:       # retention was faster: the next get says so
             done.stopped = True
@@ -233,8 +233,8 @@ cdef int hold_file(UnitWalk *w, GetResult g, CommitLog log, Manner *manner, Prog
     if done.removed and not manner.of_broker:       # what was passed is told before what comes behind it
         done.stopped = True
         return 0
-    held = lease(file)
-    g.leases.append(held)
+    held = pin_file(file)
+    g.pins.append(held)
     w.file = held.base
     w.file_start = file.start_offset
     w.file_bytes = file.file_bytes
@@ -316,7 +316,7 @@ cdef int walk_file(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, 
 
 
 cdef GetResult finish(GetResult g, CommitLog log, int64_t next_offset, bint removed):
-    check_leases(g.leases)
+    check_pins(g.pins)
     g.next_offset = next_offset
     if g.hits.count:
         g.status = FOUND
@@ -335,7 +335,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, con
     cdef int64_t files = 0
     cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, first, last)
     cdef MappedFile segment
-    cdef Lease held
+    cdef FilePin held
     cdef Progress done
     cdef UnitWalk w
     w.readable_end = readable(&log.state, log.hide_unflushed)
@@ -358,7 +358,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, con
                 g.status = OFFSET_FOUND_NULL
                 w.at += queue.file_bytes - w.at % queue.file_bytes
             break
-        held = lease(segment)
+        held = pin_file(segment)
         w.units = held.base
         w.units_start = segment.start_offset
         w.units_end = min(end, segment.start_offset + segment.file_bytes)
@@ -440,7 +440,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
     cdef int64_t messages = 0, physical
     cdef int64_t most = max(limits.count, 1) if manner.of_broker else limits.count
     cdef MappedFile file
-    cdef Lease held
+    cdef FilePin held
     cdef int verdict
     cdef bint removed = False, rejected = False
     if outside(g, offset, first, last):
@@ -480,8 +480,8 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
         else:
             if removed and not manner.of_broker:        # what was passed is told before what comes behind it
                 break
-            held = lease(file)
-            g.leases.append(held)
+            held = pin_file(file)
+            g.pins.append(held)
             if add_hit(&g.hits, held.base + (physical - file.start_offset), unit.base_offset, unit.size) < 0:
                 raise MemoryError()
             messages += unit.batch_size

@@ -98,7 +98,7 @@ cdef inline int append_one(LogState *s, QueueState *q, const Template *t, const 
             q.last_store_timestamp = now
             mq_store64(&s.dispatched, physical + total)
         else:
-            mq_store32(&s.unplaced, 1)
+            mq_store32(&s.needs_dispatch, 1)
     out.physical_offset = physical
     out.queue_offset = q.next_offset
     out.store_timestamp = now

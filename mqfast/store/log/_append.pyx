@@ -80,7 +80,7 @@ cdef inline void _finish(LogState *s, QueueState *q, uint8_t *p, int32_t total, 
             q.last_store_timestamp = now
             mq_store64(&s.dispatched, physical + total)
         else:
-            mq_store32(&s.unplaced, 1)
+            mq_store32(&s.needs_dispatch, 1)
     out.physical_offset = physical
     out.queue_offset = queue_offset
     out.store_timestamp = now

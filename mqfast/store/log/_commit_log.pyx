@@ -26,13 +26,13 @@ from mqfast.store.log._log_state cimport (
     unlock_puts,
     wait_to_lock_puts,
 )
-from mqfast.store.base._mapped_file cimport Latch, Lease, MappedFile, lease
+from mqfast.store.base._mapped_file cimport FilePin, Latch, MappedFile, pin_file
 from mqfast.store.base._os cimport (
-    mq_assert,
+    FOLIO,
     LONGEST_WAIT_NS,
     Mutex,
-    FOLIO,
     OsDoor,
+    acquire,
     allocate,
     allocate_empty,
     check,
@@ -41,11 +41,11 @@ from mqfast.store.base._os cimport (
     decode_path,
     futex_wait,
     gets_signals,
-    give,
     in_folios,
     latch_cut,
     lock,
     mq_and32,
+    mq_assert,
     mq_load32,
     mq_load64,
     mq_lock_try,
@@ -56,7 +56,7 @@ from mqfast.store.base._os cimport (
     mq_store64,
     os_error,
     populate,
-    take,
+    release,
     unlock,
 )
 from mqfast.store.record._record cimport (
@@ -264,12 +264,12 @@ cdef class CommitLog:
 
     def give_blocks_ahead(self, int64_t needed) -> None:
         """Give the current file its next blocks, for so many bytes and more, so that no put waits for them. Raises: DiskFull, StorageError."""
-        take(self.roll_lock)
+        acquire(self.roll_lock)
         try:
             if self.blocks_end() >= 0:
                 self._give_blocks(needed, BLOCKS_STEP)
         finally:
-            give(self.roll_lock)
+            release(self.roll_lock)
 
     cdef int _sync_range(self, int64_t first, int64_t end) except -1:
         """Sync everything from physical offset first up to end.
@@ -454,7 +454,7 @@ cdef class CommitLog:
 
     cdef int raise_lost(self) except -1:
         """Raises: StoreFailed, naming the file, when a page was lost that somebody wrote through; also of a store that is closing."""
-        if mq_load32(&self.latch.c.told):
+        if mq_load32(&self.latch.c.published):
             raise StoreFailed(-self.state.error, "the store was latched: a mapped page is gone at position"
                               f" {self.latch.c.position} (the file was cut short, or the disk could not read it); reopen it to recover",
                               decode_path(<bytes> self.latch.c.path))
@@ -519,7 +519,7 @@ cdef class CommitLog:
         Raises: DiskFull, StorageError, PoolExhausted from making the file; StoreBusy when it is not ready in time.
         """
         cdef LogState *s = &self.state
-        take(self.roll_lock)
+        acquire(self.roll_lock)
         try:
             self.raise_state()
             if s.file_bytes == 0 or mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.whole_bytes:
@@ -531,7 +531,7 @@ cdef class CommitLog:
                     self.allocator.wait_for_blocks(needed, error)
                     raise
         finally:
-            give(self.roll_lock)
+            release(self.roll_lock)
         return 0
 
     cdef int _roll_over(self) except -1:
@@ -707,13 +707,13 @@ cdef class CommitLog:
         cdef MappedFile file = self.file_at(physical_offset)
         cdef int64_t limit = readable(&self.state, self.hide_unflushed)
         cdef Record r
-        cdef Lease held
+        cdef FilePin held
         cdef const uint8_t *p
         cdef int outcome
         if file is None or physical_offset < 0 or physical_offset >= limit:
             raise OffsetError(f"physical offset {physical_offset} is outside the log: expected {self.min_offset} to {limit - 1}"
                               " (of the log, not of a queue)")
-        held = lease(file)
+        held = pin_file(file)
         p = held.base + (physical_offset - file.start_offset)
         outcome = parse_record(p, min(limit, file.start_offset + file.file_bytes) - physical_offset, &r)
         file.check_damage()

@@ -24,7 +24,6 @@ from mqfast.store.base._os cimport (
     futex_wait,
     futex_wake_all,
     futex_wake_one,
-    give_way,
     lock,
     mq_add32,
     mq_assert,
@@ -41,6 +40,7 @@ from mqfast.store.base._os cimport (
     unlock,
     unmap_written,
     write_all,
+    yield_processor,
 )
 
 cdef int64_t PAGE = 4096
@@ -58,8 +58,8 @@ cdef enum:
     JOB_NONE = 0
     JOB_LEAD = 1
     JOB_END = 2
-cdef uint32_t HASTY_MIN = 4
-cdef uint32_t HASTY_MAX = 64
+cdef uint32_t BACKOFF_MIN = 4
+cdef uint32_t BACKOFF_MAX = 64
 
 
 cdef int64_t readable(LogState *s, bint sync) noexcept nogil:
@@ -73,7 +73,7 @@ cdef bint is_behind(LogState *s, bint sync) noexcept nogil:
     """Is there something to dispatch?"""
     # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
     cdef int64_t limit = readable(s, sync)
-    return (mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit) or (mq_load32(&s.unplaced) != 0 and not sync)
+    return (mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit) or (mq_load32(&s.needs_dispatch) != 0 and not sync)
 
 
 cdef void latch(LogState *s, int rc) noexcept nogil:
@@ -101,7 +101,7 @@ cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexce
             break
         if yields and at < end:
             began = s.os.monotonic_ns(s.os)
-            give_way()
+            yield_processor()
             yields = s.os.monotonic_ns(s.os) - began < LONG_YIELD_NS
     return rc
 
@@ -227,21 +227,21 @@ cdef void _gather(LogState *s) noexcept nogil:
     """
     cdef int64_t limit
     cdef int turn
-    if mq_load32(&s.arrivals) - s.group_arrivals >= s.company:
+    if mq_load32(&s.waits_begun) - s.waits_before >= s.group_size:
         return
-    if s.hasty > 0:
-        s.hasty -= 1
+    if s.skip_waits > 0:
+        s.skip_waits -= 1
         return
     limit = s.os.monotonic_ns(s.os) + min(GATHER_NS, s.sync_ns)
     for turn in range(GATHER_TURNS):
-        if mq_load32(&s.arrivals) - s.group_arrivals >= s.company:
-            s.in_vain = 0
+        if mq_load32(&s.waits_begun) - s.waits_before >= s.group_size:
+            s.backoff = 0
             return
         if s.os.monotonic_ns(s.os) >= limit:
             break
-        give_way()
-    s.in_vain = min(max(2 * s.in_vain, HASTY_MIN), HASTY_MAX)
-    s.hasty = s.in_vain
+        yield_processor()
+    s.backoff = min(max(2 * s.backoff, BACKOFF_MIN), BACKOFF_MAX)
+    s.skip_waits = s.backoff
 
 
 cdef int64_t _behind_puts(LogState *s, int64_t written) noexcept nogil:
@@ -265,12 +265,12 @@ cdef int64_t _behind_puts(LogState *s, int64_t written) noexcept nogil:
 
 cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     """Sync everything that is written, by the clock without the page that puts are in, and say whom that covers. The flush lock is held."""
-    cdef uint32_t group = s.group + 1, before = s.group_arrivals
+    cdef uint32_t group = s.group + 1, before = s.waits_before
     cdef int64_t timestamp, written, end, began
     if not by_clock:
         _gather(s)
     mq_assert(mq_load32(&s.flush_lock) != 0, s.flush_lock, 1)
-    s.group_arrivals = mq_load32(&s.arrivals)       # before `written`: whoever is counted is covered
+    s.waits_before = mq_load32(&s.waits_begun)       # before `written`: whoever is counted is covered
     # a timestamp read before `written` belongs to a record at or before it
     timestamp = mq_load64(&s.last_store_timestamp)
     written = mq_load64(&s.written)
@@ -289,7 +289,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     mq_store64(&s.led_end, written)
     s.sync_ns = s.os.monotonic_ns(s.os) - began
     flushed_moved(s)
-    s.company = mq_load32(&s.arrivals) - before
+    s.group_size = mq_load32(&s.waits_begun) - before
 
 
 cdef void call_waiters(LogState *s, uint32_t group, bint everybody) noexcept nogil:
@@ -339,7 +339,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
     cdef uint32_t seen, group, own
     cdef int64_t left = -1
     cdef bint failed
-    mq_add32(&s.arrivals, 1)
+    mq_add32(&s.waits_begun, 1)
     while True:
         if mq_load64(&s.flushed) >= min(target, mq_load64(&s.written)):     # a slave's log may have been cut below the target
             return 1
@@ -395,7 +395,7 @@ cdef void _lead_one_by_one(LogState *s) noexcept nogil:
     cdef int64_t target = s.sync_target
     while s.flushed < target and not mq_load32(&s.flags) & LOG_FAILED:
         _lead(s, False)
-        if mq_load32(&s.arrivals) == s.group_arrivals or mq_load32(&s.flags) & LOG_FAILED:
+        if mq_load32(&s.waits_begun) == s.waits_before or mq_load32(&s.flags) & LOG_FAILED:
             break
         target = mq_load64(&s.written)
         if s.flushed < target:      # whom it covered go on; the others sleep on, until the next one is over

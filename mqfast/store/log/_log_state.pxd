@@ -53,20 +53,20 @@ cdef struct LogState:
     bint pooled
     uint32_t watched                # LogWatch: who is to be told of an append; one load in a put, see _watch.pyx
     # commit and flush: other lines
-    uint32_t unplaced               # 1: a put found no room for its unit: it and those after it wait for the dispatcher
+    uint32_t needs_dispatch         # 1: a put found no room for its unit: it and those after it wait for the dispatcher
     int64_t padding[4]
     uint32_t flush_lock             # its holder syncs for everybody
     uint32_t commit_lock
     uint32_t group                  # number of the newest sync that has begun
     uint32_t group_done[2]          # futexes of the syncs of even and odd number, see _group_commit.pyx
     uint32_t ahead                  # futex: 1 while blocks ahead of the log are synced
-    uint32_t arrivals               # counts who came to wait for a sync
-    uint32_t group_arrivals         # what that was when the newest sync began
-    uint32_t company                # how many it covered, or came while it ran
+    uint32_t waits_begun            # counts who came to wait for a sync
+    uint32_t waits_before           # what that was when the newest sync began
+    uint32_t group_size             # how many it covered, or came while it ran
     uint32_t sync_job               # futex of the thread that leads syncs for those who have a deadline: 0 none, 1 lead one, 2 end
     bint syncer                     # is there such a thread? Under the flush lock
     int64_t sync_target             # of the job
-    uint32_t hasty, in_vain         # so many syncs begin without waiting for company; because the last wait brought none
+    uint32_t skip_waits, backoff    # so many syncs begin at once; how many the last wait in vain set
     int64_t group_end[2]            # what the newest sync of even and of odd number covers
     int64_t sync_ns                 # how long the newest sync took
     int error                       # -errno of the failure that latched the log

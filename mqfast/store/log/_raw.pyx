@@ -15,12 +15,12 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
-from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._os cimport (
     LONGEST_WAIT_NS,
     Mutex,
+    acquire,
     futex_wait,
-    give,
     lock,
     mq_fence,
     mq_get32,
@@ -29,7 +29,7 @@ from mqfast.store.base._os cimport (
     mq_or32,
     mq_publish32,
     mq_store64,
-    take,
+    release,
     unlock,
 )
 from mqfast.store.log._commit_log cimport CommitLog, deadline_after
@@ -63,7 +63,7 @@ cdef int64_t BLOCKS_STEP = 16 << 20
 cdef class LogBytes:
     """Some bytes of one log file, mapped as long as this object or a view of it lives."""
 
-    cdef Lease held
+    cdef FilePin held
     cdef const uint8_t *at
     cdef Py_ssize_t count
     cdef readonly int64_t physical_offset
@@ -95,7 +95,7 @@ def read_range(CommitLog log not None, int64_t offset, int64_t max_bytes, bint u
             break
         n = min(max_bytes, min(limit, file.start_offset + file.file_bytes) - offset)
         piece = LogBytes.__new__(LogBytes)
-        piece.held = lease(file)
+        piece.held = pin_file(file)
         file.check_damage()
         piece.at = piece.held.base + (offset - file.start_offset)
         piece.count = n
@@ -277,11 +277,11 @@ cdef class RawEnd:
 
     def forget_part(self) -> None:
         """The connection ended: the next bytes begin at ``end`` again."""
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             self.part = bytearray()
         finally:
-            give(self.mutex)
+            release(self.mutex)
 
     def append(self, int64_t offset, data, bint check_crc=True) -> int:
         """As RawLog.append."""
@@ -290,12 +290,12 @@ cdef class RawEnd:
             PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         except (TypeError, BufferError) as error:
             raise UsageError(f"data: expected contiguous bytes, found {type(data).__name__}") from error
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             self._check(offset)
             self._feed(<const uint8_t *> view.buf, view.len, check_crc)
         finally:
-            give(self.mutex)
+            release(self.mutex)
             PyBuffer_Release(&view)
         return self.next_offset
 
@@ -375,7 +375,7 @@ cdef class RawEnd:
         cdef LogState *s = &log.state
         cdef int64_t n = found.whole, position
         cdef bint closed
-        take(log.roll_lock)
+        acquire(log.roll_lock)
         try:
             if s.file_bytes == 0 or mq_load64(&s.written) >= s.file_start + s.whole_bytes:
                 log._roll_over()
@@ -408,7 +408,7 @@ cdef class RawEnd:
                         appended(s, NULL)
                 unlock_puts(s)
         finally:
-            give(log.roll_lock)
+            release(log.roll_lock)
         if closed:
             log.check_state()
             raise StoreClosed(f"store of {log.path} is closed")

@@ -14,7 +14,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from mqfast.store.base._mapped_file cimport MappedFile
-from mqfast.store.base._os cimport mq_assert, MQ_ADVISE_HUGE, MQ_READ_WRITE, Mutex, OsDoor, check, give, mq_os, populate, take
+from mqfast.store.base._os cimport MQ_ADVISE_HUGE, MQ_READ_WRITE, Mutex, OsDoor, acquire, check, mq_assert, mq_os, populate, release
 
 import logging
 import os as _os
@@ -128,7 +128,7 @@ cdef class TransientStorePool:
         Returns: False when all are lent, or the pool is closed: the file then takes its appends through its mapping.
         Raises: InternalError when the file has a buffer already or is longer than one.
         """
-        take(self.guard)
+        acquire(self.guard)
         try:
             if file.buffer != NULL:
                 raise InternalError(f"{file.path} has a pool buffer already")
@@ -142,7 +142,7 @@ cdef class TransientStorePool:
             mq_assert(file.buffer != NULL, self.available, self.total)
             return True
         finally:
-            give(self.guard)
+            release(self.guard)
 
     def give_back(self, MappedFile file) -> None:
         """Take back the buffer of ``file``, all of whose bytes are committed or given up; nothing happens when it has none.
@@ -150,7 +150,7 @@ cdef class TransientStorePool:
         Raises: InternalError when the buffer is not one of this pool's.
         """
         cdef Py_ssize_t i
-        take(self.guard)
+        acquire(self.guard)
         try:
             if file.buffer == NULL:
                 return
@@ -169,7 +169,7 @@ cdef class TransientStorePool:
                 self.available += 1
             file.buffer = NULL
         finally:
-            give(self.guard)
+            release(self.guard)
 
     @property
     def free_count(self) -> int:
@@ -183,14 +183,14 @@ cdef class TransientStorePool:
 
     def close(self) -> None:
         """Unmap the free buffers; lent ones go when they are given back. Safe to call twice."""
-        take(self.guard)
+        acquire(self.guard)
         try:
             self.closed = True
             while self.available > 0:
                 self.available -= 1
                 self._unmap(self.spare[self.available])
         finally:
-            give(self.guard)
+            release(self.guard)
 
     def __dealloc__(self):
         # a lent buffer stays: its file points into it

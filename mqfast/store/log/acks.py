@@ -89,7 +89,7 @@ class AckTable:
         """Call it no more."""
         self._watches = [other for other in self._watches if other is not callback]
 
-    def settle(self, end_offset: int, timeout_s: float | None = None) -> PutMessageStatus:
+    def wait_for(self, end_offset: int, timeout_s: float | None = None) -> PutMessageStatus:
         """Wait until enough slaves have everything before ``end_offset``.
 
         Args: timeout_s: seconds, None for that of the table.

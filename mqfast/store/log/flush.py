@@ -157,9 +157,9 @@ class FlushService:
     def keep_few_mapped(self) -> None:
         """Unmap what nobody reads or writes, where too much is mapped."""
         if mapping_count() > self._config.maps_max:
-            self._queues.rest()
+            self._queues.unmap_idle()
             for file in list(self._log.files):
-                file.rest()
+                file.unmap_idle()
 
     def close(self) -> None:
         """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises:

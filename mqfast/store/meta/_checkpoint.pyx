@@ -6,7 +6,7 @@ is made anew and renamed. Format: FORMAT.md. What they mean and who reads them: 
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
-from mqfast.store.base._os cimport MQ_OPEN_WRITE, Mutex, OsDoor, check, check_room, encode_path, give, lock, mq_load64, mq_put64, take, unlock, write_all
+from mqfast.store.base._os cimport MQ_OPEN_WRITE, Mutex, OsDoor, acquire, check, check_room, encode_path, lock, mq_load64, mq_put64, release, unlock, write_all
 
 cdef enum:
     FILE_BYTES = 4096
@@ -28,7 +28,7 @@ cdef class CheckpointFile:
         self.name = self.native_path
         self.mutex = Mutex()
 
-    def believe(self, bytes numbers not None) -> None:
+    def assume_written(self, bytes numbers not None) -> None:
         """The file is whole and holds these 48 bytes."""
         memcpy(self.written, <const char *> numbers, NUMBERS_BYTES)
         self.whole = self.known = True
@@ -77,7 +77,7 @@ cdef class CheckpointFile:
         """
         cdef uint8_t numbers[NUMBERS_BYTES]
         cdef int rc
-        take(self.mutex)
+        acquire(self.mutex)
         try:
             with nogil:
                 rc = self.write()
@@ -85,9 +85,9 @@ cdef class CheckpointFile:
                 self._pack(numbers)
                 data = (<const char *> numbers)[:NUMBERS_BYTES]
                 self.door.replace_file(self.path, data.ljust(FILE_BYTES, b"\0"))
-                self.believe(data)
+                self.assume_written(data)
                 return True
             check_room(self.door, rc, "write", self.path, NUMBERS_BYTES, None)
             return rc == 1
         finally:
-            give(self.mutex)
+            release(self.mutex)

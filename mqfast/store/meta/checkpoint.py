@@ -61,7 +61,7 @@ class StoreCheckpoint(CheckpointFile):
         if min(*values[:4], *values[5:]) < 0 or values[4] < -1:
             self._warn(f"checkpoint {path}: expected numbers of at least 0, found {values}; starting from 0")
             return self
-        self.believe(data)
+        self.assume_written(data)
         (
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,

@@ -34,7 +34,7 @@ from mqfast.store.record._record cimport (
     STORE_HOST_V6,
     TRANSACTION_MASK,
     Draft,
-    Found,
+    PropertyRefs,
     Record,
     StoredMessage,
     check_crc,
@@ -123,7 +123,7 @@ cdef inline int _borrow(object body, Py_buffer *view) except -1:
         raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
 
 
-cdef inline int _append(Core e, Draft *d, const uint8_t *body, Py_ssize_t n, bytes properties, const Found *f, Appended *out) except -1:
+cdef inline int _append(Core e, Draft *d, const uint8_t *body, Py_ssize_t n, bytes properties, const PropertyRefs *f, Appended *out) except -1:
     if n > e.max_body:
         raise MessageTooLarge(f"body: expected at most {e.max_body} bytes, found {n}")
     d.body = body
@@ -135,7 +135,7 @@ cdef inline int _answer(Core e, PutResult r, const Appended *out, object store_h
     fill_result(r, out, OK)
     r.host = store_host
     if wait:
-        r.outcome = e.settle(out.physical_offset + out.size, e.sync_timeout_ns)
+        r.outcome = e.wait_durable(out.physical_offset + out.size, e.sync_timeout_ns)
     return 0
 
 
@@ -155,7 +155,7 @@ def put_encoded(Core self not None, topic, queue_id, body, properties=b"", flag=
     Source: DefaultMessageStore.putMessage with a MessageExtBrokerInner; WAIT: Message.isWaitStoreMsgOK.
     """
     cdef Draft d
-    cdef Found f
+    cdef PropertyRefs f
     cdef Appended out
     cdef Py_buffer view
     cdef bytes text
@@ -194,7 +194,7 @@ def put_stored(Core self not None, physical_offset, topic=None, queue_id=None, p
     cdef StoredMessage stored = self.log.message(whole(physical_offset, "physical_offset", MIN_LONG, MAX_LONG))
     cdef Record *r
     cdef Draft d
-    cdef Found f
+    cdef PropertyRefs f
     cdef Appended out
     cdef bytes text, born, host     # kept while the draft points into them
     cdef bint whole_body
@@ -245,7 +245,7 @@ def put_batch_encoded(Core self not None, topic, queue_id, body, properties=b"",
     Source: MessageExtEncoder.encode(MessageExtBatch, PutMessageContext), CommitLog.asyncPutMessages.
     """
     cdef Draft d
-    cdef Found f
+    cdef PropertyRefs f
     cdef Py_buffer view
     cdef Block b
     cdef BatchResult result = BatchResult.__new__(BatchResult)
@@ -276,7 +276,7 @@ def put_batch_encoded(Core self not None, topic, queue_id, body, properties=b"",
         PyMem_Free(b.elements)
     result.count = b.count
     if self.sync_flush and wait:
-        result.outcome = self.settle(result.end_offset, self.sync_timeout_ns)
+        result.outcome = self.wait_durable(result.end_offset, self.sync_timeout_ns)
     return result
 
 
@@ -308,7 +308,7 @@ cdef bint _read_part(const uint8_t *p, int64_t n, int64_t at, Part *part) noexce
 cdef int _encode_batch(Core e, Draft *d, const uint8_t *p, int64_t n, Block *b) except -1:
     """The records of a batch body, and what the append of each needs. The body may change meanwhile: it is read with care, each part once."""
     cdef Part part
-    cdef Found f
+    cdef PropertyRefs f
     cdef Element *element
     cdef QueueState *q
     cdef int64_t at = 0, total = 0, around, size

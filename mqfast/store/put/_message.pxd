@@ -4,7 +4,7 @@ from mqfast.store.core cimport Core
 from mqfast.store.log._append cimport Appended
 from mqfast.store.put._put_result cimport BatchResult, PutResult
 from mqfast.store.queues._consume_queue cimport QueueState
-from mqfast.store.record._record cimport Draft, Found
+from mqfast.store.record._record cimport Draft, PropertyRefs
 
 cdef enum:
     INNER_BATCH = 0x80
@@ -28,10 +28,10 @@ cdef struct Block:
 
 cdef int64_t measure(Core e, Draft *d, bint separated) except -1
 cdef QueueState *queue_of(Core e, const Draft *d, bint *is_batch) except NULL
-cdef bint is_left_to_dispatch(Core e, const Draft *d, const Found *f, int64_t *tags_code) noexcept
-cdef int append_record(Core e, Draft *d, bytes properties, const Found *f, Appended *out) except -1
+cdef bint is_left_to_dispatch(Core e, const Draft *d, const PropertyRefs *f, int64_t *tags_code) noexcept
+cdef int append_record(Core e, Draft *d, bytes properties, const PropertyRefs *f, Appended *out) except -1
 cdef bytes without_crc(bytes properties)
-cdef PutResult put_general(Core e, object message, bint wait)
+cdef PutResult put_slow(Core e, object message, bint wait)
 cdef BatchResult put_all(Core e, list given, bint together)
 cdef int check_block(Core e, int64_t total) except -1
 cdef int append_block(Core e, Block *b, bint together, Appended *out) except -1

@@ -23,7 +23,7 @@ from mqfast.store.record._record cimport (
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     Draft,
-    Found,
+    PropertyRefs,
     draft_bytes,
     encode_draft,
     find_properties,
@@ -84,13 +84,13 @@ cdef QueueState *queue_of(Core e, const Draft *d, bint *is_batch) except NULL:
         except UnicodeDecodeError:
             raise MessageIllegal(f"topic: expected UTF-8 text, found {(<const char *> d.topic)[:d.topic_bytes]!r:.80}") from None
         check_topic(topic)
-        queue = e.queues.head(topic, d.queue_id)        # the queue store keeps it allocated
+        queue = e.queues.find_or_create(topic, d.queue_id)        # the queue store keeps it allocated
         q = &queue.state
         is_batch[0] = e.queues.is_batch(topic)
     return q
 
 
-cdef bint is_left_to_dispatch(Core e, const Draft *d, const Found *f, int64_t *tags_code) noexcept:
+cdef bint is_left_to_dispatch(Core e, const Draft *d, const PropertyRefs *f, int64_t *tags_code) noexcept:
     """Has the record more to it than a unit with the tags' hash, which is set? As _dispatch.pyx sees it."""
     cdef bint indexed = e.dispatcher.index is not None and d.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     tags_code[0] = jhash(f.tags, f.tags_bytes, 0) if f.tags != NULL else 0
@@ -103,12 +103,12 @@ cdef inline bint _starts_with(const Draft *d, const char *word, int32_t n) noexc
     return d.topic_bytes >= n and memcmp(d.topic, word, n) == 0
 
 
-cdef inline bint _has_light_queues(Core e, const Draft *d, const Found *f) noexcept:
+cdef inline bint _has_light_queues(Core e, const Draft *d, const PropertyRefs *f) noexcept:
     return (e.multi_dispatch and f.multi_dispatch != NULL and not _starts_with(d, b"%RETRY%", 7) and not _starts_with(d, b"rmq_sys_", 8)
             and not (d.topic_bytes == 19 and _starts_with(d, b"SCHEDULE_TOPIC_XXXX", 19)))
 
 
-cdef int append_record(Core e, Draft *d, bytes properties, const Found *f, Appended *out) except -1:
+cdef int append_record(Core e, Draft *d, bytes properties, const PropertyRefs *f, Appended *out) except -1:
     """Append a record whose body is checked; `d` has `properties`, and `f` what is found in them."""
     cdef int64_t total, tags_code
     cdef bint later
@@ -203,7 +203,7 @@ cdef int _append_special(Core e, Draft *d, bytes properties, bint has_lights, Ap
                 offsets = []
                 for name in names:
                     if name.startswith("%LMQ%"):
-                        light = e.queues.head(name, 0)      # the queue store keeps it allocated
+                        light = e.queues.find_or_create(name, 0)      # the queue store keeps it allocated
                         lights[count].queue = &light.state
                         lights[count].offset = light.next_offset
                         offsets.append(str(lights[count].offset))
@@ -285,11 +285,11 @@ cdef int _fill(Core e, Draft *d, object message, bytes topic, bytes properties, 
         raise
 
 
-cdef PutResult put_general(Core e, object message, bint wait):
+cdef PutResult put_slow(Core e, object message, bint wait):
     """One message of any kind: everything is checked before the put lock is taken."""
     cdef bytes topic, properties, born, store
     cdef Draft d
-    cdef Found f
+    cdef PropertyRefs f
     cdef Py_buffer view
     cdef Appended out
     cdef PutResult r = PutResult.__new__(PutResult)     # before the append: what raises MemoryError has stored nothing
@@ -312,7 +312,7 @@ cdef PutResult put_general(Core e, object message, bint wait):
     fill_result(r, &out, OK)
     r.host = store
     if wait:
-        r.outcome = e.settle(out.physical_offset + out.size, e.sync_timeout_ns)
+        r.outcome = e.wait_durable(out.physical_offset + out.size, e.sync_timeout_ns)
     return r
 
 
@@ -367,7 +367,7 @@ cdef BatchResult put_all(Core e, list given, bint together):
         PyMem_Free(b.elements)
     result.count = n
     if wait:
-        result.outcome = e.settle(result.end_offset, e.sync_timeout_ns)
+        result.outcome = e.wait_durable(result.end_offset, e.sync_timeout_ns)
     return result
 
 
@@ -375,7 +375,7 @@ cdef bytes _encode_one(Core e, object message, Element *element, bint *wait):
     """One record of a batch, without offsets. wait: False once a message asks for no wait."""
     cdef bytes topic, properties, born, store
     cdef Draft d
-    cdef Found f
+    cdef PropertyRefs f
     cdef Py_buffer view
     cdef bytearray record
     cdef bint is_batch
@@ -435,7 +435,7 @@ cdef int append_block(Core e, Block *b, bint together, Appended *out) except -1:
 
 cdef QueueState *_again(Core e, const QueueState *q) except NULL:
     """The queue that there is instead of one that was deleted."""
-    cdef ConsumeQueue queue = e.queues.head((<const char *> q.topic)[:q.topic_bytes].decode("utf-8"), q.queue_id)
+    cdef ConsumeQueue queue = e.queues.find_or_create((<const char *> q.topic)[:q.topic_bytes].decode("utf-8"), q.queue_id)
     return &queue.state
 
 

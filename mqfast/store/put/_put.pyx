@@ -24,7 +24,7 @@ from mqfast.store.base._os cimport (
     mq_put32,
     refuse_nested,
 )
-from mqfast.store.put._message cimport MAX_INT, MAX_PROPERTIES, put_all, put_general
+from mqfast.store.put._message cimport MAX_INT, MAX_PROPERTIES, put_all, put_slow
 from mqfast.store.put._put_result cimport BatchResult, PutResult, fill_result
 from mqfast.store.record._record cimport MAGIC_V1
 
@@ -125,7 +125,7 @@ cdef class PutPath(StoreBase):
         if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None and store_host is None
                 and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
             return self.put_plain(topic, body, queue_id, tags, keys)
-        return put_general(self.engine, Message(topic, body, queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
+        return put_slow(self.engine, Message(topic, body, queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
                                                 born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
                                                 prepared_transaction_offset=prepared_transaction_offset, wait_store_ok=wait_store_ok), True)
 
@@ -136,24 +136,24 @@ cdef class PutPath(StoreBase):
         cdef int outcome = OK
         cdef Producer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
         if p.general:
-            return put_general(self.engine, Message(topic, body, queue_id, tags, keys), True)
+            return put_slow(self.engine, Message(topic, body, queue_id, tags, keys), True)
         if keys is not None and type(keys) is not str:
             keys = joined(keys)
         r = self.fresh_result()
         p.append(body, keys or None, &out)
         if self.engine.sync_flush:
-            outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
+            outcome = self.engine.wait_durable(out.physical_offset + out.size, self.engine.sync_timeout_ns)
         fill_result(r, &out, outcome)
         return r
 
     def put_message(self, message: Message) -> PutResult:
         """Store one Message. Returns and raises the same as put."""
-        return put_general(self.engine, message, True)
+        return put_slow(self.engine, message, True)
 
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
         """Store one message without waiting for the disk. Args: the same as put. Returns: Ticket, which can wait."""
         ticket = Ticket(self.engine, None)
-        ticket.result = put_general(self.engine, Message(topic, body, queue_id, tags, keys, properties, **options), False)
+        ticket.result = put_slow(self.engine, Message(topic, body, queue_id, tags, keys, properties, **options), False)
         return ticket
 
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
@@ -199,7 +199,7 @@ cdef class Producer:
         self.state = self.engine.state
         self.general = (needs_version_2(topic) or len(text) > 127 or len(self.engine.store_host) == 20 or len(self.engine.born_host) == 20
                         or self.engine.state.crc_property)
-        self.queue = self.engine.queues.head(topic, queue_id)
+        self.queue = self.engine.queues.find_or_create(topic, queue_id)
         self.q = &self.queue.state
         if not self.general:
             self.fill_template(text, _properties.encode({_properties.TAGS: tags}) if tags else b"")
@@ -235,7 +235,7 @@ cdef class Producer:
         """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
         if self.queue.state.deleted:
             refuse_nested()
-            self.queue = self.engine.queues.head(self.topic, self.queue.queue_id)
+            self.queue = self.engine.queues.find_or_create(self.topic, self.queue.queue_id)
             self.q = &self.queue.state
         return 0
 
@@ -326,11 +326,11 @@ cdef class Producer:
         cdef PutResult r
         cdef int outcome = OK
         if self.general:
-            return put_general(self.engine, Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
+            return put_slow(self.engine, Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
         r = self.store.fresh_result()
         self.append(body, key, &out)
         if self.engine.sync_flush:
-            outcome = self.engine.settle(out.physical_offset + out.size, self.engine.sync_timeout_ns)
+            outcome = self.engine.wait_durable(out.physical_offset + out.size, self.engine.sync_timeout_ns)
         fill_result(r, &out, outcome)
         return r
 
@@ -369,7 +369,7 @@ cdef class Producer:
                     self.engine.log.roll(88 + self.template.tail_bytes + given.size_of(done))
         result.count = n
         if self.engine.sync_flush:
-            result.outcome = self.engine.settle(result.end_offset, self.engine.sync_timeout_ns)
+            result.outcome = self.engine.wait_durable(result.end_offset, self.engine.sync_timeout_ns)
         return result
 
     def __repr__(self):

@@ -8,7 +8,7 @@ cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t
 from mqfast.store.log._append cimport Appended
-from mqfast.store.base._os cimport Mutex, give, take
+from mqfast.store.base._os cimport Mutex, acquire, release
 
 from mqfast.message import encode_message_id
 from mqfast.store.base.results import PutMessageStatus
@@ -167,7 +167,7 @@ class Ticket:
 
     def add_done_callback(self, callback) -> None:
         """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if that is so already."""
-        take(self._lock)
+        acquire(self._lock)
         try:
             if not self._finished and not self.done():
                 if not self._callbacks:
@@ -175,7 +175,7 @@ class Ticket:
                 self._callbacks.append(callback)
                 return
         finally:
-            give(self._lock)
+            release(self._lock)
         callback(self)
 
     def __reduce__(self):
@@ -188,12 +188,12 @@ class Ticket:
 
     def finish(self, error=None) -> None:
         """Called by the flush service, once."""
-        take(self._lock)
+        acquire(self._lock)
         try:
             self._finished = True
             self._error = error
             callbacks, self._callbacks = self._callbacks, []
         finally:
-            give(self._lock)
+            release(self._lock)
         for callback in callbacks:
             callback(self)

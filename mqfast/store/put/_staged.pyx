@@ -71,7 +71,7 @@ cdef struct Rows:               # one batch
     Field fields[PLACES]
     int64_t count
 
-cdef enum Stop:
+cdef enum StagedStop:
     DONE = 0
     BAD_RECORD = 1
     NO_QUEUE = 2
@@ -575,7 +575,7 @@ def append_records(StoreBase into not None, block) -> int:
                                               f" found {r.total}")
                     store.log.roll(r.total)
                 else:
-                    store.queues.head(str((<const char *> r.topic)[:r.topic_bytes], "utf-8"), r.queue_id)
+                    store.queues.find_or_create(str((<const char *> r.topic)[:r.topic_bytes], "utf-8"), r.queue_id)
                     if store.table.find(r.topic, r.topic_bytes, r.queue_id) == NULL:
                         raise MessageIllegal(f"topic {str((<const char *> r.topic)[:r.topic_bytes], 'utf-8')!r}: expected ConsumeQueues,"
                                              " found a topic of batch queues")

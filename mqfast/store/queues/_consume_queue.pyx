@@ -491,7 +491,7 @@ cdef class ConsumeQueue:
             self.seen_first = q.min_logic // UNIT_BYTES if first == 0 else -1
             self.seen_last = q.end // UNIT_BYTES - 1
 
-    def settle(self, int64_t min_physical) -> None:
+    def end_recovery(self, int64_t min_physical) -> None:
         """At the end of recovery: the lower bound follows the log, the next offset continues the queue."""
         self.correct_min(max(0, min_physical))
         self.next_offset = self.max_offset
@@ -866,22 +866,22 @@ cdef class ConsumeQueue:
         self.correct_min(min_physical)
         return removed
 
-    def rest(self) -> None:
+    def unmap_idle(self) -> None:
         """Unmap files that nobody reads or writes."""
         cdef MappedFile file
         if self.before is not None and self.state.flushed >= self.before.start_offset + self.file_bytes:
             self._release_before()
         for file in self.files:
             if file is not self.tail:
-                file.rest()
+                file.unmap_idle()
 
-    def rest_tail(self) -> None:
-        """As rest, and the file that takes units as well; the next unit maps it again. Only while no put can write its unit itself."""
+    def unmap_tail(self) -> None:
+        """As unmap_idle, and the file that takes units as well; the next unit maps it again. Only while no put can write its unit itself."""
         if self.tail is not None:
             self.state.room_end = 0
             self.state.units = NULL
             self._give_up_tail()
-        self.rest()
+        self.unmap_idle()
 
     def close(self) -> None:
         """Unmap. Views that are still held stay valid."""

@@ -33,7 +33,7 @@ cdef struct Work:                   # on one file of a queue
     mq_stat st
 
 
-cdef void _carry_out(Work *one) noexcept nogil:
+cdef void _execute(Work *one) noexcept nogil:
     one.rc = sync_units(one.os, one.base, one.first, one.to, one.end) if one.sync else 0
     one.rc_stat = one.os.stat(one.os, one.name, &one.st) if one.rc >= 0 else 0
     if one.rc >= 0:
@@ -198,17 +198,17 @@ cdef class _QueueFlush:
         self.count += 1
         return 0
 
-    cdef int carry_out(self) noexcept nogil:
+    cdef int execute(self) noexcept nogil:
         cdef int rc = 0
         while rc >= 0 and self.tried < self.count:
-            _carry_out(&self.work[self.tried])
+            _execute(&self.work[self.tried])
             rc = self.work[self.tried].rc
             self.tried += 1
         return rc
 
     cdef int together(self) except -1:
         with nogil:
-            self.carry_out()
+            self.execute()
         self.conclude()
         return 0
 
@@ -222,7 +222,7 @@ cdef class _QueueFlush:
             queue, end, file, _ = self.files[i]
             check(self.work[i].rc, "msync", file.path)
             try:
-                self.believe(&self.work[i], queue, end, file)
+                self.verify(&self.work[i], queue, end, file)
             except MqfastError as error:
                 self.fail(queue, error)
         for one in self.whole:
@@ -238,7 +238,7 @@ cdef class _QueueFlush:
         self.let_go()
         return 0
 
-    cdef int believe(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
+    cdef int verify(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
         if not one.sync:
             if one.rc_stat < 0 or one.st.device != self.device:
                 self.elsewhere[queue] = None
@@ -268,7 +268,7 @@ cdef class _QueueFlush:
             if self.work[self.count].base != NULL:
                 file.release()
             if not mapped:
-                file.rest()
+                file.unmap_idle()
         self.files.clear()
         self.tried = 0
         return 0

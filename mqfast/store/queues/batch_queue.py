@@ -490,10 +490,10 @@ class BatchConsumeQueue:
         self.correct_min(min_physical)
         return removed
 
-    def rest(self) -> None:
+    def unmap_idle(self) -> None:
         """Unmap files that nobody reads or writes; the next use maps them again."""
         for file in self.file_list:
-            file.rest()
+            file.unmap_idle()
 
     def close(self) -> None:
         """Unmap; the queue is empty from then on."""

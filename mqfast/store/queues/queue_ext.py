@@ -175,10 +175,10 @@ class QueueExt:
 
     # --- close ---
 
-    def rest(self) -> None:
+    def unmap_idle(self) -> None:
         """Unmap files that nobody reads; the next use maps them again."""
         for file in self._files:
-            file.rest()
+            file.unmap_idle()
 
     def close(self) -> None:
         """Unmap; nothing is found from then on."""

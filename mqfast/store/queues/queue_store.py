@@ -126,7 +126,7 @@ class QueueStore:
         found = self._topics.get(topic)
         return found is not None and found.is_batch_queue
 
-    def head(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue that gives the next queue offset, made if there is none. Files come with the first unit."""
         found = self.table.get(topic, queue_id)
         if found is not None and not found.deleted:
@@ -202,7 +202,7 @@ class QueueStore:
         for queue in self.all():
             yield queue
             if mapping_count() > self._config.maps_max:
-                queue.rest()
+                queue.unmap_idle()
 
     def topics(self) -> list[str]:
         """Topics that have a queue."""
@@ -210,7 +210,7 @@ class QueueStore:
 
     # --- units put by hand: called by the dispatcher ---
 
-    def put_special(self, message: StoredMessage, tags_code: int) -> bool:
+    def put_lmq_or_batch(self, message: StoredMessage, tags_code: int) -> bool:
         """The record's queue is not in the table: make it (False: put the unit as usual), or put the unit here
         (True).
         """
@@ -237,7 +237,7 @@ class QueueStore:
             return True
         with self._lock:
             if not self.is_batch(topic):
-                self.head(topic, message.queue_id)
+                self.find_or_create(topic, message.queue_id)
                 return False
             queue = self._batch_queue(topic, message.queue_id)
         units = message.physical_offset, message.size, tags_code, message.store_timestamp, base, count
@@ -308,15 +308,15 @@ class QueueStore:
                 continue
             if self._is_deleted(name, message):
                 continue
-            queue = self.head(name, queue_id)
+            queue = self.find_or_create(name, queue_id)
             known = text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= _MAX_QUEUE_OFFSET
             self._put_unit(queue, message, tags_code, int(text) if known else queue.max_offset)
 
     def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
         """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
         before = self.skipped
-        if not self.put_special(message, tags_code) and not self._is_deleted(message.topic, message):
-            queue = self.head(message.topic, message.queue_id)
+        if not self.put_lmq_or_batch(message, tags_code) and not self._is_deleted(message.topic, message):
+            queue = self.find_or_create(message.topic, message.queue_id)
             self._put_unit(queue, message, tags_code, message.record_queue_offset)
         return self.skipped == before
 
@@ -511,11 +511,11 @@ class QueueStore:
                 queue.floor = end
         return cut
 
-    def settle(self, min_physical: int) -> None:
+    def end_recovery(self, min_physical: int) -> None:
         """After recovery: next offsets continue the queues, lower bounds follow the log."""
         for queue in self._one_by_one():
             if isinstance(queue, ConsumeQueue):
-                queue.settle(min_physical)
+                queue.end_recovery(min_physical)
             else:
                 queue.correct_min(max(0, min_physical))
                 self._batch_head(queue.topic, queue.queue_id).next_offset = max(0, queue.max_offset)
@@ -602,7 +602,7 @@ class QueueStore:
             return sum(queue.delete_expired(min_physical) for queue in self._one_by_one())
 
     def drop_expired_files(self, min_physical: int) -> None:
-        """At open, behind settle: what a kill left of a deletion. Maps no queue that has nothing to drop."""
+        """At open, behind end_recovery: what a kill left of a deletion. Maps no queue that has nothing to drop."""
         for queue in self._one_by_one():
             files = queue.file_list
             if len(files) < 2:
@@ -655,10 +655,10 @@ class QueueStore:
                 self._door.rmdir(path)
                 self._door.fsync_dir(base)
 
-    def rest(self) -> None:
+    def unmap_idle(self) -> None:
         """Unmap queue files that nobody uses."""
         for queue in self.all():
-            queue.rest()
+            queue.unmap_idle()
 
     def keep_few_tails(self) -> None:
         """Where too many files are mapped, unmap a quarter of those that queues are written to, the longest ago grown
@@ -668,7 +668,7 @@ class QueueStore:
         """
         if mapping_count() >= self._config.maps_max and self._tails:
             for queue in list(islice(self._tails, len(self._tails) // 4 + 1)):
-                queue.rest_tail()
+                queue.unmap_tail()
 
     def close(self) -> None:
         """Unmap everything that nobody holds."""

@@ -43,7 +43,7 @@ from mqfast.store.record._record cimport (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Found,
+    PropertyRefs,
     Record,
     StoredMessage,
     find_properties,
@@ -212,7 +212,7 @@ cdef class Gather:
     cdef TagFilter tag_filter   # None: any
     cdef const TagTexts *tags   # its texts; NULL: any
     cdef Record *pending
-    cdef Found *found
+    cdef PropertyRefs *found
     cdef uint8_t *crc_ok
     cdef int waiting            # of pending
     cdef readonly int64_t rows
@@ -248,7 +248,7 @@ cdef class Gather:
             self.tags = &self.tag_filter.tags
             self.need_found = True
         self.pending = <Record *> calloc(PENDING, sizeof(Record))
-        self.found = <Found *> calloc(PENDING, sizeof(Found))
+        self.found = <PropertyRefs *> calloc(PENDING, sizeof(PropertyRefs))
         self.crc_ok = <uint8_t *> calloc(PENDING, 1)
         self.room = BLOCK
         self.block = <uint8_t *> malloc(self.room)

@@ -25,7 +25,7 @@ from mqfast.store.record._record cimport (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Found,
+    PropertyRefs,
     QueuePairs,
     Record,
     StoredMessage,
@@ -702,7 +702,7 @@ cdef class LogTally:
         return 0
 
     cdef int count_record(self, Record *r) noexcept nogil:
-        cdef Found f
+        cdef PropertyRefs f
         cdef int64_t tags, number, base
         cdef QueuePairs pairs
         cdef int32_t transaction = r.sys_flag & TRANSACTION_MASK

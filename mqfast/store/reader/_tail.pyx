@@ -3,7 +3,7 @@
 It must never write, never take part in the store's locks, never show a record that is not whole, and never hold the GIL while it waits. It maps
 the log file that takes the appends and looks at the place of the next record: a writer puts the record first and its size word last, so
 that who sees the size sees the rest; a writer that keeps no such order (Java, commits of a transient pool) is caught by lengths, offset and CRC, and
-asked again. The file may be cut short under it: that is an error, not a SIGBUS (csrc/bus_guard.c).
+asked again. The file may be cut short under it: that is an error, not a SIGBUS (csrc/sigbus_guard.c).
 
 What is seen is in the page cache, perhaps not yet on the disk: a power cut may take it back. If it was, because the writer died and its recovery
 cut the log, the last record seen no longer stands where it stood, and the next poll says so.
@@ -13,7 +13,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
-from mqfast.store.base._mapped_file cimport Lease, MappedFile, lease
+from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._os cimport (
     OsDoor,
     futex_wait,
@@ -45,7 +45,7 @@ from mqfast.errors import CorruptFile, OffsetError, StoreClosed, StoreNotFound, 
 from mqfast.store.reader._scan import PreadFile
 from mqfast.store.base.paths import list_offset_files
 
-cdef enum Stop:
+cdef enum TailStop:
     READY = 1           # something stands at the place
     TICK = 2            # time to look around: signals, files
     TIMED_OUT = 3
@@ -73,7 +73,7 @@ cdef class LogTail:
     cdef int64_t last               # the record before it, -1 when none was seen in this file
     cdef Record seen                # what was read there
     cdef MappedFile file
-    cdef Lease held
+    cdef FilePin held
     cdef int64_t file_bytes         # of the last file that was mapped: all have one length; 0: not known
     cdef bytes topic
     cdef int64_t queue_id
@@ -126,7 +126,7 @@ cdef class LogTail:
                         return False
                     bytes_ = self.door.file_size(path)
                 file = MappedFile.load(self.door, path, start, bytes_, writable=False, exact=False)
-                self.held = lease(file)
+                self.held = pin_file(file)
             except StoreNotFound:
                 return False        # retention was faster: the next look sees what is left
             self.file = file

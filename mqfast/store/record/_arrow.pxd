@@ -102,7 +102,7 @@ cdef inline int put64(Buffer *b, int64_t x) except -1 nogil:
     return 0
 
 
-cdef inline void settle(Buffer *b, Tree *tree, int64_t n) noexcept nogil:
+cdef inline void reserve_in_tree(Buffer *b, Tree *tree, int64_t n) noexcept nogil:
     """A buffer of n bytes within a tree: it must not grow, and the tree frees it."""
     b.p = <uint8_t *> take(tree, n)
     b.used = 0

@@ -1,6 +1,6 @@
 # Which messages of a queue a reader wants: asked of the unit first, of its record where the unit cannot tell.
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from mqfast.store.record._record cimport Found, Record
+from mqfast.store.record._record cimport PropertyRefs, Record
 
 cdef enum Verdict:
     LEAVE = 0

@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
-from mqfast.store.record._record cimport Found, Record, find_properties, jhash
+from mqfast.store.record._record cimport PropertyRefs, Record, find_properties, jhash
 
 from mqfast.errors import UsageError
 
@@ -47,7 +47,7 @@ cdef int unit_may_have_tag(const void *context, int64_t tags_code) noexcept nogi
 
 
 cdef bint record_has_tag(const void *context, const Record *record) noexcept nogil:
-    cdef Found f
+    cdef PropertyRefs f
     find_properties(record.properties, record.properties_bytes, &f)
     return has_tag(<const TagTexts *> context, f.tags, f.tags_bytes)
 
@@ -101,7 +101,7 @@ cdef int unit_has_code(const void *context, int64_t tags_code) noexcept nogil:
 
 
 cdef bint record_has_code(const void *context, const Record *record) noexcept nogil:
-    cdef Found f
+    cdef PropertyRefs f
     find_properties(record.properties, record.properties_bytes, &f)
     return has_code(<const CodeTable *> context, jhash(f.tags, f.tags_bytes, 0) if f.tags != NULL else 0)
 

@@ -47,7 +47,7 @@ cdef struct Record:
     const uint8_t *properties
 
 # The properties that put and dispatch ask for; a NULL pointer means absent.
-cdef struct Found:
+cdef struct PropertyRefs:
     const uint8_t *tags
     const uint8_t *keys
     const uint8_t *uniq_key
@@ -91,7 +91,7 @@ cdef struct Draft:
 
 cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept nogil
 cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogil
-cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil
+cdef void find_properties(const uint8_t *p, int32_t n, PropertyRefs *f) noexcept nogil
 # The queues beside its own that a record is in: INNER_MULTI_DISPATCH names them, INNER_MULTI_QUEUE_OFFSET says where.
 cdef struct QueuePairs:
     const uint8_t *name
@@ -103,11 +103,11 @@ cdef struct QueuePairs:
     const uint8_t *next_offset
     const uint8_t *offsets_end
 
-cdef void begin_pairs(QueuePairs *pairs, const Found *f) noexcept nogil
+cdef void begin_pairs(QueuePairs *pairs, const PropertyRefs *f) noexcept nogil
 cdef bint next_pair(QueuePairs *pairs) noexcept nogil
 cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
 cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil
-cdef bint waits_for_disk(const Found *f) noexcept nogil
+cdef bint waits_for_disk(const PropertyRefs *f) noexcept nogil
 cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept nogil
 cdef int64_t draft_bytes(const Draft *d) noexcept nogil
 cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil
@@ -138,7 +138,7 @@ cdef inline bint is_plain_record(const uint8_t *p, int64_t size, int64_t physica
 
 
 cdef class StoredMessage:
-    cdef object owner           # keeps the bytes alive: a Lease, or a bytes object
+    cdef object owner           # keeps the bytes alive: a FilePin, or a bytes object
     cdef const uint8_t *p
     cdef int64_t queue_position # queue offset it was found at; -1 when it was not found through a queue
     cdef Record record

@@ -11,7 +11,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
-from mqfast.store.base._mapped_file cimport Lease
+from mqfast.store.base._mapped_file cimport FilePin
 from mqfast.store.base._os cimport crc31, crc32_copy, crc32_more, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64, mq_touch
 
 from mqfast.errors import CorruptFile
@@ -91,7 +91,7 @@ cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept n
 
 cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogil:
     """1 when the checksum agrees: of the body, or of the whole record when property_crc asks for that one."""
-    cdef Found f
+    cdef PropertyRefs f
     cdef int64_t value = 0
     cdef int i
     if not property_crc:
@@ -115,7 +115,7 @@ cdef inline bint _is(const uint8_t *name, int64_t n, const char *word, int64_t w
     return n == word_bytes and memcmp(name, word, word_bytes) == 0
 
 
-cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil:
+cdef void find_properties(const uint8_t *p, int32_t n, PropertyRefs *f) noexcept nogil:
     """One pass over the property text; the last of equal names wins; pairs with an empty name or value do not count."""
     cdef const uint8_t *end = p + n
     cdef const uint8_t *pair_end
@@ -168,7 +168,7 @@ cdef void find_properties(const uint8_t *p, int32_t n, Found *f) noexcept nogil:
         p = pair_end + 1
 
 
-cdef bint waits_for_disk(const Found *f) noexcept nogil:
+cdef bint waits_for_disk(const PropertyRefs *f) noexcept nogil:
     """Does a put of these properties wait for a sync flush? So it does unless WAIT says otherwise (Message.isWaitStoreMsgOK: Boolean.parseBoolean)."""
     cdef int32_t i
     if f.wait == NULL:
@@ -199,7 +199,7 @@ cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept 
     return -value if negative else value
 
 
-cdef void begin_pairs(QueuePairs *pairs, const Found *f) noexcept nogil:
+cdef void begin_pairs(QueuePairs *pairs, const PropertyRefs *f) noexcept nogil:
     pairs.next_name = f.multi_dispatch
     pairs.names_end = f.multi_dispatch + f.multi_dispatch_bytes if f.multi_dispatch != NULL else NULL
     pairs.next_offset = f.multi_offset
@@ -231,7 +231,7 @@ cdef bint next_pair(QueuePairs *pairs) noexcept nogil:
 
 cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
     """The queue offset that the record itself claims in a queue: its own, or one that INNER_MULTI_DISPATCH names."""
-    cdef Found f
+    cdef PropertyRefs f
     cdef QueuePairs pairs
     if r.queue_id == queue_id and r.topic_bytes == n and memcmp(r.topic, topic, n) == 0:
         return r.queue_offset
@@ -386,9 +386,9 @@ cdef class StoredMessage:
 
     cdef int still_there(self, int32_t total) except -1:
         """A file that was cut short since the record was found has lost the record's end first: look there."""
-        if isinstance(self.owner, Lease):
+        if isinstance(self.owner, FilePin):
             mq_touch(self.p + total - 1)
-            (<Lease> self.owner).file.check_damage()
+            (<FilePin> self.owner).file.check_damage()
         return 0
 
     cdef int fields(self) except -1:
@@ -518,7 +518,7 @@ cdef class StoredMessage:
     @property
     def tags(self) -> str | None:
         """Property TAGS."""
-        cdef Found f
+        cdef PropertyRefs f
         self.fields()
         find_properties(self.record.properties, self.record.properties_bytes, &f)
         return None if f.tags == NULL else PyUnicode_DecodeUTF8(<const char *> f.tags, f.tags_bytes, "replace")
@@ -526,7 +526,7 @@ cdef class StoredMessage:
     @property
     def keys(self) -> list:
         """Property KEYS, split at blanks."""
-        cdef Found f
+        cdef PropertyRefs f
         self.fields()
         find_properties(self.record.properties, self.record.properties_bytes, &f)
         if f.keys == NULL:

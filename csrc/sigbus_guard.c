@@ -27,14 +27,14 @@
  * Other people's faults. The handler that was there before ours is called for them. Ours is put in with the first mapping and taken out again
  * with the last one, if it is still the one that the process has; a handler that somebody put over ours stays there, and is never covered again.
  * Python's faulthandler, the usual one, prints, puts back the handler that *it* found, and raises the signal again. Enabled before the first
- * mapping, it is below ours: a fault of ours is healed, any other goes to it. Enabled later, it is above ours: a lost page then is printed and
+ * mapping, it is below ours: a fault of ours is remapped, any other goes to it. Enabled later, it is above ours: a lost page then is printed and
  * ends the process, as its second signal, which is no fault of a page, goes on to what we had found.
  *
  * fork: the child keeps table, mappings and handler; a handler that ran in another thread of the parent does not exist in it.
  */
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
-#include "bus_guard.h"
+#include "sigbus_guard.h"
 #include "atomics.h"
 
 #include <errno.h>
@@ -103,17 +103,17 @@ static void trip(mq_latch *latch, const char *path, int64_t position) {
         while (path[n] != 0 && n < sizeof latch->path - 1) latch->path[n] = path[n], n++;
         latch->path[n] = 0;
         latch->position = position;
-        STORE(&latch->told, 1u);
+        STORE(&latch->published, 1u);
     }
     int none = 0;
     __atomic_compare_exchange_n(latch->error, &none, -EIO, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     mq_or32(flags, latch->bits);
 }
 
-static int heal(uintptr_t address) {
-    int healed = 0;
+static int remap_zero(uintptr_t address) {
+    int remapped = 0;
     __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-    for (block *b = LOAD(&first_block); b != NULL && !healed; b = LOAD(&b->next)) {
+    for (block *b = LOAD(&first_block); b != NULL && !remapped; b = LOAD(&b->next)) {
         for (int i = 0; i < BLOCK_SLOTS; i++) {
             mq_guarded *g = &b->slots[i];
             uintptr_t start = __atomic_load_n(&g->start, __ATOMIC_SEQ_CST);
@@ -126,12 +126,12 @@ static int heal(uintptr_t address) {
             if (latch != NULL) trip(latch, g->path, position);
             uintptr_t page = address & ~(page_bytes - 1);
             /* out of map entries: one for all the rest of the file */
-            healed = put_zeros(page, page_bytes) == 0 || put_zeros(page, start + g->bytes - page) == 0;
+            remapped = put_zeros(page, page_bytes) == 0 || put_zeros(page, start + g->bytes - page) == 0;
             break;
         }
     }
     __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-    return healed;
+    return remapped;
 }
 
 static void hand_on(int number, siginfo_t *info, void *context) {
@@ -156,7 +156,7 @@ static void hand_on(int number, siginfo_t *info, void *context) {
 
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     int kept = errno;
-    if (info->si_code <= 0 || info->si_code == BUS_ADRALN || !heal((uintptr_t)info->si_addr))
+    if (info->si_code <= 0 || info->si_code == BUS_ADRALN || !remap_zero((uintptr_t)info->si_addr))
         hand_on(number, info, context);
     errno = kept;
 }

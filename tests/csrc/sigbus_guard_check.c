@@ -5,7 +5,7 @@
  * anything outside of the directory it is given. A wrong answer ends it with its line.
  */
 #define _GNU_SOURCE
-#include "bus_guard.h"
+#include "sigbus_guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -142,7 +142,7 @@ static void faults(void) {
     mq_guard_watch(guarded, &latch);
     mq_guard_watch(guarded, &latch);
     map[2 * PAGE] = 5;
-    WANT(damage.hits == 2 && damage.position == PAGE + 7 && flags == 4 && error == -EIO && latch.told);
+    WANT(damage.hits == 2 && damage.position == PAGE + 7 && flags == 4 && error == -EIO && latch.published);
     WANT(latch.position == 2 * PAGE && strcmp(latch.path, "the/file") == 0);
     error = -ENOSPC;
     map[3 * PAGE] = 5; /* the first one is told, and an error that is there stays */

@@ -1,9 +1,9 @@
-/* A process outlives a mapped file that loses its pages: see bus_guard.c for the theory.
+/* A process outlives a mapped file that loses its pages: see sigbus_guard.c for the theory.
  *
  * All functions may be called from any thread, with or without the GIL; none of them waits for a disk.
  */
-#ifndef MQ_BUS_GUARD_H
-#define MQ_BUS_GUARD_H
+#ifndef MQ_SIGBUS_GUARD_H
+#define MQ_SIGBUS_GUARD_H
 
 #include <stdint.h>
 
@@ -14,12 +14,12 @@ typedef struct {
 } mq_damage;
 
 /* What to set when a mapping that somebody writes through is hit: `error` becomes -EIO if it is 0, then `bits` are or-ed to
- * `flags`. The first hit leaves the name of its file and its position here for the message (valid once `told` is set). */
+ * `flags`. The first hit leaves the name of its file and its position here for the message (valid once `published` is set). */
 typedef struct {
     uint32_t *flags; /* NULL: cut */
     uint32_t bits;
     int *error;
-    uint32_t taken, told;
+    uint32_t taken, published;
     int64_t position;
     char path[1024];
 } mq_latch;
