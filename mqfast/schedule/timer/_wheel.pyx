@@ -35,7 +35,9 @@ cdef enum:
     LAST = 16
     COUNT = 24
     PAGE = 4096
+    SLOTS_A_PAGE = 128
     PAGES_AT_ONCE = 64
+    NO_DATA = -6            # -ENXIO of Linux
 
 cdef int64_t SLOTS = _format.SLOTS
 cdef int64_t BYTES = _format.WHEEL_BYTES
@@ -68,6 +70,7 @@ cdef class TimerWheel:
     cdef bint is_new                # the file has not its name yet
     cdef uint8_t *slots
     cdef uint8_t *changed           # a byte for each page
+    cdef uint8_t *used              # the same: was any slot of the page ever written?
     cdef uint8_t *copied            # PAGES_AT_ONCE pages
     cdef readonly int64_t changed_pages
 
@@ -80,8 +83,9 @@ cdef class TimerWheel:
         self.path = path
         self.slots = <uint8_t *> calloc(1, BYTES)
         self.changed = <uint8_t *> calloc(1, PAGES)
+        self.used = <uint8_t *> calloc(1, PAGES)
         self.copied = <uint8_t *> malloc(PAGES_AT_ONCE * PAGE)
-        if self.slots == NULL or self.changed == NULL or self.copied == NULL:
+        if self.slots == NULL or self.changed == NULL or self.used == NULL or self.copied == NULL:
             raise MemoryError()
 
     def __dealloc__(self):
@@ -89,6 +93,7 @@ cdef class TimerWheel:
             self.os.close(self.os, self.fd)
         free(self.slots)
         free(self.changed)
+        free(self.used)
         free(self.copied)
 
     # --- the file ---
@@ -113,12 +118,20 @@ cdef class TimerWheel:
         if st.bytes != BYTES:
             raise CorruptFile("timer wheel has a wrong length; once it is removed, the slots are rebuilt from the timer log",
                               path=self.path, expected=f"{BYTES} bytes", found=f"{st.bytes} bytes")
-        for at in range(0, BYTES, PAGES_AT_ONCE * PAGE):
+        at = 0
+        while at < BYTES:
+            n = self.os.seek_data(self.os, self.fd, at)     # the file is mostly holes
+            if n == NO_DATA:
+                break
+            if n >= 0:
+                at = max(at, n - n % PAGE)
             n = read_all(self.os, self.fd, self.copied, min(<int64_t> PAGES_AT_ONCE * PAGE, BYTES - at), at)
             check(n, "read", self.path)
             for page in range(n // PAGE):
                 if not is_zero(self.copied + page * PAGE):
                     memcpy(self.slots + at + page * PAGE, self.copied + page * PAGE, PAGE)
+                    self.used[at // PAGE + page] = 1
+            at += PAGES_AT_ONCE * PAGE
         return True
 
     def renew(self) -> None:
@@ -126,9 +139,10 @@ cdef class TimerWheel:
         cdef int64_t i
         self.close()
         for i in range(PAGES):
-            if not is_zero(self.slots + i * PAGE):
+            if self.used[i]:
                 memset(self.slots + i * PAGE, 0, PAGE)
         memset(self.changed, 0, PAGES)
+        memset(self.used, 0, PAGES)
         self.changed_pages = 0
         self.is_new = True
 
@@ -189,12 +203,28 @@ cdef class TimerWheel:
         return self.slots + <uint64_t> time % <uint64_t> SLOTS * SLOT_BYTES
 
     cdef inline void _touch_page(self, int64_t page) noexcept nogil:
+        self.used[page] = 1
         if not self.changed[page]:
             self.changed[page] = 1
             self.changed_pages += 1
 
     cdef inline void _touch(self, const uint8_t *slot) noexcept nogil:
         self._touch_page((slot - self.slots) // PAGE)
+
+    cdef uint8_t *_used_from(self, int64_t *number) noexcept nogil:
+        """The first slot from this number on that has a time; its number; NULL: there is none."""
+        cdef int64_t i = number[0]
+        cdef uint8_t *slot
+        while i < SLOTS:
+            if not self.used[i // SLOTS_A_PAGE]:
+                i = (i // SLOTS_A_PAGE + 1) * SLOTS_A_PAGE
+                continue
+            slot = self.slots + i * SLOT_BYTES
+            if mq_get64(slot):
+                number[0] = i
+                return slot
+            i += 1
+        return NULL
 
     def get(self, int64_t time) -> tuple | None:
         """First unit, last unit and count of a time; None where nothing was parked for it."""
@@ -244,36 +274,48 @@ cdef class TimerWheel:
 
     def clear_all(self) -> None:
         """Forget every slot."""
-        cdef int64_t i
-        for i in range(SLOTS):
-            if mq_get64(self.slots + i * SLOT_BYTES):
-                memset(self.slots + i * SLOT_BYTES, 0, SLOT_BYTES)
-                self._touch(self.slots + i * SLOT_BYTES)
+        cdef int64_t i = 0
+        cdef uint8_t *slot = self._used_from(&i)
+        while slot != NULL:
+            memset(slot, 0, SLOT_BYTES)
+            self._touch(slot)
+            slot = self._used_from(&i)
 
     def next_used(self, int64_t begin, int64_t end) -> int:
         """The first time from ``begin`` to before ``end`` for which something was parked; -1: none."""
-        cdef int64_t time
-        for time in range(begin, min(end, begin + SLOTS)):
-            if mq_get64(self._slot(time)) == time:
+        cdef int64_t time = begin, number
+        end = min(end, begin + SLOTS)
+        while time < end:
+            number = <int64_t> (<uint64_t> time % <uint64_t> SLOTS)
+            if not self.used[number // SLOTS_A_PAGE]:
+                time += SLOTS_A_PAGE - number % SLOTS_A_PAGE
+            elif mq_get64(self.slots + number * SLOT_BYTES) == time:
                 return time
+            else:
+                time += 1
         return -1
 
     def bounds(self) -> tuple | None:
         """The smallest and the largest time of all slots; None: no slot was used."""
-        cdef int64_t low = INT64_MAX, high = 0, time, i
-        for i in range(SLOTS):
-            time = mq_get64(self.slots + i * SLOT_BYTES)
-            if time > 0:
-                low = min(low, time)
-                high = max(high, time)
+        cdef int64_t low = INT64_MAX, high = 0, time, i = 0
+        cdef const uint8_t *slot = self._used_from(&i)
+        while slot != NULL:
+            time = mq_get64(slot)
+            low = min(low, time)
+            high = max(high, time)
+            i += 1
+            slot = self._used_from(&i)
         return (low, high) if high else None
 
     def count_from(self, int64_t begin) -> int:
         """How many messages wait for ``begin`` or later, less the deletes."""
-        cdef int64_t total = 0, i
-        for i in range(SLOTS):
-            if mq_get64(self.slots + i * SLOT_BYTES) >= begin:
-                total += mq_get32(self.slots + i * SLOT_BYTES + COUNT)
+        cdef int64_t total = 0, i = 0
+        cdef const uint8_t *slot = self._used_from(&i)
+        while slot != NULL:
+            if mq_get64(slot) >= begin:
+                total += mq_get32(slot + COUNT)
+            i += 1
+            slot = self._used_from(&i)
         return total
 
     def cut(self, int64_t end) -> int:
@@ -281,18 +323,18 @@ cdef class TimerWheel:
 
         Returns: the first unit from where the timer log is to be applied again by ``put``; -1: it is not.
         """
-        cdef int64_t found = INT64_MAX, first, i
-        cdef uint8_t *slot
-        for i in range(SLOTS):
-            slot = self.slots + i * SLOT_BYTES
-            if mq_get64(slot) == 0 or mq_get64(slot + LAST) < end:
-                continue
-            first = mq_get64(slot + FIRST)
-            if first >= end:
-                memset(slot, 0, SLOT_BYTES)
-            else:
-                found = min(found, first)
-                mq_put64(slot + LAST, -1)
-                mq_put32(slot + COUNT, 0)
-            self._touch(slot)
+        cdef int64_t found = INT64_MAX, first, i = 0
+        cdef uint8_t *slot = self._used_from(&i)
+        while slot != NULL:
+            if mq_get64(slot + LAST) >= end:
+                first = mq_get64(slot + FIRST)
+                if first >= end:
+                    memset(slot, 0, SLOT_BYTES)
+                else:
+                    found = min(found, first)
+                    mq_put64(slot + LAST, -1)
+                    mq_put32(slot + COUNT, 0)
+                self._touch(slot)
+            i += 1
+            slot = self._used_from(&i)
         return found if found < INT64_MAX else -1

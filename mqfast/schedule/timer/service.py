@@ -38,7 +38,7 @@ __all__ = ["TimerFlush", "TimerService"]
 
 _log = logging.getLogger("mqfast.schedule")
 
-MOST_AT_ONCE: Final = 200
+MOST_AT_ONCE: Final = 100
 _MAGIC: Final = 1
 _POLL_MS: Final = 100  # while a message may be on its way into the queue
 _POLL_FOR_MS: Final = 2000
