@@ -62,9 +62,12 @@ class SettingsRequests:
         config = self._context.config
         known = {name: text for name, text in pairs.items() if config.knows(name)}
         before = dict(config.store_keys)
+        of_store = None
         try:
+            if store_keys := {name: text for name, text in known.items() if name in FIELD_OF_PROPERTY}:
+                config.store_keys.update(store_keys)
+                of_store = config.store_config()
             config.take(known, "request 25")
-            of_store = config.store_config() if known.keys() & FIELD_OF_PROPERTY.keys() else None
         except ConfigError as error:
             config.store_keys.clear()
             config.store_keys.update(before)

@@ -61,6 +61,16 @@ def test_retention_follows_a_change(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
+def test_a_change_of_something_else_lets_nothing_be_deleted(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        before = one.context.store.retention.policy()
+        assert "nothing is deleted" in before
+        assert (await one.call(25, b"flushIntervalCommitLog=700\n")).code == 0
+        assert one.context.store.retention.policy() == before
+
+    serve(tmp_path, flow)
+
+
 def test_the_permission_of_the_broker_is_registered_anew(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         before = one.context.topics.table.data_version["counter"]
@@ -108,11 +118,15 @@ def test_unknown_names_and_empty_bodies_change_nothing(tmp_path: Path) -> None:
 
 def test_a_value_of_the_wrong_kind_is_refused_by_name(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
-        for line, name in ((b"autoCreateTopicEnable=maybe\nfileReservedTime=9", "autoCreateTopicEnable"),):
+        before = settings_of(await one.call(26))
+        for line, name in (
+            (b"autoCreateTopicEnable=maybe\nfileReservedTime=9", "autoCreateTopicEnable"),
+            (b"autoCreateTopicEnable=false\nmappedFileSizeConsumeQueue=0", "mapped_file_bytes_consume_queue"),
+        ):
             answer = await one.call(25, line)
             assert answer.code == 1
             assert name in str(answer.remark)
-        assert settings_of(await one.call(26))["fileReservedTime"] == "72"
+            assert settings_of(await one.call(26)) == before, "all of it or nothing"
 
     serve(tmp_path, flow)
 
