@@ -250,10 +250,12 @@ class PullHold:
     def _time_is_over(self) -> None:
         self._timer = None
         now, until_s = self._loop.time(), monotonic() + TURN_S
-        while self._due and self._due[0][0] <= now and monotonic() < until_s:
+        while self._due and self._due[0][0] <= now:
             held = heapq.heappop(self._due)[2]
             if not held.is_over:
                 self._wake(held)
+            if monotonic() > until_s:
+                break  # the rest in the next turn of the loop
         self._set_timer()
 
     # --- the end ---

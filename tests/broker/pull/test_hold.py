@@ -277,9 +277,12 @@ def test_pulls_that_wait_and_read_from_the_disk(tmp_path: Path) -> None:
     run(flow())
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_consumers_that_wait_see_every_message_once_and_in_order(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "turn_s"), [(1, 0.003), (2, 0.003), (3, 0.0)])
+def test_consumers_that_wait_see_every_message_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, turn_s: float
+) -> None:
     """Random sends, filters and waits, connections that break: nothing is missed, nothing comes twice."""
+    monkeypatch.setattr(mqfast.broker.pull.hold, "TURN_S", turn_s)
     chosen = random.Random(seed)
     filters = [("*", "TAG"), ("A", "TAG"), ("A || C", "TAG"), ("n BETWEEN 20 AND 150 OR TAGS = 'B'", "SQL92")]
     wants = [
@@ -349,6 +352,8 @@ def test_others_are_served_while_many_pulls_of_a_queue_wake(tmp_path: Path, monk
             assert [bodies(await task) for task in waiting] == [[b"new"]] * 500
             await one.send("T", b"newer")
             assert bodies(await late) == [b"newer"]
+            expiring = await held(one, 50, queueOffset=3, suspendTimeoutMillis=30)
+            assert {(await task).code for task in expiring} == {ResponseCode.PULL_NOT_FOUND}
             await other.close()
 
     run(flow())
