@@ -1,0 +1,120 @@
+"""Our broker as a process beside Java programs, and the stock Java client that sends and receives on it.
+
+Room: tests/interop. Every process that is started is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from real_programs import HERE, NEWEST, STEP_S, Machine, OurNamesrv, compile_java
+
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 6000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+}
+
+
+def a_port() -> int:
+    """A free port with the ports around it that a broker takes; not from the range that other runs count up from."""
+    while True:
+        port = random.randrange(33_000, 60_000)
+        with contextlib.ExitStack() as taken:
+            try:
+                for number in (port - 2, port, port + 1):
+                    taken.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return port
+
+
+class OurBroker:
+    """``mqfast broker`` as a process."""
+
+    def __init__(self, work: Path, *arguments: str) -> None:
+        self.log = work / f"mqfast-broker-{time.monotonic_ns()}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mqfast.cli", "broker", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        self.banner = ""
+        while "access control" not in self.banner:
+            line = self.process.stdout.readline()
+            assert line, self.log.read_text()
+            self.banner += line
+
+    def stop(self, how: int = signal.SIGTERM) -> float:
+        began = time.monotonic()
+        self.process.send_signal(how)
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return time.monotonic() - began
+
+
+class Setup:
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.machine = Machine(NEWEST, work, HERE / "Flow.java")
+        compile_java(self.machine.home, HERE / "Swap.java")
+        self.names: OurNamesrv | None = None
+        self.brokers: list[OurBroker] = []
+
+    def start_names(self, *settings: str) -> str:
+        self.names = OurNamesrv(self.work, *settings)
+        self.machine.namesrv = self.names.address
+        return self.names.address
+
+    def broker(self, *arguments: str) -> OurBroker:
+        self.brokers.append(OurBroker(self.work, *arguments))
+        return self.brokers[-1]
+
+    def swap(self, prefix: str, count: int, level: int = 0, wanted: int | None = None, **more: str) -> list[str]:
+        """What a Java client sends and receives; the words behind ``failed`` where it cannot."""
+        expected = count if wanted is None else wanted
+        process = self.machine.java(
+            self.machine.namesrv, "SwapTopic", "swap-group", prefix, str(count), str(level), str(expected),
+            main="Swap", **more,
+        )  # fmt: skip
+        out, _ = process.communicate(timeout=STEP_S)
+        found = re.search(r"^(?:received|failed) (.*)", out, re.MULTILINE)
+        assert found, out
+        return sorted(filter(None, found[1].split(","))) if found[0].startswith("received") else [found[0]]
+
+    def end(self) -> None:
+        self.machine.end_all()
+        for one in self.brokers:
+            if one.process.poll() is None:
+                one.stop()
+        if self.names is not None and self.names.process.poll() is None:
+            self.names.stop()
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    made = Setup(tmp_path)
+    yield made
+    made.end()
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    return sorted(f"{prefix}{n}" for n in range(count))
