@@ -102,6 +102,13 @@ class DelayService:
         Raises: StoreClosed.
         """
         end_s = self._clock() + self._turn_s
+        while (wait_ms := self._pass(now_ms, end_s)) == 0 and self._clock() < end_s:
+            pass
+        self.settle()
+        return wait_ms
+
+    def _pass(self, now_ms: int, end_s: float) -> int:
+        """Give every level its turn, beginning where the last pass ended. Returns: as run_once."""
         wait_ms = _IDLE_MS
         count = len(self._states)
         for i in range(count):
@@ -110,9 +117,7 @@ class DelayService:
             wait_ms = min(wait_ms, self._run_level(level, now_ms))
             if level.offset != before and self._clock() >= end_s:
                 self._first = (self._first + i + 1) % count
-                wait_ms = 0
-                break
-        self.settle()
+                return 0
         return wait_ms
 
     def settle(self) -> None:
