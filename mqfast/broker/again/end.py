@@ -117,6 +117,8 @@ class EndTransaction:
             sys_flag=half.sys_flag & ~TRANSACTION_MASK | COMMIT, prepared_transaction_offset=half.physical_offset,
             when_parked=when_parked, may_be_parked=any(name.startswith(_LATER) for name in pairs),
         )  # fmt: skip
+        if again.refusal is not None:
+            raise CallRefused(*again.refusal)
         if again.result is None:
             raise CallRefused(*self._failure(again.status))
 

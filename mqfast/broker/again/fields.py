@@ -12,6 +12,7 @@ from mqfast.remoting.command import RemotingCommand
 __all__ = ["flag", "text", "whole"]
 
 _LONG_MAX = 2**63 - 1
+_LONG_DIGITS = 19
 
 
 def text(request: RemotingCommand, name: str) -> str:
@@ -29,7 +30,10 @@ def whole(request: RemotingCommand, name: str, default: int | None = None) -> in
         if default is None:
             raise FieldError(name, "a whole number", "none")
         return default
-    number = java_number(str(value), _LONG_MAX)
+    digits = str(value)
+    if len(digits) < _LONG_DIGITS and digits.isascii() and digits.isdigit():
+        return int(digits)
+    number = java_number(digits, _LONG_MAX)
     if number is None:
         raise FieldError(name, "a whole number", repr(value))
     return number

@@ -31,11 +31,12 @@ __all__ = ["Again", "look", "put_again", "status_of"]
 
 
 class Again(NamedTuple):
-    """How it went: the status, and where the message is, if it was stored; ``topic``: where."""
+    """How it went: the status, and where the message is, if it was stored; ``refusal``: by a timer."""
 
     status: PutMessageStatus
     topic: str
     result: PutResult | None
+    refusal: Refusal | None = None
 
 
 def look(context: BrokerContext, physical_offset: int) -> StoredMessage | None:
@@ -82,7 +83,7 @@ def put_again(
         )
         other = context.writer.deferred(asked) if may_be_parked else asked
         if isinstance(other, Refusal):
-            return Again(PutMessageStatus.MESSAGE_ILLEGAL, topic, None)
+            return Again(PutMessageStatus.MESSAGE_ILLEGAL, topic, None, other)
         result = context.engine.put_stored(
             source.physical_offset,
             other.topic.encode(),

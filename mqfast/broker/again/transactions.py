@@ -54,7 +54,7 @@ class Transactions:
         """The ends of transactions do not wait behind sends."""
         lane = Lane("endTransaction", concurrency=100_000, queue_max=100_000)
         processors.register([RequestCode.END_TRANSACTION], self._end.end, lane)
-        processors.register([RequestCode.RESUME_CHECK_HALF_MESSAGE], self.resume, Lane("admin"))
+        processors.register([RequestCode.RESUME_CHECK_HALF_MESSAGE], self.resume, lane)
 
     def start(self) -> None:
         """Check from now on, at the interval of the settings."""

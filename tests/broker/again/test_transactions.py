@@ -354,6 +354,29 @@ def test_a_committed_message_may_be_delayed(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_a_committed_message_may_be_timed(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, timerMaxDelaySec=100) as one:
+            half = await prepare(one, b"timed", TIMER_DELAY_SEC=1)
+            assert (await end(one, half)).code == 0
+            store = one.context.store
+            (parked,) = store.get("rmq_sys_wheel_timer", 0, 0)
+            assert parked.sys_flag == 8
+            assert "TRAN_MSG" not in parked.properties
+            while store.max_offset("T", 1) == 0:
+                await asyncio.sleep(0.01)
+            assert bodies(store) == [b"timed"]
+            # What may not be parked is not committed, and stays open.
+            half = await prepare(one, b"too far", TIMER_DELAY_SEC=1000)
+            answer = await end(one, half)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "max delay 100000ms" in str(answer.remark)
+            assert transactions(one).halves.is_open(1)
+            assert (await end(one, half, ROLLBACK)).code == 0
+
+    run(flow())
+
+
 def test_with_sync_flush_a_fast_producer_does_not_overtake_the_disk(tmp_path: Path) -> None:
     async def flow() -> None:
         producer = Producer()
