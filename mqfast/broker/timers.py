@@ -32,7 +32,7 @@ _AFTER_FAILURE_MS: Final = 1000
 class Timers:
     """Parks timed messages and delivers them.
 
-    Attributes: ``service``: what does it; None where ``timerWheelEnable`` is off.
+    Attributes: ``service``: what does it; None where ``timerWheelEnable`` is off, and on a slave.
     Raises: CorruptFile where a file of the timer has a wrong length; StorageError.
     Thread: that of the event loop.
     """
@@ -41,7 +41,7 @@ class Timers:
         self._context = context
         self._settings = self._read_settings()
         self.service: TimerService | None = None
-        if self._settings.is_enabled:
+        if self._settings.is_enabled and context.store.config.broker_role != "SLAVE":
             self.service = TimerService(
                 context.store,
                 self._settings,

@@ -1577,6 +1577,47 @@ MUTANTS: Final = (
         "record and checksum must agree although the body changes meanwhile",
         ("test_variant_agrees_with_zlib_and_stays_inside_its_buffers",),
     ),
+    # --- the timer
+    Mutant(
+        "timer-ignores-a-fall",
+        "mqfast/schedule/timer/service.py",
+        "if step < self._read or (step == self._read and self._slot is not None):",
+        "if False:",
+        "after a fall of the clock new messages would be delivered early, or never",
+        ("test_after_a_fall_of_the_clock_nothing_is_early_and_nothing_comes_twice",),
+    ),
+    Mutant(
+        "timer-checkpoint-before-the-log",
+        "mqfast/schedule/timer/service.py",
+        "timer.store.flush()",
+        "pass",
+        "the checkpoint would claim deliveries that a power cut takes from the log",
+        ("test_a_crash_at_any_call_loses_nothing_that_was_flushed",),
+    ),
+    Mutant(
+        "timer-unit-without-record",
+        "mqfast/schedule/timer/recovery.py",
+        "                if physical + size > log_end:\n                    return position",
+        "                if False:\n                    return position",
+        "units of records that are gone would stay, and be taken for those of new messages",
+        ("test_records_that_a_power_cut_took_from_the_log_leave_no_unit",),
+    ),
+    Mutant(
+        "timer-chain-unchecked",
+        "mqfast/schedule/timer/_timer_log.pyx",
+        "if due // precision != time:",
+        "if False:",
+        "a damaged chain would deliver the messages of another time",
+        ("test_a_broken_chain_is_searched_for",),
+    ),
+    Mutant(
+        "timer-unit-counted-twice",
+        "mqfast/schedule/timer/_wheel.pyx",
+        "elif position > mq_get64(slot + LAST):",
+        "elif True:",
+        "recovery would count messages twice, and refuse others for it",
+        ("test_a_kill_between_the_flush_of_the_wheel_and_that_of_the_checkpoint",),
+    ),
 )
 
 

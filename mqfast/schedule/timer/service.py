@@ -147,6 +147,7 @@ class TimerService:
         self._flushes = self._failures = 0
         self._flushed_ms = self._expired_ms = now_ms
         self._retry_ms = 0
+        self._retry_after_ms = max(1, _RETRY_MS * self._precision // 1000)
         self._poll_until_ms = now_ms + _POLL_FOR_MS
         self._is_woken = False
 
@@ -171,7 +172,9 @@ class TimerService:
             self._is_woken = False
             self._poll_until_ms = now_ms + _POLL_FOR_MS
         more = False
-        if now_ms >= self._retry_ms or self._retry_ms - now_ms > _RETRY_MS * self._precision:
+        if self._retry_ms - now_ms > self._retry_after_ms:
+            self._retry_ms = 0  # the clock fell
+        if now_ms >= self._retry_ms:
             try:
                 more = self._work(now_ms, most)
             except StorageError as error:
@@ -193,7 +196,7 @@ class TimerService:
         return more and now_ms >= self._retry_ms
 
     def _wait(self, now_ms: int) -> None:
-        self._retry_ms = now_ms + _RETRY_MS * self._precision // 1000
+        self._retry_ms = now_ms + self._retry_after_ms
 
     def _when(self, now_ms: int, more: bool) -> int | None:
         if more:

@@ -198,6 +198,18 @@ def test_a_full_disk_delays_a_message_and_loses_none(
     assert timed.bodies() == [b"x", b"y"]
 
 
+def test_a_fall_of_the_clock_during_a_retry_stops_nothing(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed.send(b"x", TIMER_DELAY_SEC=1)
+    timed.run_until(START_MS)
+    calls = failing(timed, monkeypatch, DiskFull(28, "no space"))
+    timed.step(START_MS + 60_000)
+    assert len(calls) == 1
+    monkeypatch.undo()
+    timed.at(START_MS + 30_000)
+    timed.run_until(START_MS + 30_000)
+    assert timed.bodies() == [b"x"]
+
+
 def test_only_where_it_is_asked_for_a_message_is_dropped_after_three_tries(
     timed: Timed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -493,6 +505,10 @@ def test_files_of_the_timer_log_go_with_their_records(timed: Timed, monkeypatch:
     assert b"x" in timed.bodies()
 
 
+def fail(*_: object) -> None:
+    raise DiskFull(28, "no space")
+
+
 def test_the_checkpoint_says_what_is_durable(timed: Timed) -> None:
     parked(timed)
     timed.run_until(START_MS + 11_000)
@@ -512,9 +528,6 @@ def test_the_checkpoint_says_what_is_durable(timed: Timed) -> None:
 def test_a_flush_that_fails_is_tried_again(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     parked(timed)
 
-    def fail(*_: object) -> None:
-        raise DiskFull(28, "no space")
-
     monkeypatch.setattr("mqfast.schedule.timer.service.write_checkpoint", fail)
     with pytest.raises(DiskFull):
         timed.timer.flush(START_MS)
@@ -523,6 +536,20 @@ def test_a_flush_that_fails_is_tried_again(timed: Timed, monkeypatch: pytest.Mon
     assert timed.timer.flush_is_due(START_MS + 1000)
     timed.timer.flush(START_MS + 1000)
     kill_and(timed)
+    all_came(timed)
+
+
+def test_a_kill_between_the_flush_of_the_wheel_and_that_of_the_checkpoint(
+    timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery applies units that the wheel on the disk has already."""
+    parked(timed)
+    monkeypatch.setattr("mqfast.schedule.timer.service.write_checkpoint", fail)
+    with pytest.raises(DiskFull):
+        timed.timer.flush(START_MS)
+    monkeypatch.undo()
+    timed.kill()
+    assert timed.timer.wheel.count_from(0) == 30
     all_came(timed)
 
 
