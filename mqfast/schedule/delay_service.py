@@ -94,6 +94,11 @@ class DelayService:
         """The next queue offset of a level to deliver."""
         return self._states[level - 1].offset
 
+    @property
+    def has_unnoted_progress(self) -> bool:
+        """Has a level delivered what the table does not say yet?"""
+        return any(level.offset != self._table.get(level.number) for level in self._states)
+
     def run_once(self, now_ms: int) -> int:
         """Deliver what is due, for one turn at most.
 

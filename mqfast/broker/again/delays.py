@@ -39,6 +39,7 @@ class Delays:
         self._context = context
         self._timer: asyncio.Handle | None = None
         self._saver: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
         self._stopped = False
         context.writer.deferrals.insert(0, self)  # a level wins over the timer
 
@@ -53,9 +54,9 @@ class Delays:
     async def stop(self) -> None:
         """Deliver no more; the progress so far becomes durable."""
         self._stopped = True
-        for timer in (self._timer, self._saver):
-            if timer is not None:
-                timer.cancel()
+        for one in (self._timer, self._saver, self._saving):
+            if one is not None:
+                one.cancel()
         try:
             await self._context.loop.run_in_executor(None, self.service.stop)
         except MqfastError as error:
@@ -98,14 +99,20 @@ class Delays:
 
     def _save_later(self) -> None:
         interval_s = self._context.config["flushDelayOffsetInterval"] / 1000
-        self._saver = self._context.loop.call_later(interval_s, self._save)
+        self._saver = self._context.loop.call_later(interval_s, self._save_soon)
 
-    def _save(self) -> None:
+    def _save_soon(self) -> None:
         self._save_later()
-        future = self._context.loop.run_in_executor(None, self._context.tables.delays.persist)
-        future.add_done_callback(_say_failure)
+        if self._saving is None or self._saving.done():
+            self._saving = self._context.loop.create_task(self._save())
 
-
-def _say_failure(future: asyncio.Future[bool]) -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        _log.warning("delayOffset.json was not written, the next turn tries again: %s", error)
+    async def _save(self) -> None:
+        """Put the progress on disk, behind the deliveries that it passes."""
+        context = self._context
+        try:
+            if self.service.has_unnoted_progress:
+                await context.durable.wait(context.engine.log.written)
+                self.service.settle()
+            await context.loop.run_in_executor(None, context.tables.delays.persist)
+        except MqfastError as error:
+            _log.warning("delayOffset.json was not written, the next turn tries again: %s", error)
