@@ -38,7 +38,8 @@ class ReputMessageService:
     def _turn(self, event: Event) -> None:
         log, dispatcher = self._log, self._dispatcher
         waits = dispatcher.waits or log.flags & _WAITING
-        if dispatcher.wait_for_records(event, _RETRY_S if waits else _NO_LIMIT) or dispatcher.waits:
+        wanted = dispatcher.wait_for_records(event, _RETRY_S if waits else _NO_LIMIT) or dispatcher.waits
+        if wanted and not self.service.is_stopping:  # that wait may have taken the event of a stop: no second one then
             dispatcher.follow(event)
         if log.flags & _WAITING:
             with contextlib.suppress(DiskFull):
