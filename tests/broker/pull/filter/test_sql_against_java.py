@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from make import jars
 from sql_cases import expressions
 
 from mqfast import properties
+from mqfast.broker.pull.filter.bloom import BloomFilter
 from mqfast.broker.pull.filter.sql import SqlError, compile_sql
 
 HERE = Path(__file__).resolve().parent
@@ -36,9 +37,14 @@ class Oracle:
         )
 
     def ask(self, expression: str, messages: list[str]) -> str:
+        return self._say(base64.b64encode(text.encode()).decode() for text in (expression, *messages))
+
+    def bits(self, text: str) -> str:
+        return self._say(("bloom", base64.b64encode(text.encode()).decode()))
+
+    def _say(self, words: Iterable[str]) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        words = [base64.b64encode(text.encode()).decode() for text in (expression, *messages)]
         self.process.stdin.write(" ".join(words) + "\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
@@ -85,3 +91,9 @@ def test_depth_and_length_that_java_takes_too(oracle: Oracle) -> None:
     deep = "(" * 100 + "a = 1" + ")" * 100
     for expression in (chain, deep, "NOT " * 100 + "a = 1"):
         assert ours(expression, ["a\x01999\x02"]) == oracle.ask(expression, ["a\x01999\x02"])
+
+
+def test_bits_of_filters_in_the_file(oracle: Oracle) -> None:
+    for text in ("", "g#T", "group#Topic", *("x" * n for n in range(1, 40)), "ü€\U0001f600#тема"):
+        data = BloomFilter(20, 32).data_of(text)
+        assert f"{data['bitNum']}{data['bitPos']}" == oracle.bits(text)
