@@ -76,6 +76,9 @@ def check_store(directory: str | os.PathLike[str], config: BrokerConfig | None =
         return [Finding(str(error), True), *found]
     if not root.is_dir():
         return [*found, Finding(f"{root}: there is no store; the broker makes a new one")]
+    if not settings.retention_rules.rocketmq:
+        kept = "for ever" if settings.retention in (None, "never") else str(settings.retention)
+        found.append(Finding(f"messages are kept {kept}; a Java broker without other settings deletes files of 72 h"))
     found += _other_engines(root)
     found += _sizes(root, settings)
     found += _java_only(root)

@@ -143,7 +143,7 @@ def test_the_text_has_all_values_and_no_secret() -> None:
 
 
 # Of the store: not given, so that the store decides.
-UNSHOWN = {"storePathCommitLog", "readOnlyCommitLogStorePaths", "enableDLegerCommitLog"}
+UNSHOWN = {"readOnlyCommitLogStorePaths", "enableDLegerCommitLog"}
 
 
 def test_tls_settings_come_from_their_file_and_go_before_it(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Path:
 
 SIZES = {
     "mappedFileSizeCommitLog": "131072", "mappedFileSizeConsumeQueue": "1000", "maxHashSlotNum": "64",
-    "maxIndexNum": "200",
+    "maxIndexNum": "200", "fileReservedTime": "72",
 }  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_sizes_that_differ_are_said_and_kept(store: Path) -> None:
     assert [one.split(":")[0] for one in found if "this broker keeps the size" in one] == [
         "note  commitlog", "note  consumequeue", "note  index",
     ]  # fmt: skip
-    assert "commitlog: files of 131072 bytes, where mappedFileSizeCommitLog means 1073741824" in found[0]
+    assert "commitlog: files of 131072 bytes, where mappedFileSizeCommitLog means 1073741824" in found[1]
 
     async def serve() -> None:
         config = broker_config(store)
@@ -111,9 +111,15 @@ def test_what_this_broker_cannot_read_stops(store: Path) -> None:
 
 def test_no_store_and_settings_that_cannot_be(tmp_path: Path) -> None:
     assert texts(tmp_path / "none") == [f"note  {tmp_path}/none: there is no store; the broker makes a new one"]
-    assert texts(tmp_path) == [f"note  {tmp_path}: there is no log; the broker makes a new one"]
+    assert texts(tmp_path, fileReservedTime="72") == [f"note  {tmp_path}: there is no log; the broker makes a new one"]
     found = texts(tmp_path, storeType="defaultRocksDB")
     assert found[0].startswith("STOP  storeType: expected default, found 'defaultRocksDB'")
+
+
+def test_how_long_messages_are_kept(store: Path) -> None:
+    said = "note  messages are kept for ever; a Java broker without other settings deletes files of 72 h"
+    assert said in texts(store)
+    assert said not in texts(store, fileReservedTime="48")
 
 
 def test_it_changes_nothing(store: Path) -> None:
