@@ -34,12 +34,11 @@ _log = logging.getLogger("mqfast.broker")
 _NEVER_LIVE: Final = frozenset(
     {
         "rocketmqHome", "brokerConfigPath", "configBlackList", "bindAddress", "listenPort", "haListenPort",
-        "aclEnable", "authenticationEnabled", "authorizationEnabled", "authConfigPath",
         "innerClientAuthenticationCredentials", "initAuthenticationUser", "metricsPromExporterHost",
-        "metricsPromExporterPort", "messageStorePlugIn",
+        "metricsPromExporterPort", "messageStorePlugIn", "proxyProtocolEnable", "useTLS",
     }
 )  # fmt: skip
-_NEVER_LIVE_PREFIXES: Final = ("tls.", "storePath")
+_NEVER_LIVE_PREFIXES: Final = ("tls.", "storePath", "acl", "auth")
 
 
 class SettingsRequests:

@@ -135,6 +135,24 @@ def test_the_broker_signs_what_it_asks_of_name_servers(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_what_protects_the_broker_is_never_changed_over_the_network(tmp_path: Path) -> None:
+    names = [
+        *("aclEnable", "aclFile", "aclTrustProxyProtocol", "authenticationEnabled", "authenticationWhitelist"),
+        *("authorizationEnabled", "authorizationWhitelist", "initAuthenticationUser", "proxyProtocolEnable", "useTLS"),
+        *("tls.server.mode", "tls.config.file", "bindAddress", "innerClientAuthenticationCredentials"),
+    ]
+
+    async def flow() -> None:
+        async with running_broker(tmp_path / "s") as one:
+            before = one.broker.config.text()
+            for name in names:
+                answer = await one.call(25, f"{name}=x\n".encode())
+                assert (answer.code, answer.remark) == (16, "Can not update config in black list."), name
+            assert one.broker.config.text() == before
+
+    run(flow())
+
+
 def test_without_access_control_there_is_no_guard(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path / "s") as one:
