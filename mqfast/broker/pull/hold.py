@@ -1,9 +1,9 @@
 """Long polling: pulls that found nothing wait here for a message, until their time is over.
 
 The store says in which queues something came, once for a batch of messages (``engine.arrivals``); sends of this broker
-say so at once (``look_soon``). A pull with a filter
-is woken by a message that the filter wants; after messages that it does not want it is answered within
-``PROGRESS_S``, so that its group gets ahead.
+say so at once (``look_soon``). A pull with a filter is woken by a message that the filter wants; after messages that it
+does not want it is answered within ``PROGRESS_S``, so that its group gets ahead. Many pulls are woken in steps of
+``TURN_S``, between which the event loop serves others.
 
 Room: broker/pull. It must never answer a pull twice, keep one whose connection is gone, or read a message twice in
 vain: each pull remembers up to where it has looked. Source: PullRequestHoldService, NotifyMessageArrivingListener.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import logging
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
 
 __all__ = ["Held", "PullHold"]
-
-_log = logging.getLogger("mqfast.broker")
 
 PROGRESS_S: Final = 5.0
 TURN_S: Final = 0.003
