@@ -17,7 +17,8 @@ __all__ = ["HttpServer", "Reply"]
 
 _HEAD_BYTES_MAX: Final = 8192
 _CONNECTIONS_MAX: Final = 64
-_TIMEOUT_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0  # for a request
+_ANSWER_TIMEOUT_S: Final = 30.0  # for a peer that takes its answer
 _REASONS: Final = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error",
     503: "Service Unavailable",
@@ -89,7 +90,7 @@ class HttpServer:
                 f"Content-Length: {len(reply.body)}\r\nConnection: close\r\n"
             ) + ("Allow: GET, HEAD\r\n" if reply.status == 405 else "")
             writer.write(head.encode() + b"\r\n" + body)
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()

@@ -69,6 +69,7 @@ class Metrics:
     def __init__(self, context: BrokerContext, processors: Processors) -> None:
         self._context = context
         self._processors = processors
+        self._scraping = asyncio.Lock()
         self._labels = {
             **_extra_labels(context.config["metricsLabel"]),
             "node_type": "broker",
@@ -77,8 +78,9 @@ class Metrics:
         }
 
     async def scrape(self) -> Reply:
-        """/metrics."""
-        return Reply(200, CONTENT_TYPE, (await self.exposition()).text())
+        """/metrics: one scrape after the other."""
+        async with self._scraping:
+            return Reply(200, CONTENT_TYPE, (await self.exposition()).text())
 
     async def exposition(self) -> Exposition:
         """All families with their samples."""

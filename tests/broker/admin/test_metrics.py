@@ -313,3 +313,30 @@ def test_every_metric_has_a_name_of_its_family(tmp_path: Path) -> None:
         assert all(name.endswith("_total") == (kind == "counter") for name, kind in page.kinds.items())
 
     serve(tmp_path, flow, **PROM)
+
+
+def test_scrapes_beside_sends_see_no_half_of_a_change(tmp_path: Path) -> None:
+    """Topics come and go while lines are written; every scrape is whole."""
+
+    async def flow(one: Running) -> None:
+        for number in range(300):
+            one.context.stats.put(f"T{number}", 1, 100)
+            one.context.offsets.commit("g", f"T{number}", 0, 0)
+        done = asyncio.Event()
+
+        async def change() -> None:
+            number = 0
+            while not done.is_set():
+                number += 1
+                await one.send(f"new{number}", b"x")
+                one.context.stats.topic_deleted(f"T{number % 300}")
+                one.context.offsets.remove_topic(f"T{number % 300}")
+
+        changes = asyncio.ensure_future(change())
+        pages = await asyncio.gather(*(scrape(one) for _ in range(8)))
+        done.set()
+        await changes
+        for page in pages:
+            assert page.value("rocketmq_topic_number") > 10
+
+    serve(tmp_path, flow, **PROM)
