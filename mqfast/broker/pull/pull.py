@@ -47,6 +47,7 @@ COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
 BY_BROKER, BY_GROUP, BY_TOPIC, BY_BROADCASTING, BY_SUBSCRIPTION = 1, 2, 3, 4, 5
 _FORBIDDEN_READ: Final = 1 << 2
 _I32: Final = 2**31 - 1
+_OFFSET_MAX: Final = 1 << 56
 _SEE: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _CODES: Final = {
@@ -61,6 +62,11 @@ _CODES: Final = {
     GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def _bounded(offset: int) -> int:
+    """An offset as the store takes it: beyond this no queue can be."""
+    return min(max(offset, -_OFFSET_MAX), _OFFSET_MAX)
 
 
 class _Refused(Exception):
@@ -283,7 +289,7 @@ class PullProcessor:
         if begin >= 0:
             return self._moved(pull, begin)
         limits = self._limits.get(pull.wanted)
-        if context.engine.is_on_disk(header.topic, header.queue_id, header.queue_offset, limits):
+        if context.engine.is_on_disk(header.topic, header.queue_id, _bounded(header.queue_offset), limits):
             return self._read_in_a_thread(pull, limits)
         return self._answer(pull, self._records(pull, limits))
 
@@ -293,7 +299,7 @@ class PullProcessor:
         return self._context.engine.get_records(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            _bounded(header.queue_offset),
             max(0, header.max_msg_nums),
             max_bytes=most if most is not None and most > 0 else _I32,
             filter=pull.wanted,

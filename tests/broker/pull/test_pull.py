@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def test_messages_are_found_with_all_that_clients_read(tmp_path: Path) -> None:
         (6, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 6),
         (7, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 6),
         (-1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+        (2**63 - 1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 6),
+        (-(2**63), ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
     ],
 )
 def test_an_offset_outside_the_queue_is_corrected(
@@ -381,3 +384,39 @@ def test_answers_are_whole_though_retention_removes_their_file_which_is_let_go_t
             writer.close()
 
     run(flow())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_a_request_says_it_is_answered_and_nothing_breaks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    """Random values in the fields of all requests of consumers: a code, a remark, and no failure in the log."""
+    chosen = random.Random(seed)
+    values = [
+        "0", "1", "-1", str(2**31 - 1), str(-(2**31)), str(2**31), str(2**63 - 1), str(-(2**63)), str(2**63), "x", "",
+        "*", "T", "g", "a@b", "../x", "%RETRY%g", "TAG", "SQL92", "n > 1", "true", "null", "\u0661", "1_0", " 1", "1e3",
+        "4", "5", "7", "\u00e9" * 100, "UPPER",
+    ]  # fmt: skip
+    others = ["setZeroIfNotFound", "maxMsgBytes", "requestSource", "proxyFrowardClientId", "boundaryType",
+              "filterGroups", "compareGroup"]  # fmt: skip
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePropertyFilter=True) as one:
+            await fill(one)
+            await heartbeat(one, subscription())
+            for _ in range(1500):
+                fields = pull_fields(suspendTimeoutMillis=1) | {"commitOffset": "1", "timestamp": "0"}
+                for name in chosen.sample([*fields, *others], chosen.randint(0, 3)):
+                    if name != "suspendTimeoutMillis":
+                        fields[name] = chosen.choice(values)
+                    if chosen.random() < 0.15:
+                        fields.pop(name, None)
+                code = chosen.choice([11, 361, 14, 15, 29, 30, 31, 32, 46, 43, 308])
+                body = b"" if code != 46 else chosen.choice([b"", b"{}", b"null", b"[]", b"\xff", b'{"group":1}'])
+                answer = await one.client.call(one.address, code, fields, body, timeout_ms=20_000)
+                if answer.code == ResponseCode.SYSTEM_ERROR:
+                    assert "FieldError" in str(answer.remark)
+            assert len(bodies(await pull(one))) == 6
+
+    run(flow())
+    assert "failed" not in caplog.text
