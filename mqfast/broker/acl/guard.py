@@ -96,4 +96,7 @@ class GuardedProcessors(Processors):
         except CallRefused as error:
             channel.answer(request, request.response(error.code, remark=error.remark))
             return
+        except Exception as error:  # a fault of the guard lets nothing pass
+            channel.answer(request, self._failure(request, error))
+            return
         super().dispatch(channel, request)

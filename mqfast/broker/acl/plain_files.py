@@ -25,6 +25,7 @@ _FIELDS: Final = (
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
     "groupPerms",
 )  # fmt: skip
+_TEXTS: Final = ("accessKey", "secretKey", "whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
 Content = dict[str, Any]
 
 
@@ -198,4 +199,7 @@ def _yaml_of(path: Path) -> Content:
         raise ConfigError(f"{path}: expected a mapping with lists {', '.join(lists)}, found {type(found).__name__}")
     if any(not isinstance(entry, dict) for entry in found.get("accounts") or ()):
         raise ConfigError(f"{path}: accounts: expected a mapping for each, found another kind")
+    for entry in found.get("accounts") or ():
+        # Java reads a number as text.
+        entry.update({name: str(entry[name]) for name in _TEXTS if entry.get(name) is not None})
     return found

@@ -220,6 +220,26 @@ def test_files_beside_each_other(tmp_path: Path) -> None:
     assert found == [PASSED, PASSED]
 
 
+def test_a_fault_of_the_guard_lets_nothing_pass_and_ends_no_connection(
+    files: PlainFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqfast.broker.acl.plain.is_signed_with", lambda *_: 1 // 0)
+    found = answers(Guard(files), send("topicB"), send("topicB", None))
+    assert [code for code, _, _ in found] == [1, 1]
+    assert str(found[0][1]).startswith("ZeroDivisionError")
+    assert found[1] == refused("No accessKey is configured")
+
+
+def test_numbers_are_text_as_in_java(tmp_path: Path) -> None:
+    path = write(tmp_path / "plain_acl.yml", "accounts:\n- accessKey: 12345678\n  secretKey: 87654321\n  admin: yes\n")
+    files = PlainFiles(path)
+    number = ("12345678", "87654321")
+    assert answers(Guard(files), send("t", number), Ask(17, {"topic": "t"}, b"", number)) == [PASSED, PASSED]
+    files.put_account({"accessKey": "12345678", "secretKey": "another1", "admin": True})
+    assert len(yaml.safe_load(path.read_text())["accounts"]) == 1
+    assert files.delete_account("12345678")
+
+
 @pytest.mark.parametrize(
     "content, says",
     [
@@ -230,6 +250,7 @@ def test_files_beside_each_other(tmp_path: Path) -> None:
         ({"accounts": [{"accessKey": "RocketMQ", "secretKey": "12345678", "topicPerms": ["t"]}]}, "Parse resource"),
         ({"globalWhiteRemoteAddresses": ["10.1"]}, "white list"),
         ({"accounts": ["x"]}, "expected a mapping for each"),
+        ({"accounts": [{"accessKey": "RocketMQ", "secretKey": "12345678", "whiteRemoteAddress": 10.1}]}, "white list"),
     ],
 )
 def test_what_java_would_not_start_with_is_an_error(tmp_path: Path, content: object, says: str) -> None:
