@@ -185,8 +185,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 # --- the suite in several processes (pytest-xdist, where it is installed) ---------------------------------------------
 
-# What the machine or the run has once belongs to one process, whose tests run one after the other: an oracle per release,
-# a cluster of real programs, a Spark session, the processors. Every other test goes to the process that is free.
+# What the machine or the run has once belongs to one process, whose tests run one after the other: an oracle of each
+# release, a cluster of real programs, the processors, a Spark session. Any other test goes to a process that is free.
 _SHARED_FOLDERS = {"compat": "java", "interop": "interop"}
 _OF_SPARK = ("job_analytics", "job_archive", "job_audit", "job_compact", "job_dlq", "job_rebuild", "job_replay")
 _OF_SPARK += ("sink", "source", "stores", "stream_queries")
