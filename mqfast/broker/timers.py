@@ -17,7 +17,8 @@ from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.processors import Processors
 from mqfast.schedule.timer.accept import accept
-from mqfast.schedule.timer.service import TimerFlush, TimerService
+from mqfast.schedule.timer.flush import TimerFlush
+from mqfast.schedule.timer.service import TimerService
 from mqfast.schedule.timer.settings import TimerSettings
 from mqfast.store.base.results import PutMessageStatus
 

@@ -1588,7 +1588,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "timer-checkpoint-before-the-log",
-        "mqfast/schedule/timer/service.py",
+        "mqfast/schedule/timer/flush.py",
         "timer.store.flush()",
         "pass",
         "the checkpoint would claim deliveries that a power cut takes from the log",

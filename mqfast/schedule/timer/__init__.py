@@ -2,7 +2,7 @@
 
 Reading order: ``settings.py``; ``accept.py`` what becomes of a message that is sent; ``service.py`` from the timer's
 queue into wheel and timer log, and back to their topics when they are due; ``slot.py`` one due slot; ``_wheel.pyx``
-and ``_timer_log.pyx`` the files; ``checkpoint.py``, ``metrics.py``, ``recovery.py``.
+and ``_timer_log.pyx`` the files; ``flush.py``, ``checkpoint.py``, ``metrics.py``, ``recovery.py``.
 
 This room knows the store only. Source: RocketMQ's TimerMessageStore. Format: ``mqfast/store/FORMAT.md``.
 """

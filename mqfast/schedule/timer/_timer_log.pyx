@@ -75,6 +75,7 @@ cdef class TimerLog:
     cdef list starts                # of the files, ascending
     cdef dict fds                   # start -> descriptor
     cdef set unsynced               # starts
+    cdef int64_t syncing            # the start of the file that another thread syncs now; -1: none
     cdef bint is_new_name
 
     def __init__(self, OsDoor door not None, str directory not None, int64_t file_bytes):
@@ -87,6 +88,7 @@ cdef class TimerLog:
         self.starts = []
         self.fds = {}
         self.unsynced = set()
+        self.syncing = -1
         self.pending = <uint8_t *> malloc(PENDING_UNITS * UNIT_BYTES + BLANK_BYTES)
         self.block = <uint8_t *> malloc(BLOCK_BYTES)
         if self.pending == NULL or self.block == NULL:
@@ -132,7 +134,7 @@ cdef class TimerLog:
         if start not in self.starts:
             raise CorruptFile("timer log file is missing", path=self._path(start), expected=f"{self.file_bytes} bytes", found="no file")
         if len(self.fds) >= OPEN_FILES:
-            for one in [one for one in self.fds if one != self.starts[-1] and one not in self.unsynced]:
+            for one in [one for one in self.fds if one != self.starts[-1] and one != self.syncing and one not in self.unsynced]:
                 self.os.close(self.os, self.fds.pop(one))
         native = encode_path(self._path(start))
         fd = self.os.open(self.os, <const char *> <bytes> native, MQ_OPEN_WRITE)
@@ -174,9 +176,11 @@ cdef class TimerLog:
         cdef bint is_new_name = self.is_new_name
         for start in list(self.unsynced):
             fd = self.fds[start]
+            self.syncing = start
             self.unsynced.discard(start)    # before: what is written meanwhile counts as not synced
             with nogil:
                 rc = self.os.fsync(self.os, fd)
+            self.syncing = -1
             if rc < 0:
                 self.unsynced.add(start)
             check(rc, "fsync", self._path(start))
@@ -236,7 +240,7 @@ cdef class TimerLog:
         Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog.
         """
         cdef int removed = 0
-        while len(self.starts) > 1 and self.starts[0] not in self.unsynced:
+        while len(self.starts) > 1 and self.starts[0] not in self.unsynced and self.starts[0] != self.syncing:
             start = self.starts[0]
             if self.unit(start + self._last_unit())[5] >= min_physical:
                 break

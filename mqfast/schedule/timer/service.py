@@ -19,8 +19,9 @@ from mqfast.errors import CorruptFile, StorageError, UsageError
 from mqfast.properties import jhash
 from mqfast.schedule.timer._timer_log import TimerLog
 from mqfast.schedule.timer._wheel import TimerWheel
-from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, write_checkpoint
+from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint
 from mqfast.schedule.timer.delivery import NEVER_PARKED, Delivery
+from mqfast.schedule.timer.flush import TimerFlush
 from mqfast.schedule.timer.metrics import TimerMetrics
 from mqfast.schedule.timer.recovery import Recovered, recover
 from mqfast.schedule.timer.settings import TimerSettings
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
     from mqfast.store.record._record import StoredMessage
 
-__all__ = ["TimerFlush", "TimerService"]
+__all__ = ["TimerService"]
 
 _log = logging.getLogger("mqfast.schedule")
 
@@ -45,36 +46,6 @@ _POLL_FOR_MS: Final = 2000
 _RETRY_MS: Final = 500
 _EXPIRE_MS: Final = 30_000
 _MOST_BYTES: Final = 4 << 20  # of records that are looked at in one turn
-
-
-class TimerFlush:
-    """What one flush makes durable; ``run`` may be called in another thread."""
-
-    def __init__(self, timer: TimerService, number: int, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
-        self._timer = timer
-        self._number = number
-        self._checkpoint = checkpoint
-        self._metrics = metrics
-
-    def run(self) -> None:
-        """Flush log, timer log, wheel and checkpoint, in this order; does nothing after a later flush.
-
-        Raises: StorageError; the flush then counts as not done.
-        Durability: what was parked and delivered before ``prepare_flush`` survives power loss.
-        """
-        timer = self._timer
-        with timer.flushing:
-            if self._number < timer.flushed_number:
-                return
-            timer.store.flush()
-            timer.log.sync()
-            while timer.wheel.write():
-                pass
-            timer.wheel.sync()
-            write_checkpoint(timer.store.log.door, timer.paths.timer_check, self._checkpoint)
-            timer.flushed_number = self._number
-            timer.drop_snapshots()
-            timer.metrics.persist(self._metrics)
 
 
 class TimerService:
@@ -188,10 +159,11 @@ class TimerService:
     def _work(self, now_ms: int, most: int) -> bool:
         more = False
         # The slots are those of 14 days; the oldest ones are emptied before they are used again.
-        if self._write - self._read <= SLOTS // 2 and not self.settings.stop_enqueue:
+        is_far_behind = self._write - self._read > SLOTS // 2
+        if not is_far_behind and not self.settings.stop_enqueue:
             more = self._enqueue(now_ms, most)
         if not self.settings.stop_dequeue:
-            more = self._dequeue(now_ms, most) or more
+            more = self._dequeue(now_ms, most) or more or is_far_behind
         self.log.write()
         return more and now_ms >= self._retry_ms
 

@@ -528,7 +528,7 @@ def test_the_checkpoint_says_what_is_durable(timed: Timed) -> None:
 def test_a_flush_that_fails_is_tried_again(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     parked(timed)
 
-    monkeypatch.setattr("mqfast.schedule.timer.service.write_checkpoint", fail)
+    monkeypatch.setattr("mqfast.schedule.timer.flush.write_checkpoint", fail)
     with pytest.raises(DiskFull):
         timed.timer.flush(START_MS)
     monkeypatch.undo()
@@ -544,7 +544,7 @@ def test_a_kill_between_the_flush_of_the_wheel_and_that_of_the_checkpoint(
 ) -> None:
     """Recovery applies units that the wheel on the disk has already."""
     parked(timed)
-    monkeypatch.setattr("mqfast.schedule.timer.service.write_checkpoint", fail)
+    monkeypatch.setattr("mqfast.schedule.timer.flush.write_checkpoint", fail)
     with pytest.raises(DiskFull):
         timed.timer.flush(START_MS)
     monkeypatch.undo()
