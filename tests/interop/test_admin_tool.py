@@ -178,6 +178,15 @@ WITH_CLIENTS = [
     ["producerConnection", "-g", "G-producer", "-t", "T"],
     ["producerConnection", "-g", "nobody", "-t", "T"],
     ["getConsumerStatus", "-g", "G", "-t", "T"],
+    ["getConsumerConfig", "-g", "G"],
+    ["allocateMQ", "-t", "T", "-i", "10.0.0.1,10.0.0.2"],
+    ["getColdDataFlowCtrInfo", "-b", "BROKER"],
+    ["updateColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "G", "-v", "10"],
+    ["removeColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "G"],
+    ["setCommitLogReadAheadMode", "-b", "BROKER", "-m", "0"],
+    ["setConsumeMode", "-b", "BROKER", "-t", "T", "-g", "G", "-m", "PULL", "-q", "0"],
+    ["haStatus", "-b", "BROKER"],
+    ["getBrokerEpoch", "-b", "brk"],
 ]
 AFTERWARDS = [
     ["consumerConnection", "-g", "G"],

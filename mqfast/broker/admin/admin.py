@@ -1,7 +1,7 @@
 """The admin part of a broker: all requests of admins, and metrics and probes over HTTP.
 
 Room: broker. It must never serve a request itself: the files beside it do. Codes: 12, 17, 18, 21, 25, 26, 28, 33, 45,
-200-202, 207, 208, 215, 222, 223, 225, 300, 303, 305-307, 309, 314-317, 321, 328, 329, 343, 345, 351-353, 400-402,
+200-202, 207, 208, 215, 222, 223, 225, 300, 303, 305-307, 309, 314-317, 321, 328, 329, 343, 345, 351-353, 400-402, 907,
 2001-2004. Source: AdminBrokerProcessor, QueryMessageProcessor, QueryAssignmentProcessor.
 """
 

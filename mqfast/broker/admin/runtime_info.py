@@ -1,4 +1,4 @@
-"""The state of a running broker as a table of texts (28), and its counters (315).
+"""The state of a running broker as a table of texts (28), its counters (315), and its slaves (907).
 
 Dashboards, the exporter and mqadmin read these keys. What this broker does not have (thread pools of their own, a
 dispatch buffer) has the value that says so.
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeInfo", "size_text"]
 
 _VERSION: Final = "V5_5_0"
+_HA_STATUS: Final = 907
 _NO_POOL: Final = 2**31 - 1
 # Names of thread pools in RocketMQ -> the lane that does their work here, and RocketMQ's capacity of their queue.
 _POOLS: Final = {
@@ -48,7 +49,7 @@ class _StatsHeader(Struct, rename="camel"):
 
 
 class RuntimeInfo:
-    """Serves 28 and 315. Thread: that of the event loop."""
+    """Serves 28, 315 and 907. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext, processors: Processors) -> None:
         self._context = context
@@ -58,6 +59,7 @@ class RuntimeInfo:
         """Put the codes into a server's table."""
         processors.register([RequestCode.GET_BROKER_RUNTIME_INFO], self.info, lane)
         processors.register([RequestCode.VIEW_BROKER_STATS_DATA], self.stats_data, lane)
+        processors.register([_HA_STATUS], self.ha_status, lane)
 
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """315: one counter in its three windows."""
@@ -67,6 +69,24 @@ class RuntimeInfo:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
         return request.response(body=encode_body(StatsData(_item(rates.day), _item(rates.hour), _item(rates.minute))))
+
+    def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """907: a master without slaves."""
+        nothing = (
+            "lastReadTimestamp",
+            "lastWriteTimestamp",
+            "masterFlushOffset",
+            "maxOffset",
+            "transferredByteInSecond",
+        )
+        body = {
+            "haClientRuntimeInfo": dict.fromkeys(nothing, 0),
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self._context.store.log.written,
+        }
+        return request.response(body=encode_body(body))
 
     def info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """28."""

@@ -74,6 +74,16 @@ def test_values_move_with_messages(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
+def test_a_master_has_no_slaves(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        await one.send("T", b"x")
+        found = json.loads((await one.call(907)).body)
+        assert (found["master"], found["haConnectionInfo"], found["inSyncSlaveNums"]) == (True, [], 0)
+        assert found["masterCommitLogMaxOffset"] == one.context.store.log.written
+
+    serve(tmp_path, flow)
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (2**70, "1024.0 EiB")],
