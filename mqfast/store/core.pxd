@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from mqfast.store.dispatch._dispatch cimport Dispatcher
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._log_state cimport LogState
-from mqfast.store.queues._consume_queue cimport QueueTable
+from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
 
 
 cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1
@@ -20,6 +20,7 @@ cdef class Core:
     cdef int64_t query_batch            # index entries that one look takes
     cdef readonly object waiters        # FlushWaiters: callbacks of the flush thread
     cdef LogState *state
+    cdef QueueState *last_queue         # that the last record of ready bytes went to, or NULL
     cdef bytes store_host
     cdef bytes born_host
     cdef int64_t max_body

@@ -276,6 +276,36 @@ def test_a_topic_that_was_deleted_begins_again(tmp_path: Path) -> None:
         assert [bytes(m.body) for m in store.get("A", 0, 0)] == [b"new", b"newer"]
 
 
+def test_numbers_of_every_length(tmp_path: Path) -> None:
+    edges = sorted(s * ((1 << bits) + d) for bits in (0, 15, 30, 31, 45, 60, 62) for d in (-1, 0, 1) for s in (1, -1))
+    longs = [-(1 << 63), *edges, (1 << 63) - 1]
+    ints = [-(1 << 31), *(number for number in edges if -(1 << 31) <= number < 1 << 31)]
+    with opened(tmp_path, mappedFileSizeCommitLog=128 << 10) as store:
+        for number in longs:
+            place = store.engine.put_encoded(
+                b"A", 0, b"x", born_timestamp=number, prepared_transaction_offset=number
+            ).physical_offset
+            message = store.look(place)
+            assert (message.born_timestamp, message.prepared_transaction_offset) == (number, number)
+        for number in ints:
+            place = store.engine.put_encoded(b"A", 0, b"x", flag=number, reconsume_times=number).physical_offset
+            message = store.look(place)
+            assert (message.flag, message.reconsume_times) == (number, number)
+
+
+def test_queues_in_turns(tmp_path: Path) -> None:
+    places = [(b"topic", 0), (b"topic", 1), (b"topic", 0), (b"topid", 0), (b"topic-2", 1), (b"topic", 1), (b"t", 0)] * 3
+    with opened(tmp_path, mappedFileSizeCommitLog=128 << 10) as store:
+        counts: dict[tuple[bytes, int], int] = {}
+        for topic, queue_id in places:
+            found = store.engine.put_encoded(topic, queue_id, b"%s %d" % (topic, queue_id))
+            assert found.queue_offset == counts.get((topic, queue_id), 0)
+            counts[topic, queue_id] = found.queue_offset + 1
+        for (topic, queue_id), count in counts.items():
+            bodies = [bytes(m.body) for m in store.get(topic.decode(), queue_id, 0)]
+            assert bodies == [b"%s %d" % (topic, queue_id)] * count
+
+
 # --- WAIT ---
 
 

@@ -51,6 +51,27 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
     bint PyLong_CheckExact(object value)
 
+# The number of a short int without a call; 0: it is longer, or this Python does not tell.
+cdef extern from *:
+    """
+    static inline int mq_short_int(PyObject *value, long long *number) {
+    #if PY_VERSION_HEX >= 0x030C0000
+        if (!PyUnstable_Long_IsCompact((PyLongObject *)value)) return 0;
+        *number = PyUnstable_Long_CompactValue((PyLongObject *)value);
+    #else
+        Py_ssize_t digits = Py_SIZE(value);
+        if (digits < -1 || digits > 2) return 0;
+        *number = (long long)((PyLongObject *)value)->ob_digit[0];
+        if (digits == 2)
+            *number |= (long long)((PyLongObject *)value)->ob_digit[1] << PyLong_SHIFT;
+        else
+            *number *= digits;
+    #endif
+        return 1;
+    }
+    """
+    bint mq_short_int(object value, long long *number)
+
 cdef int OK = PutMessageStatus.PUT_OK
 cdef int64_t MIN_INT = -<int64_t> MAX_INT - 1
 cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
@@ -61,6 +82,13 @@ cdef int HEAD_BYTES = 20        # of a batch element: size, magic, CRC, flag, le
 # --- the fields ----------------------------------------------------------------------------------------------------------
 
 cdef inline int64_t whole(object value, str what, int64_t low, int64_t high) except? -1:
+    cdef long long number
+    if PyLong_CheckExact(value) and mq_short_int(value, &number) and low <= number <= high:
+        return number
+    return _whole(value, what, low, high)
+
+
+cdef int64_t _whole(object value, str what, int64_t low, int64_t high) except? -1:
     cdef int overflow = 0
     cdef int64_t number
     if not PyLong_CheckExact(value):

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
-from mqfast.store.base._os cimport mq_load32, refuse_nested
+from mqfast.store.base._os cimport mq_load32, mq_short_equal, refuse_nested
 from mqfast.store.core cimport Core, integer
 from mqfast.store.log._append cimport Appended, append_draft, append_encoded, refused
 from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts
@@ -74,10 +74,16 @@ cdef QueueState *queue_of(Core e, const Draft *d, bint *is_batch) except NULL:
 
     Raises: MessageIllegal and TopicTooLong for what cannot be a topic.
     """
-    cdef QueueState *q = e.table.find(d.topic, d.topic_bytes, d.queue_id)
+    cdef QueueState *q = e.last_queue       # the table keeps it allocated, also when it was removed
     cdef ConsumeQueue queue
     is_batch[0] = False
-    if q == NULL or q.deleted:
+    if (q != NULL and q.queue_id == d.queue_id and q.topic_bytes == d.topic_bytes and not q.deleted
+            and mq_short_equal(q.topic, d.topic, d.topic_bytes)):
+        return q
+    q = e.table.find(d.topic, d.topic_bytes, d.queue_id)
+    if q != NULL and not q.deleted:
+        e.last_queue = q
+    else:
         refuse_nested()
         try:
             topic = (<const char *> d.topic)[:d.topic_bytes].decode("utf-8")
