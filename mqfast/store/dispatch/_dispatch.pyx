@@ -50,7 +50,7 @@ from mqfast.store.base.space import Space
 
 ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of Dispatcher.recover
 
-cdef enum WalkStop:
+cdef enum DispatchStop:
     AT_LIMIT = 1        # everything asked for is done
     AT_BLANK = 2        # go on in the next file
     AT_BAD = 3          # no record here
