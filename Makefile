@@ -85,7 +85,7 @@ debug: $(TESTING)
 	cd $(DEBUG_TREE) && MQFAST_DEBUG=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
 
 # The rooms where the rules are, and one planted violation for each lane, which must stop it.
-DEBUG_TESTS := put put_many_runs append group_commit idle commit_log recovery recovery_crc queue_store transient_pool dispatch index_file reader
+DEBUG_TESTS := put put_many_runs engine_put engine_get group_commit idle commit_log recovery recovery_crc queue_store transient_pool index_file reader
 test-debug: debug
 	$(IN_DEBUG) -m pytest tests/invariants $(wildcard $(patsubst %,tests/store/test_%.py,$(DEBUG_TESTS))) $(PYTEST_ARGS)
 

@@ -77,7 +77,14 @@ def test_the_same_lane_passes_without_it(lane: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "names"), [("flushed", "flushed"), ("written", "flushed"), ("unit", "room_end"), ("owner", "lock_owner")]
+    ("plant", "names"),
+    [
+        ("flushed", "flushed"),
+        ("written", "flushed"),
+        ("unit", "room_end"),
+        ("owner", "lock_owner"),
+        ("read", "readable_end"),
+    ],
 )
 def test_the_message_names_file_line_condition_and_values(tmp_path: Path, plant: str, names: str) -> None:
     code = (
@@ -86,6 +93,7 @@ def test_the_message_names_file_line_condition_and_values(tmp_path: Path, plant:
         "    store.put('T', b'x')\n"
         "    store.put_many('T', [b'y'] * 3)\n"
         "    store.flush()\n"
+        "    store.get('T', 0, 0)\n"
     )
     done = run(["-c", code, str(tmp_path / "store")], plant)
     assert done.returncode == -6, done.stderr

@@ -7,7 +7,7 @@ the record is checked against it. The result holds the files that it points into
 cimport cython
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
 from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
-from mqfast.store.base._os cimport mq_load32, mq_load64
+from mqfast.store.base._os cimport mq_assert, mq_load32, mq_load64
 from mqfast.store.core cimport Core, StoreBase
 from mqfast.store.get._get_result cimport GetResult, nothing
 from mqfast.store.get._hits cimport add_hit, check_pins
@@ -482,6 +482,8 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
                 break
             held = pin_file(file)
             g.pins.append(held)
+            mq_assert(physical >= file.start_offset, physical, file.start_offset)
+            mq_assert(physical + unit.size <= file.start_offset + file.file_bytes, physical + unit.size, file.start_offset + file.file_bytes)
             if add_hit(&g.hits, held.base + (physical - file.start_offset), unit.base_offset, unit.size) < 0:
                 raise MemoryError()
             messages += unit.batch_size

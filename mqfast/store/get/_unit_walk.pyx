@@ -6,7 +6,7 @@ that claims another place. It must never believe a unit, add a record beyond the
 
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp
-from mqfast.store.base._os cimport mq_get32, mq_get64, mq_prefetchr
+from mqfast.store.base._os cimport mq_assert, mq_get32, mq_get64, mq_planted, mq_prefetchr
 from mqfast.store.get._hits cimport Hits, add_hit
 from mqfast.store.queues._consume_queue cimport FILLER_SIZE, UNIT_BYTES, QueueState
 from mqfast.store.record._filter cimport ASK_RECORD, LEAVE, TAKE
@@ -131,6 +131,11 @@ cdef int walk_units(UnitWalk *w) noexcept nogil:
                 w.rejected = True
                 at += UNIT_BYTES
                 continue
+        # the record lies in the log, and where readers may look
+        mq_assert(physical >= file_start, physical, file_start)
+        mq_assert(size > 0, size, 0)
+        mq_assert(physical + size <= file_start + file_bytes, physical + size, file_start + file_bytes)
+        mq_assert(physical + size <= (readable_end if not mq_planted("read") else physical), physical + size, readable_end)
         if add_hit(hits, p, at // UNIT_BYTES, size) < 0:
             return WALK_NO_MEMORY
         at += UNIT_BYTES
