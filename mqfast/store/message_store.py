@@ -15,7 +15,6 @@ import contextlib
 import copy
 import logging
 import os
-import time
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -128,7 +127,6 @@ class MessageStore(PutPath):
         self._unready: list[Callable[[], None]] = []
         self._queues_noted = -1  # how many queues there were when the notes were written last
         self._opened_in = os.getpid()
-        self._started = time.perf_counter()
         self.door.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
         self._closing: list[Callable[[], object]] = []

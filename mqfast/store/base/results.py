@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
-__all__ = ["AppendMessageStatus", "BoundaryType", "GetMessageStatus", "PutMessageStatus", "StoreState"]
+__all__ = ["BoundaryType", "GetMessageStatus", "PutMessageStatus", "StoreState"]
 
 
 class PutMessageStatus(IntEnum):
@@ -38,20 +38,6 @@ class PutMessageStatus(IntEnum):
     def is_stored(self) -> bool:
         """True if the message is in the log, also for the three statuses of a wait that timed out behind the append."""
         return self <= PutMessageStatus.SLAVE_NOT_AVAILABLE
-
-
-class AppendMessageStatus(IntEnum):
-    """The outcome of an append to one log file.
-
-    Source: AppendMessageStatus.
-    """
-
-    PUT_OK = 0
-    END_OF_FILE = 1
-    MESSAGE_SIZE_EXCEEDED = 2
-    PROPERTIES_SIZE_EXCEEDED = 3
-    UNKNOWN_ERROR = 4
-    ROCKSDB_ERROR = 5
 
 
 class GetMessageStatus(IntEnum):

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from mqfast.store.base._os cimport OsDoor, mq_damage, mq_guarded, mq_os, mq_prefetchw
+from mqfast.store.base._os cimport OsDoor, mq_damage, mq_guarded, mq_os
 
 
 cdef struct IndexState:          # owned by an IndexFile; never moves while the file is open
@@ -23,11 +23,6 @@ cdef inline int32_t key_slot_hash(int32_t jhash) noexcept nogil:
     if jhash >= 0:
         return jhash
     return 0 if jhash == -2147483647 - 1 else -jhash
-
-
-cdef inline void index_prefetch(const IndexState *s, int32_t key_hash) noexcept nogil:
-    # Fetch the slot of a key that will be put soon: it is one of the two cache misses of a put.
-    mq_prefetchw(s.base + 40 + 4 * <int64_t> (key_slot_hash(key_hash) % s.slots))
 
 
 cdef int32_t hash_of_key(str topic, str key) noexcept

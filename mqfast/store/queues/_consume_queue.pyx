@@ -790,20 +790,6 @@ cdef class ConsumeQueue:
             at -= 1
         return at
 
-    def segment_bytes(self, MappedFile file) -> bytes:
-        """The written part of one file, copied (verify, dump)."""
-        cdef int64_t n = min(self.file_bytes, mq_load64(&self.state.end) - file.start_offset)
-        cdef uint8_t *base
-        if n <= 0:
-            return b""
-        base = file.hold()
-        try:
-            data = (<const char *> base)[:n]
-            file.check_damage()
-            return data
-        finally:
-            file.release()
-
     # --- flush, delete ---
 
     cdef bint is_dirty(self) noexcept:
