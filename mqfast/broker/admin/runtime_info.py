@@ -31,6 +31,9 @@ __all__ = ["RuntimeInfo", "size_text"]
 
 _VERSION: Final = "V5_5_0"
 _HA_STATUS: Final = 907
+_OF_A_SLAVE: Final = (
+    "lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset", "transferredByteInSecond",
+)  # fmt: skip
 _NO_POOL: Final = 2**31 - 1
 # Names of thread pools in RocketMQ -> the lane that does their work here, and RocketMQ's capacity of their queue.
 _POOLS: Final = {
@@ -72,15 +75,8 @@ class RuntimeInfo:
 
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """907: a master without slaves."""
-        nothing = (
-            "lastReadTimestamp",
-            "lastWriteTimestamp",
-            "masterFlushOffset",
-            "maxOffset",
-            "transferredByteInSecond",
-        )
         body = {
-            "haClientRuntimeInfo": dict.fromkeys(nothing, 0),
+            "haClientRuntimeInfo": dict.fromkeys(_OF_A_SLAVE, 0),
             "haConnectionInfo": [],
             "inSyncSlaveNums": 0,
             "master": True,
