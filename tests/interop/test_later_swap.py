@@ -99,7 +99,7 @@ class Producer:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 40
+    deadline = asyncio.get_running_loop().time() + 90
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "waited in vain"
         await asyncio.sleep(0.05)
@@ -153,7 +153,7 @@ def test_delayed_and_half_messages_go_on_when_brokers_take_turns(tmp_path: Path)
 
     try:
         for part in (ours_first, java_next, ours_again):
-            asyncio.run(asyncio.wait_for(part(), 120))
+            asyncio.run(asyncio.wait_for(part(), 240))
     finally:
         machine.end_all()
     with mqfast.open(store) as opened:

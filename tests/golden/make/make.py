@@ -12,6 +12,7 @@ import contextlib
 import json
 import lzma
 import os
+import random
 import shutil
 import signal
 import socket
@@ -61,8 +62,8 @@ def jars(release: str, client: Path = HERE / "Client.java") -> Path:
 
 
 def free_port() -> int:
-    """A loopback port with free ones beside it: a broker listens on three."""
-    for port in range(20911, 60000, 50):
+    """A loopback port with free ones beside it: a broker listens on three. Which one is random: others look as well."""
+    for port in random.sample(range(20911, 32700, 50), 236):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for one in (port - 2, port, port + 1):
                 taken = held.enter_context(socket.socket())
