@@ -72,7 +72,6 @@ cdef class TimerWheel:
     cdef uint8_t *changed           # a byte for each page
     cdef uint8_t *used              # the same: was any slot of the page ever written?
     cdef uint8_t *copied            # PAGES_AT_ONCE pages
-    cdef readonly int64_t changed_pages
 
     def __cinit__(self):
         self.fd = -1
@@ -143,7 +142,6 @@ cdef class TimerWheel:
                 memset(self.slots + i * PAGE, 0, PAGE)
         memset(self.changed, 0, PAGES)
         memset(self.used, 0, PAGES)
-        self.changed_pages = 0
         self.is_new = True
 
     cdef int _make(self) except -1:
@@ -169,7 +167,6 @@ cdef class TimerWheel:
         while page + n < PAGES and n < PAGES_AT_ONCE and self.changed[page + n]:
             self.changed[page + n] = 0
             n += 1
-        self.changed_pages -= n
         memcpy(self.copied, self.slots + page * PAGE, n * PAGE)     # under the GIL: no slot is half changed in the file
         with nogil:
             rc = write_all(self.os, self.fd, self.copied, n * PAGE, page * PAGE)
@@ -204,9 +201,7 @@ cdef class TimerWheel:
 
     cdef inline void _touch_page(self, int64_t page) noexcept nogil:
         self.used[page] = 1
-        if not self.changed[page]:
-            self.changed[page] = 1
-            self.changed_pages += 1
+        self.changed[page] = 1
 
     cdef inline void _touch(self, const uint8_t *slot) noexcept nogil:
         self._touch_page((slot - self.slots) // PAGE)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from mqfast.errors import CorruptFile
 from mqfast.store.base.paths import Door
@@ -17,8 +16,6 @@ from mqfast.store.meta.metadata import ConfigFile
 __all__ = ["TimerMetrics"]
 
 _log = logging.getLogger("mqfast.schedule")
-
-_SYSTEM_PREFIXES: Final = ("rmq_sys_", "%LMQ%")
 
 
 class TimerMetrics:
@@ -63,12 +60,6 @@ class TimerMetrics:
     def counts(self) -> dict[str, int]:
         """The same of every topic."""
         return {topic: pair[0] for topic, pair in self._counts.items()}
-
-    def keep_only(self, topics: Iterable[str]) -> None:
-        """Forget topics that are gone; those of the system stay. Source: TimerMetrics.cleanMetrics."""
-        known = set(topics)
-        for topic in [t for t in self._counts if t not in known and not t.startswith(_SYSTEM_PREFIXES)]:
-            del self._counts[topic]
 
     def text(self) -> bytes:
         """What the file holds: one line, as RocketMQ writes it."""

@@ -205,32 +205,53 @@ class TimerService:
             self.wheel.clear(step, self._read)
         self._read = self._write = step
         self._next_used = None
+        self._poll_until_ms = min(self._poll_until_ms, now_ms + _POLL_FOR_MS)
+        self._expired_ms = min(self._expired_ms, now_ms)
         # Before anything is parked below what the checkpoint counts as delivered.
         self.flush(now_ms)
 
     def _put_back(self, slot: DueSlot) -> None:
         """Make the slot anew, of what is left of it."""
         units = [self.log.unit(position) for position in slot.left()]
+        placed = self._append_apart([(unit[3] + unit[4], unit[2], unit[3], *unit[5:]) for unit in units])
         self.wheel.clear(slot.step, slot.step + 1)
-        for _, _, magic, write_ms, delay, physical, size, topic_hash in units:
-            self._append(write_ms + delay, magic, write_ms, physical, size, topic_hash)
+        for step, position, change in placed:
+            self.wheel.put(step, position, change)
         self._slot = None
 
     def _park_anew(self, step: int) -> None:
         """Slots lie too far ahead for one turn of the wheel: their messages are parked again, as far as it reaches."""
-        read, self._write = self._read, step
-        times = []
-        time = self.wheel.next_used(read, read + SLOTS)
-        while time >= 0:
-            times.append(time)
-            time = self.wheel.next_used(time + 1, read + SLOTS)
+        self._write = step
+        write_ms = step * self._precision
         units = []
-        for time in times:
+        time = self.wheel.next_used(self._read, self._read + SLOTS)
+        while time >= 0:
             slot = DueSlot(self.log, self._delivery, self.metrics, time, self.wheel.last(time))
-            units += [self.log.unit(position) for position in slot.left()]
+            for position in slot.left():
+                _, _, magic, written, delay, physical, size, topic_hash = self.log.unit(position)
+                due_ms, magic = self._within_window(written + delay, magic)
+                units.append((due_ms, magic, write_ms, physical, size, topic_hash))
+            time = self.wheel.next_used(time + 1, self._read + SLOTS)
+        placed = self._append_apart(units)
         self.wheel.clear_all()
-        for _, _, magic, write_ms, delay, physical, size, topic_hash in units:
-            self._park(write_ms + delay, magic, physical, size, topic_hash)
+        for at, position, change in placed:
+            self.wheel.put(at, position, change)
+
+    def _append_apart(self, units: list[tuple[int, int, int, int, int, int]]) -> list[tuple[int, int, int]]:
+        """Append units without a change of the wheel, so that nothing is forgotten where the disk is full.
+
+        Args: units: due time, magic, write time, physical offset, size, topic hash. Returns: what the wheel is to get.
+        """
+        newest: dict[int, int] = {}
+        placed = []
+        for due_ms, magic, write_ms, physical, size, topic_hash in units:
+            step = due_ms // self._precision
+            position = self.log.append(
+                newest.get(step, -1), magic, write_ms, due_ms - write_ms, physical, size, topic_hash
+            )
+            newest[step] = position
+            placed.append((step, position, -1 if magic & DELETE else 1))
+        return placed
 
     # --- into the wheel ---
 
@@ -288,15 +309,19 @@ class TimerService:
         return True
 
     def _park(self, due_ms: int, magic: int, physical: int, size: int, topic_hash: int) -> None:
+        due_ms, magic = self._within_window(due_ms, magic)
+        self._append(due_ms, magic, self._write * self._precision, physical, size, topic_hash)
+
+    def _within_window(self, due_ms: int, magic: int) -> tuple[int, int]:
+        """When a message is parked for: its time, or a time before from where it rolls."""
         write_ms = self._write * self._precision
-        window_ms = self.settings.window_slots * self._precision
-        if due_ms - write_ms >= window_ms:
-            magic |= ROLL
-            beyond = due_ms - write_ms - window_ms
-            slots = self.settings.window_slots
-            # What is left for the next time shall not be short.
-            due_ms = write_ms + (slots // 2 if beyond < slots // 3 * self._precision else slots) * self._precision
-        self._append(due_ms, magic, write_ms, physical, size, topic_hash)
+        slots = self.settings.window_slots
+        beyond = due_ms - write_ms - slots * self._precision
+        if beyond < 0:
+            return due_ms, magic
+        # What is left for the next time shall not be short.
+        steps = slots // 2 if beyond < slots // 3 * self._precision else slots
+        return write_ms + steps * self._precision, magic | ROLL
 
     def _append(self, due_ms: int, magic: int, write_ms: int, physical: int, size: int, topic_hash: int) -> None:
         step = due_ms // self._precision
