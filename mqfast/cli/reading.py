@@ -188,7 +188,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
     """Tell what the store is made of and what it needs."""
     from mqfast.config import StoreConfig
     from mqfast.store.base._os import OsDoor
-    from mqfast.store.message_store import sizes_of_files
+    from mqfast.store.file_sizes import sizes_of_files
 
     out = Output(arguments.json)
     with reader_of(arguments) as reader:

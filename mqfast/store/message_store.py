@@ -16,7 +16,6 @@ import copy
 import logging
 import os
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mqfast.config import StoreConfig
@@ -46,17 +45,18 @@ from mqfast.store.consumer import Consumer, OffsetReset
 from mqfast.store.dispatch._dispatch import Dispatcher
 from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
 from mqfast.store.engine import Engine
+from mqfast.store.file_sizes import sizes_of_files
 from mqfast.store.get._get_result import GetResult
 from mqfast.store.get._query import query
 from mqfast.store.get._read import read
-from mqfast.store.index.index_service import IndexService, infer_index_sizes
+from mqfast.store.index.index_service import IndexService
 from mqfast.store.log._commit_log import CommitLog
 from mqfast.store.log.allocate import AllocateMappedFileService
 from mqfast.store.log.flush import CommitService, FlushService, SyncService
 from mqfast.store.log.retention import RetentionService
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.metadata import QUEUES_MAX, TopicTable
-from mqfast.store.meta.notes import Deletion, StoreNotes, log_file_bytes
+from mqfast.store.meta.notes import Deletion, StoreNotes
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.put._put import PutPath
 from mqfast.store.queues._consume_queue import ConsumeQueue
@@ -78,8 +78,6 @@ __all__ = ["MessageStore", "open_store"]
 
 _log = logging.getLogger("mqfast.store")
 
-_EMBEDDED: Final = StoreConfig()
-_BROKER: Final = StoreConfig(profile="broker")
 # Texts that stats() shows; of more the oldest go.
 _WARNINGS_KEPT: Final = 100
 _CLOSED: Final = 1
@@ -889,92 +887,6 @@ def _offset(where: object) -> int:
 def is_damage(error: Exception) -> bool:
     """Does a record begin where it was looked for, with other content than its checksum says?"""
     return isinstance(error, CorruptFile) and error.expected != "a whole record"
-
-
-def size_of_log_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> tuple[int, str]:
-    """The size of the log files, and a file that has it; 0 where there is none.
-
-    Raises: CorruptFile for one that was cut short or has grown, ConfigError where its odd size is all that is known.
-    """
-    files = [file for directory in paths.commit_logs for file in _paths.list_offset_files(door, directory)[0]]
-    sizes = [door.file_size(file.path) for file in files]
-    if not any(sizes):
-        return 0, ""
-    name = "mapped_file_bytes_commit_log"
-    size = log_file_bytes(
-        [(file.start_offset, size) for file, size in zip(files, sizes, strict=True)],
-        StoreNotes.load(door, paths).log_file_bytes,
-    )
-    if name in config.explicit and (size == 0 or config.mapped_file_bytes_commit_log in sizes):
-        size = config.mapped_file_bytes_commit_log
-    if size == 0:
-        raise ConfigError(
-            f"{files[0].path}: expected a log file of whole KiB, found {sizes[0]} bytes; it may have been cut short:"
-            f" name the size that it should have as {name}, and let 'mqfast store repair' bring it back to it"
-        )
-    for file, found in zip(files, sizes, strict=True):
-        if found < size and (found > 0 or file is not files[-1]):
-            raise CorruptFile(
-                f"a log file was cut short; 'mqfast store repair' brings it back to its size, and cuts the log where it"
-                f" ends (another size can be named as {name})",
-                path=file.path,
-                expected=f"{size} bytes",
-                found=f"{found} bytes",
-            )
-        if found > size:
-            raise CorruptFile(
-                "a log file has grown; 'mqfast store repair' brings it back to its size, and keeps what is too much"
-                f" (another size can be named as {name})",
-                path=file.path,
-                expected=f"{size} bytes",
-                found=f"{found} bytes",
-            )
-    return size, files[sizes.index(size) if size in sizes else 0].path
-
-
-def sizes_of_files(door: OsDoor, paths: _paths.StorePaths, config: StoreConfig) -> StoreConfig:
-    """The config with the file sizes that the store's own files have.
-
-    Raises: ConfigError when an explicit setting contradicts them.
-    """
-    found: dict[str, Any] = {}
-
-    def note(name: str, size: int, path: str) -> None:
-        if size <= 0 or name in found:
-            return
-        if name in config.explicit and getattr(config, name) != size:
-            raise ConfigError(
-                f"{name}: the store's files have {size} (see {path}), found {getattr(config, name)} in the settings"
-            )
-        found[name] = size
-
-    size, path = size_of_log_files(door, paths, config)
-    note("mapped_file_bytes_commit_log", size, path)
-    kinds = (
-        (paths.consume_queue, "mapped_file_bytes_consume_queue"),
-        (paths.batch_consume_queue, "mapped_file_bytes_batch_consume_queue"),
-        (paths.consume_queue_ext, "mapped_file_bytes_consume_queue_ext"),
-    )
-    for base, name in kinds:
-        note(name, *_paths.usual_queue_bytes(door, base, getattr(config, name)))
-    slots = config.max_hash_slot_num if "max_hash_slot_num" in config.explicit else None
-    entries = config.max_index_num if "max_index_num" in config.explicit else None
-    try:
-        index = infer_index_sizes(door, paths.index, slots, entries)
-    except CorruptFile:
-        # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length
-        # is reported then.
-        index = None
-    if index is not None:
-        note("max_hash_slot_num", index[0], paths.index)
-        note("max_index_num", index[1], paths.index)
-    elif found.get("mapped_file_bytes_commit_log") == _BROKER.mapped_file_bytes_commit_log:
-        # A broker's log: its broker expects an index of its own sizes beside it.
-        for name in {"max_hash_slot_num", "max_index_num"} - config.explicit:
-            if getattr(config, name) == getattr(_EMBEDDED, name):
-                found[name] = getattr(_BROKER, name)
-    other = {name: size for name, size in found.items() if getattr(config, name) != size}
-    return replace(config, **other, explicit=config.explicit) if other else config
 
 
 def open_store(

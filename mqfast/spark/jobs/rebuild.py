@@ -38,7 +38,7 @@ from mqfast.spark.source import BatchReader, ScanPartition, read_part
 from mqfast.spark.staging import make_directory, sync_directory
 from mqfast.store.base._os import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
-from mqfast.store.message_store import sizes_of_files
+from mqfast.store.file_sizes import sizes_of_files
 from mqfast.store.meta.metadata import TopicTable
 
 if TYPE_CHECKING:
