@@ -4,7 +4,7 @@ It must never need the GIL to sleep or to see that it was set. A loop in C reads
 """
 
 from libc.stdint cimport int64_t, uint32_t
-from mqfast.store.base._os cimport futex_wait, futex_wake_all, mq_add32, mq_fence, mq_load32
+from mqfast.store.base._os cimport futex_wait, futex_wake_all, mq_add32, mq_fence, mq_load32, mq_load64
 
 
 cdef class Event:
@@ -12,12 +12,14 @@ cdef class Event:
 
     def set(self) -> None:
         """End the current sleep, or the next one."""
+        cdef uint32_t *elsewhere
         mq_add32(&self.word, 1)
         mq_fence()      # before the look: the sleeper says where it sleeps, then looks at `word`
         futex_wake_all(&self.word)
-        if self.elsewhere != NULL:
-            mq_add32(self.elsewhere, 1)
-            futex_wake_all(self.elsewhere)
+        elsewhere = <uint32_t *> <size_t> mq_load64(&self.elsewhere)
+        if elsewhere != NULL:
+            mq_add32(elsewhere, 1)
+            futex_wake_all(elsewhere)
 
     def wait(self, double seconds) -> None:
         """Sleep until the event was set since the last wait, or the time is over. GIL: released."""

@@ -32,6 +32,7 @@ from mqfast.store.base._os cimport (
     guard_add,
     guard_remove,
     guard_watch,
+    mq_add64,
     mq_guarded,
     mq_latch,
     mq_load32,
@@ -266,17 +267,16 @@ cdef class MappedFile:
         return guard_add(self.os, address, self.file_bytes, kept_name, &self.damage, kept_latch)
 
     cdef int mapped_at(self, void *address, mq_guarded *guarded) except -1:
-        global live_mappings
         if guarded == NULL:
             self.os.munmap(self.os, address, self.file_bytes)
             raise MemoryError()
         self.guarded = guarded
         self.base = <uint8_t *> address
-        live_mappings += 1
+        mq_add64(&live_mappings, 1)
         return 0
 
     cdef void unmap(self) noexcept:
-        global live_mappings, live_locked_bytes
+        global live_locked_bytes
         cdef uint8_t *base = self.base
         cdef int64_t at = 0, n, total = self.file_bytes
         cdef mq_os *os = self.os
@@ -288,7 +288,7 @@ cdef class MappedFile:
         self.base = NULL
         guard_remove(self.guarded)
         self.guarded = NULL
-        live_mappings -= 1
+        mq_add64(&live_mappings, -1)
         live_locked_bytes -= self.locked_bytes      # munmap unlocks
         self.locked_bytes = 0
         with nogil:

@@ -210,8 +210,8 @@ cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t want
 cdef class Mutex:
     cdef uint32_t word
     cdef readonly uint32_t waiting      # threads
-    cdef unsigned long owner
-    cdef int depth
+    cdef int64_t owner                  # ident of the thread that has it, or 0
+    cdef int depth                      # of that thread
     cdef bint nests
 
 

@@ -312,7 +312,7 @@ cdef class Mutex:
     @property
     def is_mine(self) -> bool:
         """Does the calling thread have it?"""
-        return self.depth > 0 and self.owner == PyThread_get_thread_ident()
+        return mq_load64(&self.owner) == <int64_t> PyThread_get_thread_ident()
 
     def __enter__(self):
         acquire(self)
@@ -325,7 +325,7 @@ cdef class Mutex:
 cdef int acquire(Mutex mutex) except -1:
     cdef unsigned long me = PyThread_get_thread_ident()
     cdef bint taken = False
-    if mutex.depth > 0 and mutex.owner == me:
+    if mq_load64(&mutex.owner) == <int64_t> me:
         if not mutex.nests:
             raise _nested()
         mutex.depth += 1
@@ -344,7 +344,7 @@ cdef int acquire(Mutex mutex) except -1:
                     PyErr_CheckSignals()
         finally:
             mq_add32(&mutex.waiting, <uint32_t> -1)
-    mutex.owner = me
+    mq_store64(&mutex.owner, <int64_t> me)
     mutex.depth = 1
     mq_hold(1)
     return 0
@@ -355,7 +355,7 @@ cdef void acquire_without_gil(Mutex mutex) noexcept nogil:
         mq_add32(&mutex.waiting, 1)
         lock_wait(&mutex.word)
         mq_add32(&mutex.waiting, <uint32_t> -1)
-    mutex.owner = PyThread_get_thread_ident()
+    mq_store64(&mutex.owner, <int64_t> PyThread_get_thread_ident())
     mutex.depth = 1
     mq_hold(1)
 
@@ -363,7 +363,7 @@ cdef void acquire_without_gil(Mutex mutex) noexcept nogil:
 cdef void release(Mutex mutex) noexcept nogil:
     mutex.depth -= 1
     if mutex.depth == 0:
-        mutex.owner = 0
+        mq_store64(&mutex.owner, 0)
         mq_hold(-1)
         unlock(&mutex.word)
 
@@ -404,9 +404,10 @@ cdef void handoff(Mutex mutex) noexcept nogil:
     """Give, and let one that waits have it: whoever takes a lock again at once has it before the other one is awake, time after time."""
     cdef uint32_t waited, now
     cdef int i
+    cdef bint nested = mutex.depth > 1
     release(mutex)
     now = waited = mq_load32(&mutex.waiting)
-    if waited == 0 or mutex.depth > 0:
+    if waited == 0 or nested:
         return
     for i in range(HANDOFF_TIMES):
         futex_wait(&mutex.waiting, now, HANDOFF_NS)

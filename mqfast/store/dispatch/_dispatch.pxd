@@ -96,7 +96,7 @@ cdef class Dispatcher:
     cdef int64_t delays[64]         # delay level -> ms; 0: unknown
     cdef int max_level
     cdef int64_t changes            # counts what else than a walk forward was done under the dispatch lock
-    cdef readonly int64_t records
+    cdef int64_t dispatched_records
     cdef int catch_up(self) except -1
     cdef int64_t _step(self, int64_t limit, bint again, Event event) except -1
     cdef int _begin(self, DispatchCursor *w) except -1

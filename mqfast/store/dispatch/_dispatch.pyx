@@ -25,7 +25,7 @@ from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, c
 from mqfast.store.log._watch cimport unit_put
 from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._event cimport Event
-from mqfast.store.base._os cimport Mutex, acquire, acquire_without_gil, futex_wait, handoff, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, refuse_nested, release, unlock
+from mqfast.store.base._os cimport Mutex, acquire, acquire_without_gil, futex_wait, handoff, mq_add64, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, refuse_nested, release, unlock
 from mqfast.store.record._record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -287,7 +287,7 @@ cdef bint _rest(DispatchCursor *w, Dispatcher d, Event event) noexcept nogil:
     while not (w.waits_units >= 0 or w.waits_keys >= 0 or w.keys_wait or w.key_done or mq_load32(w.lost) or mq_load32(w.index_lost)
                or mq_load32(&s.flags) & LOG_FAILED):
         _end_round(w)
-        d.records += w.records
+        mq_add64(&d.dispatched_records, w.records)
         d.key_done = 0
         handoff(d.mutex)
         wanted = _wait_for_records(s, event, w.event_seen, w.hide_unflushed, w.file_start, -1)
@@ -616,7 +616,7 @@ cdef class Dispatcher:
             stop = self._run(&w, None, event)
         finally:
             self.key_done = w.key_done
-            self.records += w.records
+            mq_add64(&self.dispatched_records, w.records)
             self._remember(&w)
             mq_store64(&s.walked, w.at)
             if event is not None:
@@ -890,6 +890,11 @@ cdef class Dispatcher:
         w.at += r.total
         _show(w)
         return 0
+
+    @property
+    def records(self) -> int:
+        """How many records were dispatched since the open, by whoever found them."""
+        return mq_load64(&self.dispatched_records)
 
     def locked(self):
         """Context manager: nothing is dispatched meanwhile."""

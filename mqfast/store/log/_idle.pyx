@@ -8,7 +8,7 @@ seen; any later append sees the bit.
 
 from libc.stdint cimport int64_t, uint32_t
 from mqfast.store.base._event cimport Event
-from mqfast.store.base._os cimport futex_wait, futex_wake_all, mq_add32, mq_and32, mq_fence, mq_load32, mq_load64, mq_or32
+from mqfast.store.base._os cimport futex_wait, futex_wake_all, mq_add32, mq_and32, mq_fence, mq_load32, mq_load64, mq_or32, mq_store64
 from mqfast.store.log._log_state cimport LOG_ASLEEP, LogState, lock_puts, unlock_puts
 
 
@@ -32,11 +32,11 @@ cdef void sleep_until_put(LogState *s, Event event, uint32_t seen, int64_t writt
     May return earlier. Not with the put lock held.
     """
     cdef uint32_t moved = mq_load32(&s.moved)
-    event.elsewhere = &s.moved
+    mq_store64(&event.elsewhere, <int64_t> <size_t> &s.moved)
     mq_or32(&s.flags, LOG_ASLEEP)
     lock_puts(s)
     unlock_puts(s)
     mq_fence()
     if mq_load64(&s.written) == written and mq_load32(&event.word) == seen:
         futex_wait(&s.moved, moved, ns)
-    event.elsewhere = NULL
+    mq_store64(&event.elsewhere, 0)

@@ -17,11 +17,12 @@ cdef class CheckpointFile:
     cdef bint whole                 # there is a file of the right length, so that numbers may be written in place
     cdef bint known                 # the file holds `written`
     cdef uint8_t written[NUMBERS_BYTES]
-    cdef public int64_t physic_msg_timestamp
-    cdef public int64_t logics_msg_timestamp
-    cdef public int64_t index_msg_timestamp
-    cdef public int64_t master_flushed_offset
-    cdef public int64_t confirm_phy_offset
-    cdef public int64_t logics_physical_offset
+    # the six numbers, in the order of the file; any thread, each by itself
+    cdef int64_t physic_msg_timestamp
+    cdef int64_t logics_msg_timestamp
+    cdef int64_t index_msg_timestamp
+    cdef int64_t master_flushed_offset
+    cdef int64_t confirm_phy_offset
+    cdef int64_t logics_physical_offset
     cdef void _pack(self, uint8_t *to) noexcept nogil
     cdef int write(self) noexcept nogil

@@ -6,7 +6,7 @@ is made anew and renamed. Format: FORMAT.md. What they mean and who reads them: 
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
-from mqfast.store.base._os cimport MQ_OPEN_WRITE, Mutex, OsDoor, acquire, check, check_room, encode_path, lock, mq_load64, mq_put64, release, unlock, write_all
+from mqfast.store.base._os cimport MQ_OPEN_WRITE, Mutex, OsDoor, acquire, check, check_room, encode_path, lock, mq_load64, mq_put64, mq_store64, release, unlock, write_all
 
 cdef enum:
     FILE_BYTES = 4096
@@ -32,6 +32,18 @@ cdef class CheckpointFile:
         """The file is whole and holds these 48 bytes."""
         memcpy(self.written, <const char *> numbers, NUMBERS_BYTES)
         self.whole = self.known = True
+
+    def number(self, int place) -> int:
+        """The number at this place of the file."""
+        if not 0 <= place < NUMBERS_BYTES // 8:
+            raise IndexError(place)
+        return mq_load64(&self.physic_msg_timestamp + place)
+
+    def set_number(self, int place, int64_t value) -> None:
+        """Set it; the flush thread may read it meanwhile."""
+        if not 0 <= place < NUMBERS_BYTES // 8:
+            raise IndexError(place)
+        mq_store64(&self.physic_msg_timestamp + place, value)
 
     cdef void _pack(self, uint8_t *to) noexcept nogil:
         mq_put64(to, mq_load64(&self.physic_msg_timestamp))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from typing import Final
+from typing import Any, Final
 
 from mqfast.store.base.paths import Door
 from mqfast.store.meta._checkpoint import CheckpointFile
@@ -25,6 +25,11 @@ _FILE_BYTES: Final = 4096
 _ALLOWANCE_MS: Final = 3000
 
 
+def _number(place: int) -> Any:
+    """The property of one of the six numbers, at its place in the file."""
+    return property(lambda self: self.number(place), lambda self, value: self.set_number(place, value))
+
+
 class StoreCheckpoint(CheckpointFile):
     """The six numbers in memory, and their file.
 
@@ -34,6 +39,13 @@ class StoreCheckpoint(CheckpointFile):
     Thread: attributes may be set from any thread; flush is serialised.
     Source: StoreCheckpoint.
     """
+
+    physic_msg_timestamp: int = _number(0)
+    logics_msg_timestamp: int = _number(1)
+    index_msg_timestamp: int = _number(2)
+    master_flushed_offset: int = _number(3)
+    confirm_phy_offset: int = _number(4)
+    logics_physical_offset: int = _number(5)
 
     def __init__(self, door: Door, path: str) -> None:
         super().__init__(door, path)
