@@ -97,6 +97,7 @@ _FLUSH: Final = "mqfast/store/log/flush.py"
 _LOCK: Final = "mqfast/store/base/lock.py"
 _METADATA: Final = "mqfast/store/meta/metadata.py"
 _QUEUES: Final = "mqfast/store/queues/queue_store.py"
+_BY_TIME: Final = "mqfast/store/queues/by_time.py"
 _RECOVERY: Final = "mqfast/store/check/recovery.py"
 _RETENTION: Final = "mqfast/store/log/retention.py"
 _STORE: Final = "mqfast/store/message_store.py"
@@ -1441,9 +1442,9 @@ MUTANTS: Final = (
     # --- the row of queues
     Mutant(
         "lower-bound-excludes",
-        _QUEUES,
-        "            if at < timestamp or (boundary is BoundaryType.UPPER and at == timestamp):\n",
-        "            if at <= timestamp:\n",
+        _BY_TIME,
+        "        if at < timestamp or (boundary is BoundaryType.UPPER and at == timestamp):\n",
+        "        if at <= timestamp:\n",
         "LOWER is the first message at or after the time",
         ("test_trap_22_lower_and_upper_are_not_symmetric",),
     ),

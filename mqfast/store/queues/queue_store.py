@@ -25,6 +25,7 @@ from mqfast.store.base.results import BoundaryType
 from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store.queues._queue_flush import flush_queues
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, check_unit, claimed_places
+from mqfast.store.queues.by_time import find_by_time
 from mqfast.store.queues.placement import is_plausible
 
 if TYPE_CHECKING:
@@ -559,17 +560,7 @@ class QueueStore:
                 return -1  # retention was faster: older than all that is left
             return -1 if size == _FILLER_SIZE and physical == 0 else log.store_timestamp(physical, size)
 
-        first, last = low, end
-        while first < last:  # first unit later than (LOWER: or equal to) the timestamp
-            middle = (first + last) // 2
-            at = stored_at(middle)
-            if at < timestamp or (boundary is BoundaryType.UPPER and at == timestamp):
-                first = middle + 1
-            else:
-                last = middle
-        if boundary is BoundaryType.LOWER:
-            return first
-        return max(low, first - 1)
+        return find_by_time(low, end, timestamp, boundary, stored_at)
 
     # --- flush, delete, close ---
 

@@ -34,6 +34,7 @@ from mqfast.store.index._index_file import IndexFile, search
 from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.queues.by_time import find_by_time
 from mqfast.store.reader._scan import LogWalk, PreadFile
 from mqfast.store.reader._tail import LogTail
 from mqfast.store.reader.bounds import QueueRange, check_numbers, on_files_that_are_there
@@ -474,46 +475,11 @@ class StoreReader(BulkReader):
         return spans
 
     def _by_time(self, queue: UnitQueue, begin: int, end: int, timestamp: int, boundary: BoundaryType) -> int:
-        lower = boundary == BoundaryType.LOWER
+        def stored_at(offset: int) -> int:
+            unit = queue.unit(offset * UNIT_BYTES)
+            return self._store_time(unit) if unit.physical_offset >= self._log.begin else -1
 
-        def time_at(position: int) -> int:
-            return self._store_time(queue.unit(position))
-
-        spans = self._spans(queue, end)
-        if lower:
-            span = next((s for s in spans[:-1] if time_at(s[1] - UNIT_BYTES) >= timestamp), spans[-1])
-        else:
-            found = next((s for s in reversed(spans) if time_at(s[0]) <= timestamp), None)
-            if found is None:
-                return 0
-            span = found
-        start, stop = span
-        floor = low = max(start, begin) if begin < stop else start
-        ceiling = high = stop - UNIT_BYTES
-        if time_at(ceiling) < timestamp:
-            return (ceiling + (UNIT_BYTES if lower else 0)) // UNIT_BYTES
-        if time_at(floor) > timestamp:
-            return start // UNIT_BYTES if lower else 0
-        left = right = -UNIT_BYTES
-        while low <= high:
-            middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
-            unit = queue.unit(middle)
-            if unit.physical_offset < self._log.begin:
-                low, left = middle + UNIT_BYTES, middle
-                continue
-            time = self._store_time(unit)
-            if time < 0:
-                return 0
-            if time == timestamp:
-                way = -UNIT_BYTES if lower else UNIT_BYTES
-                while floor <= middle + way <= ceiling and time_at(middle + way) == timestamp:
-                    middle += way
-                return middle // UNIT_BYTES
-            if time > timestamp:
-                high, right = middle - UNIT_BYTES, middle
-            else:
-                low, left = middle + UNIT_BYTES, middle
-        return (right if lower else left) // UNIT_BYTES
+        return find_by_time(begin // UNIT_BYTES, end // UNIT_BYTES, timestamp, boundary, stored_at)
 
     def _batch_by_time(self, queue: UnitQueue, begin: int, end: int, timestamp: int, boundary: BoundaryType) -> int:
         size = BATCH_UNIT_BYTES
