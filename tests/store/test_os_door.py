@@ -29,8 +29,16 @@ ALLOWED = {
     "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
-# Programs: their own files (results, exports, temporary directories) are no files of a store.
-PROGRAMS = ("mqfast/namesrv/", "mqfast/bench/", "mqfast/cli/", "mqfast/demo.py")
+# Programs: their own files (results, exports, settings, rules of access, temporary directories) are no files of a store.
+PROGRAMS = (
+    "mqfast/namesrv/",
+    "mqfast/broker/",
+    "mqfast/bench/",
+    "mqfast/cli/",
+    "mqfast/demo.py",
+    "mqfast/demo_network.py",
+    "mqfast/property_settings.py",
+)
 ADAPTER = "mqfast/spark/"
 CALLS = re.compile(
     r"(?<![\w.])(?:open|fopen|creat|fsync|fdatasync|msync|mmap|munmap|ftruncate|fallocate|posix_fallocate|pwrite|pread|rename"
