@@ -186,8 +186,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 # --- the suite in several processes (pytest-xdist, where it is installed) ---------------------------------------------
 
 # What the machine or the run has once belongs to one process, whose tests run one after the other: an oracle of each
-# release, a cluster of real programs, the processors, a Spark session. Any other test goes to a process that is free.
-_SHARED_FOLDERS = {"compat": "java", "interop": "interop"}
+# release, the real programs of a file, the processors, a Spark session. Any other test goes to a process that is free.
+_SHARED_FOLDERS = {"compat": "java"}
 _OF_SPARK = ("job_analytics", "job_archive", "job_audit", "job_compact", "job_dlq", "job_rebuild", "job_replay")
 _OF_SPARK += ("sink", "source", "stores", "stream_queries")
 # So does what a file makes once for all of its tests, where that takes seconds.
@@ -202,6 +202,8 @@ _SHARED_FILES = {
 
 def _share_of(nodeid: str) -> str | None:
     path = Path(nodeid.partition("::")[0])
+    if path.parent.name == "interop":
+        return path.name
     return _SHARED_FOLDERS.get(path.parent.name) or _SHARED_FILES.get(path.name)
 
 
@@ -237,7 +239,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in fixtures and _share_of(item.nodeid) != "spark":
             raise pytest.UsageError(f"{item.nodeid} uses the Spark session: name its file in _OF_SPARK of {__file__}")
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        long = ("slow", "interop")  # real programs are waited for, so that others run beside them
+        items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in long))
 
 
 def pytest_report_header() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
@@ -18,6 +18,7 @@ from mqfast.errors import RemotingError
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.store.meta.metadata import TopicTable
 
@@ -25,13 +26,15 @@ __all__ = ["Registration"]
 
 _log = logging.getLogger("mqfast.broker")
 _SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
+_CHANGE_S: Final = 0.5
 
 
 class Registration:
     """Keeps a broker registered with all name servers.
 
     Args: address: ``host:port`` that clients are told; ha_address: the same for slaves.
-    Attributes: ``registered``: name server -> did it take the last registration?
+    Attributes: ``registered``: name server -> did it take the last registration? ``tellings``: how often name servers
+        were told.
     Thread: that of the event loop.
     """
 
@@ -47,6 +50,7 @@ class Registration:
         self._ha_address: Final = ha_address
         self._limit = LogLimit(_log, 60.0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tellings = 0
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
 
@@ -63,6 +67,7 @@ class Registration:
         """Register all topics, or only these, with every name server; returns at once."""
         if self._ended:
             return
+        self.tellings += 1
         body, fields = self._request(topics)
         for address in self._config.name_servers:
             task = asyncio.ensure_future(self._tell_one(address, fields, body))
@@ -74,6 +79,13 @@ class Registration:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._tasks and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait(set(self._tasks), timeout=left_s)
+
+    async def then(self, answer: RemotingCommand | Awaitable[RemotingCommand]) -> RemotingCommand:
+        """The answer to a request that changed topics, once the name servers know, half a second later at the latest:
+        a client that asks for the route next finds it.
+        """
+        await self.told(_CHANGE_S)
+        return answer if isinstance(answer, RemotingCommand) else await answer
 
     def _request(self, topics: Iterable[str] | None) -> tuple[bytes, dict[str, Any]]:
         names = self._topics if topics is None else topics

@@ -144,11 +144,17 @@ class SendProcessor:
             refused = self._writer.failed(error)
             return request.response(refused.code, remark=refused.remark)
         if answer is None:
-            return self._send(channel, request)
+            return self._with_a_look(channel, request)
         took_s = perf_counter() - began
         if took_s >= _SLOW_S:
             self._stats.put_took(took_s * 1000)
         return answer
+
+    def _with_a_look(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        registration = self._context.registration
+        before = registration.tellings
+        answer = self._send(channel, request)
+        return answer if registration.tellings == before else registration.then(answer)
 
     def _send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         header = send_header(request)

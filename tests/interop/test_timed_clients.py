@@ -42,10 +42,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3"])
 def test_any_delay_and_recall(names: str, older_clients: Callable[[str], Machine], release: str) -> None:
     machine = older_clients(release)
-    compile_java(machine.home, HERE / "Later.java")
+    compile_java(machine.home, HERE / "Timed.java")
     quick = {"rocketmq.client.rebalance.waitInterval": "1000"}
-    process = machine.java(names, f"Later{release.replace('.', '')}", main="Later", **quick)
+    process = machine.java(names, f"Later{release.replace('.', '')}", main="Timed", **quick)
     out, _ = process.communicate(timeout=2 * STEP_S)
-    logs = "\n".join(path.read_text()[-3000:] for path in sorted(machine.work.glob("Later*.log"))[-1:])
+    logs = "\n".join(path.read_text()[-3000:] for path in sorted(machine.work.glob("Timed*.log"))[-1:])
     assert process.returncode == 0, f"{out}\n{logs}"
     assert out.splitlines() == ["refused 13", "received 20 of them called back 0", "done"], f"{out}\n{logs}"

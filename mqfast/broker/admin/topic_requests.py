@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Struct
@@ -61,9 +61,9 @@ class TopicRequests:
 
     def register(self, processors: Processors, lane: Lane) -> None:
         """Put the codes into a server's table."""
+        processors.register([RequestCode.UPDATE_AND_CREATE_TOPIC], self.update, lane)
+        processors.register([RequestCode.UPDATE_AND_CREATE_TOPIC_LIST], self.update_list, lane)
         for code, handler in {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.GET_TOPIC_CONFIG: self.topic,
@@ -76,7 +76,7 @@ class TopicRequests:
 
     # --- changes ---
 
-    def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update(self, channel: Channel, request: RemotingCommand) -> Awaitable[RemotingCommand]:
         """17: make or change a topic."""
         self._check_name(request.ext_fields.get("topic", ""))
         header = header_of(request, _TopicHeader)
@@ -95,9 +95,9 @@ class TopicRequests:
             wanted,
         )
         _log.info("topic %s was set by %s:%d", header.topic, *channel.peer)
-        return request.response()
+        return self._context.registration.then(request.response())
 
-    def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_list(self, channel: Channel, request: RemotingCommand) -> Awaitable[RemotingCommand]:
         """18: several at once; none where a name is illegal."""
         topics = decode_body(request.body, _TopicListBody, "body").topic_config_list
         for topic in topics:
@@ -117,7 +117,7 @@ class TopicRequests:
                 topic.attributes or {},
             )
         _log.info("%d topics were set by %s:%d", len(topics), *channel.peer)
-        return request.response()
+        return self._context.registration.then(request.response())
 
     def _check_name(self, topic: str) -> None:
         if (wrong := illegal_topic(topic)) is not None:
