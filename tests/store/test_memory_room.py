@@ -19,6 +19,10 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import mqfast
+with mqfast.open(os.path.join(sys.argv[2], "first")) as store:  # what is loaded at need belongs to no group
+    store.get("T", 0, 0)
+    mqfast.errors.DiskFull
+mqfast.verify(os.path.join(sys.argv[2], "first"))
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 for settings in ({}, {"mappedFileSizeCommitLog": 1 << 20}):
     stored = 0
