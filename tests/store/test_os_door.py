@@ -29,7 +29,7 @@ ALLOWED = {
     "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
-# Programs: their own files (results, exports, settings, rules of access, temporary directories) are no files of a store.
+# Programs: their own files (results, exports, settings, rules of access, temporary directories) are no store files.
 PROGRAMS = (
     "mqfast/namesrv/",
     "mqfast/broker/",
