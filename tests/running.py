@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -112,15 +113,17 @@ class BrokerProcess:
         self.store = work / "store"
         self.log = work / "mqfast-up.log"
         self._settings = {**SMALL, **settings}
+        self._ports = ("0", "0")
         self.start()
 
     def start(self) -> None:
-        """Start it, again after an end."""
+        """Start it; after an end it comes back on its ports."""
         lines = [
             f"{name}={str(value).lower() if isinstance(value, bool) else value}"
             for name, value in self._settings.items()
         ]
-        command = [sys.executable, "-m", "mqfast.cli", "up", "--namesrv-port", "0", "--broker-port", "0"]
+        ports = ["--namesrv-port", self._ports[0], "--broker-port", self._ports[1]]
+        command = [sys.executable, "-m", "mqfast.cli", "up", *ports]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [*command, "--store", str(self.store), *lines], stdout=subprocess.PIPE, stderr=log, text=True
@@ -129,6 +132,9 @@ class BrokerProcess:
         banner = self.process.stdout.readline()
         assert banner.startswith("NAMESRV_ADDR="), f"{banner!r}\n{self.log.read_text()}"
         self.namesrv = banner.removeprefix("NAMESRV_ADDR=").strip()
+        listens = re.search(r"listens on \S+:(\d+)", self.process.stdout.readline())
+        assert listens, self.log.read_text()
+        self._ports = (self.namesrv.rpartition(":")[2], listens[1])
 
     def end(self, how: int = signal.SIGTERM) -> int:
         """End it by a signal. Returns: its exit code."""

@@ -260,10 +260,131 @@ func transaction() {
 	check(p.Shutdown())
 }
 
+// steady: a producer and a consumer that go on while a test ends and starts servers. What was acknowledged is consumed.
+func steady() {
+	p := newProducer("go-steady")
+	var s seen
+	var acknowledged []string
+	send := func(body string) bool {
+		timeout, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		result, err := p.SendSync(timeout, primitive.NewMessage("GoSteady", []byte(body)))
+		if err == nil && result.Status == primitive.SendOK {
+			acknowledged = append(acknowledged, body)
+			return true
+		}
+		return false
+	}
+	if !send("first") {
+		fail("the first send failed")
+	}
+	c := consume("go-steady-readers", "GoSteady", consumer.MessageSelector{}, &s)
+	failed, behind := 0, 0
+	end := time.Now().Add(20 * time.Second)
+	for i := 0; time.Now().Before(end); i++ {
+		if i == 100 {
+			fmt.Println("running")
+		}
+		if send(fmt.Sprintf("steady %d", i)) {
+			behind++
+		} else {
+			failed++
+			behind = 0
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if behind == 0 {
+		fail("no send went through at the end")
+	}
+	for deadline := time.Now().Add(2 * patience); ; time.Sleep(50 * time.Millisecond) {
+		s.Lock()
+		missing := 0
+		for _, body := range acknowledged {
+			if _, there := s.times[body]; !there {
+				missing++
+			}
+		}
+		s.Unlock()
+		if missing == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			fail("%d of %d acknowledged messages were not consumed", missing, len(acknowledged))
+		}
+	}
+	fmt.Printf("acknowledged %d failed %d\n", len(acknowledged), failed)
+	check(c.Shutdown())
+	check(p.Shutdown())
+}
+
+// rebalance: consumers of one group join and leave; all of them get messages, and none is lost.
+func rebalance() {
+	p := newProducer("go-rebalance")
+	sent := 0
+	send := func() {
+		_, err := p.SendSync(context.Background(), primitive.NewMessage("GoRebalance", []byte(fmt.Sprintf("m%d", sent))))
+		check(err)
+		sent++
+	}
+	send()
+	var all [3]seen
+	var consumers []rocketmq.PushConsumer
+	for i := range all {
+		consumers = append(consumers, consume("go-rebalance-readers", "GoRebalance", consumer.MessageSelector{}, &all[i],
+			consumer.WithInstance(fmt.Sprintf("member-%d", i))))
+	}
+	count := func(i int) int {
+		all[i].Lock()
+		defer all[i].Unlock()
+		return len(all[i].bodies)
+	}
+	begin := func() (found [3]int) {
+		for i := range all {
+			found[i] = count(i)
+		}
+		return found
+	}
+	for end, before := time.Now().Add(2*patience), begin(); ; time.Sleep(20 * time.Millisecond) {
+		send()
+		now := begin()
+		if now[0] > before[0] && now[1] > before[1] && now[2] > before[2] {
+			break
+		}
+		if time.Now().After(end) {
+			fail("expected messages for each of three members, found %v", now)
+		}
+	}
+	check(consumers[1].Shutdown())
+	for i := 0; i < 200; i++ {
+		send()
+	}
+	unique := func() int {
+		found := map[string]bool{}
+		for i := range all {
+			all[i].Lock()
+			for _, body := range all[i].bodies {
+				found[body] = true
+			}
+			all[i].Unlock()
+		}
+		return len(found)
+	}
+	for end := time.Now().Add(2 * patience); unique() < sent; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			fail("%d of %d messages were consumed", unique(), sent)
+		}
+	}
+	check(consumers[0].Shutdown())
+	check(consumers[2].Shutdown())
+	check(p.Shutdown())
+}
+
 func main() {
 	rlog.SetLogLevel("error")
-	namesrv = []string{os.Args[1]}
-	flows := map[string]func(){"send": send, "tags": tags, "retry": retry, "delay": delay, "order": order, "transaction": transaction}
+	namesrv = strings.Split(os.Args[1], ";")
+	flows := map[string]func(){"send": send, "tags": tags, "retry": retry, "delay": delay, "order": order, "transaction": transaction,
+		"steady": steady, "rebalance": rebalance}
 	for _, name := range os.Args[2:] {
 		flows[name]()
 		fmt.Println("ok", name)
