@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryRoom", "mount_of"]
 
-_LEAST_SPARE: Final = 1 << 20  # for queue and index files, and for the process itself
+_LEAST_SPARE: Final = 4 << 20  # for queue and index files, and the process: verify needs more than 1 MiB of it
 _MOST_SPARE: Final = 16 << 20
 _UNLIMITED: Final = 1 << 62
 _GROUPS: Final = "/sys/fs/cgroup"
