@@ -15,12 +15,14 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from laboratory import lab
+from laboratory import lab, open_still
 from sampling import Sample
 
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull, FlushError, StoreFailed
+from mqfast.store.base._event import Event
 from mqfast.store.base.results import StoreState
+from mqfast.store.log._loops import keep_prefaulted
 from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parent))
@@ -167,3 +169,23 @@ def test_no_mapping_and_no_descriptor_of_the_process_is_left(tmp_path: Path) -> 
             store.get("t", 0, 0)
             assert held() > (0, 0), round_
         assert held() == (0, 0)
+
+
+def test_no_zeros_go_to_the_disk_ahead_of_a_log_that_failed(sim: Sim) -> None:
+    """The page where the log ends may be the one whose sync failed: nothing syncs it again."""
+    config = StoreConfig.tiny(mapped_file_bytes_commit_log=64 << 10, flush_disk_type="SYNC_FLUSH")
+    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store.put("t", b"durable")
+    sim.fault("msync", 1, errno.EIO)
+    with pytest.raises(FlushError):
+        store.put("t", b"lost")
+    sim.heal()
+    syncs = sim.count("msync")
+    event = Event()
+    timer = threading.Timer(0.1, event.set)
+    timer.start()
+    keep_prefaulted(store.log, event)  # its first look would sync the zeros
+    timer.join()
+    store.close()
+    assert sim.count("msync") == syncs
+    assert sim.resyncs == 0

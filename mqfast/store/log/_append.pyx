@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, QueueState, queue_put
 from mqfast.store.log._group_commit cimport latch
-from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LogState, check_owner, lock_puts, note_clock_fall, unlock_puts
+from mqfast.store.log._log_state cimport APPEND_MOVED, APPEND_NO_ROOM, APPEND_OK, BLANK_BYTES, RING, LOG_FAILED, LogState, check_owner, lock_puts, note_clock_fall, unlock_puts
 from mqfast.store.log._watch cimport appended
 from mqfast.store.base._os cimport (
     futex_wake_all,
@@ -261,6 +261,8 @@ cdef int prefault_piece(LogState *s, int64_t end, int64_t of_file, bint to_disk)
     mapped = s.pending[(s.pending_tail + RING - 1) % RING].base
     buffered = base != mapped
     unlock_puts(s)
+    if mq_load32(&s.flags) & LOG_FAILED:
+        return 0                # nothing is put any more, and the page where the log ends may be the one whose sync failed
     claimed = mq_load64(&s.prefaulted)
     start = max(start, claimed)
     end = min(end, file_start + file_bytes)
