@@ -6,8 +6,9 @@ Room: broker. It must never do I/O but through the table of the store; whoever h
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
@@ -103,6 +104,7 @@ class TopicManager:
         self.on_change: Callable[[list[str]], object] = lambda _topics: None
         self._config = config
         self._delay_levels = delay_levels
+        self._leaving: set[str] = set()
 
     def ensure_system_topics(self) -> None:
         """Make the topics that the broker needs where they are not there."""
@@ -165,14 +167,25 @@ class TopicManager:
         self.table.put(raw["topicName"], raw)
         self._changed([raw["topicName"]])
 
-    def delete(self, topic: str) -> bool:
-        """Take a topic out of the table (215), persist it, register what is left; the caller deletes the queues.
+    @contextlib.contextmanager
+    def leaving(self, topic: str) -> Iterator[None]:
+        """Take a topic out of the table (215), persist it, register what is left, while the caller deletes the queues.
 
-        Returns: whether it was there. Raises: StorageError.
+        No send makes the topic again until that has ended: its message would be stored in a topic that nobody knows.
+        After a failure of the caller the topic is there as before. Raises: StorageError.
         """
-        found = self.table.delete(topic)
-        self._changed([])
-        return found
+        found = self.get(topic)
+        self.table.delete(topic)
+        self._leaving.add(topic)
+        try:
+            self._changed([])
+            yield
+        except BaseException:
+            if found is not None:
+                self.put(found.raw)
+            raise
+        finally:
+            self._leaving.discard(topic)
 
     def create_for_send(self, topic: str, template: str, queues: int, sys_flag: int) -> TopicConfig | None:
         """Make a topic that a producer sends to, after its template; None where the template does not allow it.
@@ -183,7 +196,7 @@ class TopicManager:
         if found is not None:
             return found
         default = self.get(template)
-        if default is None or not default.perm & INHERIT:
+        if topic in self._leaving or default is None or not default.perm & INHERIT:
             return None
         if template == AUTO_CREATE_TOPIC and not self._config["autoCreateTopicEnable"]:
             return None

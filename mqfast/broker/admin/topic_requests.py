@@ -167,8 +167,8 @@ class TopicRequests:
 
     async def _delete(self, topic: str) -> None:
         context = self._context
-        await context.loop.run_in_executor(None, context.store.delete_topic, topic)
-        context.topics.delete(topic)
+        with context.topics.leaving(topic):
+            await context.loop.run_in_executor(None, context.store.delete_topic, topic)
         context.offsets.remove_topic(topic)
         context.pull_offsets.forget_topic(topic)
         context.reset_offsets.forget_topic(topic)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -194,5 +196,50 @@ def test_codes_of_name_servers_are_not_served(tmp_path: Path) -> None:
         for code in (311, 312, 313, 901):
             answer = await one.call(code)
             assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+    serve(tmp_path, flow)
+
+
+def test_no_message_is_stored_in_a_topic_while_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would lie in a queue of a topic that is in no table: acknowledged, and seen by nobody."""
+
+    async def flow(one: Running) -> None:
+        for _ in range(2):  # the second send takes the short way, which knows the topic
+            assert (await one.send("T", b"before", properties="UNIQ_KEY\x01U")).code == 0
+        real = one.context.store.delete_topic
+        dropped, go_on = threading.Event(), threading.Event()
+
+        def delete_and_wait(name: str) -> int:
+            count = real(name)
+            dropped.set()
+            assert go_on.wait(30)
+            return count
+
+        monkeypatch.setattr(one.context.store, "delete_topic", delete_and_wait)
+        deletion = asyncio.ensure_future(one.call(215, topic="T"))
+        await asyncio.to_thread(dropped.wait, 30)
+        refused = await one.send("T", b"meanwhile", properties="UNIQ_KEY\x01U")
+        assert (refused.code, refused.remark) == (17, "topic[T] not exist, apply first please!")
+        go_on.set()
+        assert (await deletion).code == 0
+        assert one.context.store.topics() == [name for name in one.context.store.topics() if name != "T"]
+        again = await one.send("T", b"after", properties="UNIQ_KEY\x01U")
+        assert (again.code, again.ext_fields["queueOffset"]) == (0, "0")
+        assert one.context.topics.get("T") is not None
+
+    serve(tmp_path, flow)
+
+
+def test_a_topic_whose_deletion_fails_is_there_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flow(one: Running) -> None:
+        assert (await one.send("T", b"before")).code == 0
+
+        def fail(_name: str) -> int:
+            raise mqfast.errors.DiskFull(28, "no space", "notes")
+
+        monkeypatch.setattr(one.context.store, "delete_topic", fail)
+        assert (await one.call(215, topic="T")).code == 1
+        assert one.context.topics.get("T") is not None
+        assert (await one.send("T", b"after")).ext_fields["queueOffset"] == "1"
 
     serve(tmp_path, flow)
