@@ -120,18 +120,7 @@ class Timers:
             return refusal(place, settings)
         record.properties = place.properties
         self._wake()
-        return Record(
-            place.topic,
-            place.queue_id,
-            record.body,
-            place.properties,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=record.prepared_transaction_offset,
-        )
+        return record.moved(place.topic, place.queue_id, place.properties)
 
     def _is_crowded(self, due_ms: int, draw: Callable[[], int]) -> bool:
         return self.service is not None and self.service.is_crowded(due_ms, draw)

@@ -80,6 +80,21 @@ class Record:
         self.reconsume_times = reconsume_times
         self.prepared_transaction_offset = prepared_transaction_offset
 
+    def moved(self, topic: str, queue_id: int, properties: bytes) -> Record:
+        """The same message in another place, with other properties."""
+        return Record(
+            topic,
+            queue_id,
+            self.body,
+            properties,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_timestamp,
+            born_host=self.born_host,
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+        )
+
 
 class Refusal(NamedTuple):
     """A message that is not stored, and why."""

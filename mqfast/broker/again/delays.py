@@ -71,18 +71,7 @@ class Delays:
             return Refusal(done.code, done.remark or "")
         if place is None:
             return None
-        return Record(
-            place.topic,
-            place.queue_id,
-            record.body,
-            place.properties,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=record.prepared_transaction_offset,
-        )
+        return record.moved(place.topic, place.queue_id, place.properties)
 
     def _turn(self) -> None:
         try:
