@@ -1,7 +1,8 @@
 """The network part of ``python -m mqfast.demo``: a name server and a broker in one process, clients of the protocol
-beside it, and what they stored seen in the store.
+beside it (this Python client, a stock Java client), and what they stored seen in the store.
 
-It must never need more than the extra mqfast[broker]: without it the part says so and is left out.
+It must never need more than the extra mqfast[broker]: without it the part says so and is left out. Nor does it need
+Java: without it one line says so.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ __all__ = ["NetworkFailed", "network"]
 TOPIC: Final = "DemoOrders"
 GROUP: Final = "demo-readers"
 MESSAGES: Final = 20_000
+JAVA_TOPIC: Final = "DemoJava"
+JAVA_MESSAGES: Final = 200
+JAVA_CLIENT: Final = Path(__file__).resolve().parents[1] / "tests" / "interop" / "java_client.py"
 QUEUES: Final = 4
 _WINDOW: Final = 64
+_NOT_THERE: Final = 3  # exit code: Java or the network is missing
 _SEND, _PULL, _ROUTE, _COMMIT = 310, 11, 105, 15
 _BODY: Final = b"an order that a client sent by RocketMQ's own protocol".ljust(256, b".")
 
@@ -50,18 +55,20 @@ def network(work: Path, step: Say, say: Say, good: Say) -> None:
     with _up(store) as (address, ready_ms):
         good(f"mqfast up was ready after {ready_ms:.0f} ms: NAMESRV_ADDR={address}")
         asyncio.run(_round_trip(address, good))
+        topics = [TOPIC, *_java_client(address, say, good)]
     listed = subprocess.run(
         [sys.executable, "-m", "mqfast.cli", "store", "ls", str(store)],
         capture_output=True,
         text=True,
         env=_environment(),
     )
-    lines = [line for line in listed.stdout.splitlines() if TOPIC in line or "opic" in line]
-    if listed.returncode != 0 or not any(TOPIC in line for line in lines):
-        raise NetworkFailed(f"mqfast store ls {store} does not show {TOPIC}:\n{listed.stdout}{listed.stderr}")
+    head, *rows = listed.stdout.splitlines() or [""]
+    shown = [row for row in rows if row.split()[0] in topics]
+    if listed.returncode != 0 or {row.split()[0] for row in shown} != set(topics):
+        raise NetworkFailed(f"mqfast store ls {store} does not show {topics}:\n{listed.stdout}{listed.stderr}")
     good("the same messages in the store: mqfast store ls")
-    for line in lines[: QUEUES + 1]:
-        say(f"  {line}")
+    for row in (head, *shown):
+        say(f"  {row}")
 
 
 def _environment() -> dict[str, str]:
@@ -73,28 +80,52 @@ def _environment() -> dict[str, str]:
 @contextmanager
 def _up(store: Path) -> Iterator[tuple[str, float]]:
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mqfast.cli", "up", "--namesrv-port", "0", "--broker-port", "0", "--store", str(store)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=_environment(),
-    )
+    log = store.with_suffix(".log")
+    command = ["up", "--namesrv-port", "0", "--broker-port", "0", "--store", str(store)]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mqfast.cli", *command],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=_environment(),
+        )
     assert process.stdout is not None
     try:
         banner = process.stdout.readline()
         ready_ms = (time.perf_counter() - began) * 1000
         if not banner.startswith("NAMESRV_ADDR="):
-            raise NetworkFailed(f"mqfast up said {banner!r}, expected its address")
+            raise NetworkFailed(f"mqfast up said {banner!r}, expected its address:\n{log.read_text()}")
         yield banner.removeprefix("NAMESRV_ADDR=").strip(), ready_ms
         process.send_signal(signal.SIGTERM)
         if process.wait(20) != 0:
-            raise NetworkFailed(f"mqfast up ended with exit code {process.returncode}")
+            raise NetworkFailed(f"mqfast up ended with exit code {process.returncode}:\n{log.read_text()}")
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+def _java_client(namesrv: str, say: Say, good: Say) -> list[str]:
+    """Let a stock Java client send and receive. Returns: its topic; where there is no such client, nothing."""
+    if not JAVA_CLIENT.exists():
+        say(f"left out: a stock Java client; {JAVA_CLIENT} is part of the source checkout")
+        return []
+    say("a stock Java client; the first time it is fetched from Maven Central")
+    done = subprocess.run(
+        [sys.executable, str(JAVA_CLIENT), namesrv, JAVA_TOPIC, "demo-java", str(JAVA_MESSAGES)],
+        capture_output=True,
+        text=True,
+    )
+    last = done.stdout.splitlines()[-1:]
+    if done.returncode == 0:
+        good(last[0])
+        return [JAVA_TOPIC]
+    if done.returncode != _NOT_THERE or not last:
+        raise NetworkFailed(f"{JAVA_CLIENT.name} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    say(f"left out: {last[0]}")
+    return []
 
 
 async def _round_trip(namesrv: str, good: Say) -> None:

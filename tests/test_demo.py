@@ -14,23 +14,26 @@ from pathlib import Path
 import pytest
 
 from mqfast import demo
+from mqfast.demo_network import network
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, **environment: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mqfast.demo", *map(str, arguments)],
         capture_output=True,
         text=True,
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        env=dict(os.environ, PYTHONPATH=str(ROOT), **{name: str(value) for name, value in environment.items()}),
         timeout=120,
         check=False,
     )
 
 
 def test_the_demo_recovers_kills_recovers_and_finds_every_message(tmp_path: Path) -> None:
-    done = run("--messages", 30_000, "--dir", tmp_path)
+    work, tools = tmp_path / "work", tmp_path / "tools"
+    work.mkdir()
+    done = run("--messages", 30_000, "--dir", work, PATH=tools)
     assert (done.returncode, done.stderr) == (0, "")
     for line in (
         "ok read 291 messages of 6 queues",
@@ -38,10 +41,33 @@ def test_the_demo_recovers_kills_recovers_and_finds_every_message(tmp_path: Path
         "ok SIGKILL after",
         "are there, byte for byte",
         "floor: copy + CRC",
+        "ok 20,000 messages sent and acknowledged",
+        "ok all of them pulled by group demo-readers",
+        "left out: the Java client of Apache RocketMQ 5.5.0: it needs java, javac and mvn",
+        "ok the same messages in the store: mqfast store ls",
     ):
         assert line in done.stdout
     assert "\x1b" not in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert list(work.iterdir()) == []
+
+
+def test_without_a_network_one_line_says_that_there_is_no_java_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maven is there and fetches nothing."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("java", "javac", "mvn"):
+        (tools / name).write_text("#!/bin/sh\nexit 1\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setenv("MQFAST_JAVA_CACHE", str(tmp_path / "cache"))
+    lines: list[str] = []
+    network(tmp_path, lines.append, lines.append, lines.append)
+    (left_out,) = (line for line in lines if line.startswith("left out: "))
+    assert "cannot be fetched from Maven Central" in left_out
+    assert any(line.split()[:3] == ["DemoOrders", "0", "0"] for line in lines)
+    assert not any("DemoJava" in line for line in lines)
 
 
 def test_a_missing_store_is_said_in_one_line(tmp_path: Path) -> None:

@@ -46,15 +46,15 @@ STEP_S = 120  # no step of a case takes longer
 EVER = 2**63 - 1
 
 
-def jars(release: str, client: Path = HERE / "Client.java") -> Path:
-    """Fetch what a broker needs and compile the client, once; return the directory."""
+def jars(release: str, client: Path = HERE / "Client.java", *, timeout_s: float = MAVEN_TIMEOUT_S) -> Path:
+    """Fetch what a broker needs, once, and compile the client; return the directory."""
     home = cache_dir() / f"golden-{release}"
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "jars.stamp").exists():
         shutil.copy(HERE / "pom.xml", home)
         command = ["mvn", "-q", "-B", f"-Drocketmq.version={release}", "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars'}"]
-        subprocess.run(command, cwd=home, check=True, timeout=MAVEN_TIMEOUT_S)
+        subprocess.run(command, cwd=home, check=True, timeout=timeout_s)
         (home / "jars.stamp").touch()
     command = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(home / "classes"), "-cp", f"{home}/jars/*"]
     subprocess.run([*command, str(client)], check=True, timeout=STEP_S)
