@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mqfast.store.get._get_result import GetResult
     from mqfast.store.message_store import MessageStore
     from mqfast.store.message_store import open_store as open
-    from mqfast.store.put._put import Producer
+    from mqfast.store.put._put import BoundProducer
     from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
     from mqfast.store.reader._gather import RecordColumns
     from mqfast.store.reader._tail import LogTail
@@ -49,6 +49,7 @@ __all__ = [
     "BatchResult",
     "Bodies",
     "Body",
+    "BoundProducer",
     "BoundaryType",
     "Consumer",
     "Damage",
@@ -61,7 +62,6 @@ __all__ = [
     "MessageId",
     "MessageStore",
     "OffsetReset",
-    "Producer",
     "Properties",
     "PutMessageStatus",
     "PutOptions",
@@ -95,6 +95,7 @@ _HOMES = {
     "BatchResult": "mqfast.store.put._put_result",
     "Bodies": "mqfast.message",
     "Body": "mqfast.message",
+    "BoundProducer": "mqfast.store.put._put",
     "BoundaryType": "mqfast.store.base.results",
     "Consumer": "mqfast.store.consumer",
     "Damage": "mqfast.store.check.verify",
@@ -107,7 +108,6 @@ _HOMES = {
     "MessageId": "mqfast.message",
     "MessageStore": "mqfast.store.message_store",
     "OffsetReset": "mqfast.store.consumer",
-    "Producer": "mqfast.store.put._put",
     "Properties": "mqfast.message",
     "PutMessageStatus": "mqfast.store.base.results",
     "PutOptions": "mqfast.message",

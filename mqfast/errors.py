@@ -1,8 +1,8 @@
 """The one exception tree of mqfast.
 
-Every class tells one of four causes: wrong use by the caller, a failed or full disk, a damaged file, or an internal
-error. Each class also derives from the builtin class that ordinary handlers expect (``ValueError``, ``OSError``,
-``TimeoutError``).
+Every class tells one cause: wrong use by the caller, a failed or full disk, a damaged file, the peer of a connection,
+a broker that did not do what a client asked, or an internal error. Each class also derives from the builtin class that
+ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``).
 Outcomes of a healthy system (no new message, end of file, a torn tail after a crash) are enum values in
 ``mqfast.store.base.results``, never exceptions.
 
@@ -12,11 +12,18 @@ This module must never import another module of mqfast.
 from __future__ import annotations
 
 __all__ = [
+    "Backlog",
+    "BrokerBusy",
+    "BrokerError",
     "CallRefused",
     "CallTimeout",
+    "ClientClosed",
+    "ClientError",
+    "ClientForked",
+    "ConfigError",
+    "ConnectError",
     "ConnectionLost",
     "CorruptFile",
-    "ConfigError",
     "DataLoss",
     "DiskFull",
     "FieldError",
@@ -34,6 +41,7 @@ __all__ = [
     "MessageTooLarge",
     "MqfastError",
     "NestedCall",
+    "NoRoute",
     "NotMaster",
     "NotSlave",
     "OffsetError",
@@ -41,7 +49,10 @@ __all__ = [
     "PageCacheBusy",
     "PoolExhausted",
     "PropertiesTooLong",
+    "Refused",
     "RemotingError",
+    "SendFailed",
+    "SendTimeout",
     "StorageError",
     "StoreBusy",
     "StoreClosed",
@@ -49,6 +60,7 @@ __all__ = [
     "StoreForked",
     "StoreLocked",
     "StoreNotFound",
+    "SubscriptionError",
     "TooManyCalls",
     "TopicTooLong",
     "UsageError",
@@ -325,6 +337,99 @@ class CallRefused(RemotingError):
 
     def __reduce__(self) -> tuple[type[CallRefused], tuple[int, str]]:
         return CallRefused, (self.code, self.remark)
+
+
+# --- what a client asked of a cluster ---
+
+
+class ClientError(MqfastError):
+    """A client could not do what it was asked to do.
+
+    Attributes: ``msg_id``: the unique id of the message that it was about, None where there is none.
+    """
+
+    def __init__(self, message: str = "", *, msg_id: str | None = None) -> None:
+        super().__init__(message)
+        self.msg_id = msg_id
+
+
+class NoRoute(ClientError, LookupError):
+    """No name server knows the topic, and no broker makes topics by itself. RocketMQ: client code 10005, answer 17."""
+
+
+class ConnectError(ClientError, ConnectionError):
+    """No connection to an address could be made; nothing was sent. RocketMQ: client code 10001."""
+
+
+class SendTimeout(ClientError, TimeoutError):
+    """A send was not answered in time. RocketMQ: client code 10002.
+
+    Attributes: ``maybe_stored``: the broker may have stored the message.
+    """
+
+    def __init__(self, message: str = "", *, msg_id: str | None = None, maybe_stored: bool = True) -> None:
+        super().__init__(message, msg_id=msg_id)
+        self.maybe_stored = maybe_stored
+
+
+class SendFailed(ClientError):
+    """All attempts of a send failed.
+
+    Attributes:
+        attempts: (broker and address, seconds, error) of each attempt, in order.
+        maybe_stored: one of the brokers may have stored the message.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        attempts: tuple[tuple[str, float, Exception], ...] = (),
+        msg_id: str | None = None,
+        maybe_stored: bool = False,
+    ) -> None:
+        super().__init__(message, msg_id=msg_id)
+        self.attempts = attempts
+        self.maybe_stored = maybe_stored
+
+
+class BrokerError(ClientError):
+    """A broker or name server answered with a code other than success.
+
+    Attributes: ``code`` (a response code), ``remark`` (the broker's own words), ``broker`` (its address).
+    """
+
+    def __init__(
+        self, message: str = "", *, code: int = 1, remark: str = "", broker: str = "", msg_id: str | None = None
+    ) -> None:
+        super().__init__(message or f"{broker}: code {code}" + (f": {remark}" if remark else ""), msg_id=msg_id)
+        self.code = code
+        self.remark = remark
+        self.broker = broker
+
+
+class BrokerBusy(BrokerError, BlockingIOError):
+    """The broker refused the request for the moment (code 2); nothing was stored."""
+
+
+class Refused(BrokerError, PermissionError):
+    """The broker does not allow the request to this client, or to anybody (codes 16 and 3001)."""
+
+
+class Backlog(ClientError, BlockingIOError):
+    """As many messages are on their way as the producer's limits allow; nothing was sent."""
+
+
+class ClientClosed(ClientError):
+    """The client is closed, or was never started."""
+
+
+class ClientForked(ClientClosed):
+    """The client was started in another process; a child makes its own consumer."""
+
+
+class SubscriptionError(ClientError, ValueError):
+    """A subscription is not possible: the broker refused its SQL, or the members of the group disagree."""
 
 
 # --- internal errors ---

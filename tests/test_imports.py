@@ -34,7 +34,7 @@ _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\
 
 # What the network needs beyond the standard library, and in which rooms: the extra mqfast[broker].
 OF_THE_NETWORK = {
-    "msgspec": ("mqfast.broker", "mqfast.namesrv", "mqfast.remoting"),
+    "msgspec": ("mqfast.broker", "mqfast.client", "mqfast.namesrv", "mqfast.remoting"),
     "lark": ("mqfast.broker.pull.filter",),
     "yaml": ("mqfast.broker.acl",),
 }
@@ -178,6 +178,19 @@ def test_the_network_knows_nothing_of_the_store(room: str) -> None:
         and not any(is_in(e.imported, other) for other in others)
     ]
     assert_none(offending, f"{room} imports {', '.join(others)} only")
+
+
+def test_a_client_knows_of_the_store_how_records_look_and_no_more() -> None:
+    offending = [e for e in EDGES if is_in(e.importer, "mqfast.client") and is_in(e.imported, "mqfast.store")]
+    assert_none([e for e in offending if not is_in(e.imported, "mqfast.store.record")], "client imports records alone")
+    others = [e for e in EDGES if is_in(e.importer, "mqfast.client") and is_in(e.imported, "mqfast")]
+    rooms = ("mqfast.client", "mqfast.remoting", "mqfast.store.record", *GROUND)
+    assert_none([e for e in others if not any(is_in(e.imported, room) for room in rooms)], f"client: {rooms} only")
+
+
+def test_what_a_client_asks_for_is_written_without_io() -> None:
+    plain = tuple(f"mqfast.client.{name}" for name in ("values", "net.steps", "route.route_table"))
+    assert_none([e for e in EDGES if e.importer in plain and e.imported in ("asyncio", "socket", "time")], "no I/O")
 
 
 def test_a_connection_without_io_knows_no_loop() -> None:

@@ -61,6 +61,7 @@ class End:
             header_bytes_max=settings.header_bytes_max,
             calls_max=settings.calls_max,
             requests_max=settings.requests_max,
+            language=settings.language,
         )
 
     def closed(self, channel: Channel) -> None:

@@ -110,6 +110,12 @@ class RemotingClient:
         """Tell a server something that it does not answer. Raises: ConnectionLost."""
         (await self.channel(address)).oneway(code, ext_fields, body, serialize=serialize)
 
+    def leave(self, address: str) -> None:
+        """Close the connection to an address, if there is one; the next request makes a new one."""
+        task = self._channels.pop(address, None)
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+            task.result().close()
+
     async def close(self) -> None:
         """Close all connections; calls that wait end with ConnectionLost."""
         self._end.stop_sweep()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mqfast.errors import FrameError, InternalError, TooManyCalls
+from mqfast.remoting.codes import LanguageCode
 from mqfast.remoting.command import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -79,6 +80,7 @@ class Connection:
         frame_bytes_max, header_bytes_max: what the peer may send in one frame and one header.
         calls_max: requests of this end that may wait for answers at once.
         requests_max: requests of the peer that may be open at once; beyond that nothing is to be read.
+        language: what requests of this end say that it is written in.
     Attributes:
         blocked: the peer does not read what was sent; the owner sets it.
         open_requests: requests of the peer that are not answered yet.
@@ -94,8 +96,10 @@ class Connection:
         header_bytes_max: int = HEADER_BYTES_MAX,
         calls_max: int = 65_535,
         requests_max: int = 10_000,
+        language: int = LanguageCode.JAVA,
     ) -> None:
         self._clock = clock
+        self._language = language
         self._decoder = FrameDecoder(frame_bytes_max, header_bytes_max)
         self._calls_max = calls_max
         self._requests_max = requests_max
@@ -203,7 +207,16 @@ class Connection:
             codec = JSON  # the other codec has 16 bits for it
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 & _OPAQUE_MASK
-        return RemotingCommand(code, ext_fields, body, opaque=opaque, flag=flag, serialize=codec, version=version)
+        return RemotingCommand(
+            code,
+            ext_fields,
+            body,
+            opaque=opaque,
+            flag=flag,
+            language=self._language,
+            version=version,
+            serialize=codec,
+        )
 
     def _send(self, command: RemotingCommand) -> None:
         if self.closed:

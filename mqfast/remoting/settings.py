@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqfast.remoting.codes import LanguageCode
 from mqfast.remoting.command import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from mqfast.remoting.tls import TlsMode
 
@@ -31,6 +32,7 @@ class RemotingSettings:
         calls_max: requests of this end over one connection that may wait for answers.
         proxy_protocol: take a PROXY preamble (RocketMQ always does).
         tls_mode: RocketMQ's tls.server.mode.
+        language: what requests of this end say that it is written in.
     """
 
     frame_bytes_max: int = FRAME_BYTES_MAX
@@ -45,3 +47,4 @@ class RemotingSettings:
     calls_max: int = 65_535
     proxy_protocol: bool = True
     tls_mode: TlsMode = TlsMode.PERMISSIVE
+    language: int = LanguageCode.JAVA

@@ -105,8 +105,8 @@ def cases(store: mqfast.MessageStore) -> Iterator[tuple[str, Callable[..., Any],
     yield "put_message", store.put_message, [Message("T", b"a")], {}
     yield "put_batch", store.put_batch, [[Message("T", b"a")]], {}
     yield "producer", store.producer, ["T", 0, "tag"], {}
-    yield "Producer.put", store.producer("T").put, [b"a", "key"], {}
-    yield "Producer.put_many", store.producer("T").put_many, [[b"a"]], {}
+    yield "BoundProducer.put", store.producer("T").put, [b"a", "key"], {}
+    yield "BoundProducer.put_many", store.producer("T").put_many, [[b"a"]], {}
     yield "get", store.get, ["T", 0, 0, 1, 100, "tag"], {}
     yield "look", store.look, [0], {}
     yield "query", store.query, ["T", "key", 10, 0, 1 << 60], {}

@@ -467,7 +467,7 @@ def test_arguments_of_the_wrong_kind_are_refused_before_a_byte_is_written(tmp_pa
         assert (store.log.written, store.put_count) == (0, 0)
         assert producer.put(b"", "").size > 0  # an empty key is none
         assert store.get("T", 0, 0)[0].keys == []
-        assert (producer.queue_id, repr(producer)) == (0, "<Producer T/0>")
+        assert (producer.queue_id, repr(producer)) == (0, "<BoundProducer T/0>")
 
 
 def test_a_batch_names_its_messages(tmp_path: Path) -> None:

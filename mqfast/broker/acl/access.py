@@ -19,13 +19,13 @@ from mqfast.broker.acl.needs import TopicAt
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.plain_processor import PlainAclProcessor
 from mqfast.broker.acl.policies import Policies
-from mqfast.broker.acl.signature import sign
 from mqfast.broker.acl.users import User, Users
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.errors import ConfigError
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
 from mqfast.remoting.processors import Processors
+from mqfast.remoting.signature import sign
 
 __all__ = ["AccessControl", "SigningClient"]
 

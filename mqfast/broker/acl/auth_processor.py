@@ -10,7 +10,6 @@ from typing import Final
 
 from mqfast.broker.acl.kinds import UserStatus, UserType, word
 from mqfast.broker.acl.policies import Acl, Policies, subject_of
-from mqfast.broker.acl.signature import ACCESS_KEY
 from mqfast.broker.acl.users import User, Users, denied
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import decode_body, encode_body
@@ -18,6 +17,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.signature import ACCESS_KEY
 
 __all__ = ["AuthProcessor"]
 

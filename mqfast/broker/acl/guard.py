@@ -14,13 +14,13 @@ from typing import Final
 from mqfast.broker.acl.needs import TopicAt, needs_of
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.policies import Policies
-from mqfast.broker.acl.signature import ACCESS_KEY
 from mqfast.broker.acl.users import Users, denied
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
+from mqfast.remoting.signature import ACCESS_KEY
 
 __all__ = ["Guard", "GuardedProcessors"]
 

@@ -15,11 +15,11 @@ from typing import Any, Final, NoReturn
 from mqfast.broker.acl.addresses import Matcher, pattern
 from mqfast.broker.acl.kinds import Action, Kind
 from mqfast.broker.acl.needs import Need, TopicAt, needs_of
-from mqfast.broker.acl.signature import ACCESS_KEY, is_signed_with
 from mqfast.errors import CallRefused, ConfigError, FieldError
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
 
 __all__ = ["Account", "PlainAccounts", "account_of", "refuse"]
 

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from mqfast.broker.acl.kinds import UserStatus, UserType
 from mqfast.broker.acl.plain_files import write_private
-from mqfast.broker.acl.signature import ACCESS_KEY, is_signed_with
 from mqfast.errors import CallRefused, CorruptFile, FieldError
 from mqfast.remoting.bodies import decode_body, encode_body
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
 
 __all__ = ["User", "Users", "denied"]
 

@@ -12,14 +12,14 @@ cdef class PutPath(StoreBase):
     cdef object last_topic
     cdef object last_tags
     cdef int64_t last_queue_id
-    cdef Producer last_producer
+    cdef BoundProducer last_producer
     cdef bytes last_tail                # of the producer made last
     cdef inline PutResult fresh_result(self)
-    cdef Producer producer_of(self, object topic, int64_t queue_id, object tags)
+    cdef BoundProducer producer_of(self, object topic, int64_t queue_id, object tags)
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
 
 
-cdef class Producer:
+cdef class BoundProducer:
     cdef readonly PutPath store
     cdef Core engine
     cdef readonly str topic

@@ -81,8 +81,8 @@ cdef class PutPath(StoreBase):
         self.last_topic = None
         self.producers = {}
 
-    cdef Producer producer_of(self, object topic, int64_t queue_id, object tags):
-        cdef Producer p
+    cdef BoundProducer producer_of(self, object topic, int64_t queue_id, object tags):
+        cdef BoundProducer p
         if topic is self.last_topic and tags is self.last_tags and queue_id == self.last_queue_id:
             p = self.last_producer
         else:
@@ -92,7 +92,7 @@ cdef class PutPath(StoreBase):
             except TypeError:       # no text, and no key of a dict either: a producer says so
                 p = None
             if p is None:
-                p = Producer(self, topic, queue_id, tags)
+                p = BoundProducer(self, topic, queue_id, tags)
                 if len(self.producers) >= MOST_PRODUCERS:
                     self.producers = {}
                 self.producers[key] = p
@@ -102,12 +102,12 @@ cdef class PutPath(StoreBase):
             self.last_producer = p
         return p
 
-    def producer(self, topic, queue_id=0, tags=None) -> Producer:
+    def producer(self, topic, queue_id=0, tags=None) -> BoundProducer:
         """A producer with bound topic, queue and tags. ``producer.put(body)`` and ``producer.put(body, key)`` are for hot loops.
 
         Raises: MessageIllegal, TopicTooLong.
         """
-        return Producer(self, topic, queue_id, tags)
+        return BoundProducer(self, topic, queue_id, tags)
 
     def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, *, flag=0, sys_flag=0, born_timestamp=None, born_host=None,
             store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait_store_ok=True):
@@ -134,7 +134,7 @@ cdef class PutPath(StoreBase):
         cdef PutResult r
         cdef Appended out
         cdef int outcome = OK
-        cdef Producer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
+        cdef BoundProducer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
         if p.general:
             return put_slow(self.engine, Message(topic, body, queue_id, tags, keys), True)
         if keys is not None and type(keys) is not str:
@@ -180,7 +180,7 @@ cdef class PutPath(StoreBase):
 
 @cython.no_gc_clear
 @cython.final
-cdef class Producer:
+cdef class BoundProducer:
     """Puts messages of one topic, queue and tags, which are checked and encoded once. Thread: any; threads may share a producer."""
 
     def __init__(self, PutPath store, topic, queue_id=0, tags=None):
@@ -318,7 +318,7 @@ cdef class Producer:
 
     @cython.binding(False)
     def __reduce__(self):
-        raise TypeError("a Producer cannot be pickled: it belongs to its store, which one process writes")
+        raise TypeError("a BoundProducer cannot be pickled: it belongs to its store, which one process writes")
 
     def put(self, body, key=None, /):
         """Store one message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
@@ -373,4 +373,4 @@ cdef class Producer:
         return result
 
     def __repr__(self):
-        return f"<Producer {self.topic}/{self.queue.queue_id}>"
+        return f"<BoundProducer {self.topic}/{self.queue.queue_id}>"

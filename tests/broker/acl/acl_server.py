@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mqfast.broker.acl.guard import Guard, GuardedProcessors
-from mqfast.broker.acl.signature import sign
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
+from mqfast.remoting.signature import sign
 
 
 class Ask(NamedTuple):

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from running import Running, running_broker
 
-from mqfast.broker.acl.signature import sign
 from mqfast.errors import ConfigError
 from mqfast.message import decode_message_id
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.remoting.server import RemotingServer
+from mqfast.remoting.signature import sign
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -17,9 +17,9 @@ from acl_server import Ask, answers, raw_answer
 from mqfast.broker.acl.guard import Guard
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.plain_processor import PlainAclProcessor
-from mqfast.broker.acl.signature import signature_of
 from mqfast.errors import ConfigError
 from mqfast.remoting.command import RemotingCommand, encode
+from mqfast.remoting.signature import signature_of
 
 JAVA = "org.apache.rocketmq.acl.common.AclException: "
 USER, ADMIN = ("RocketMQ", "12345678"), ("rocketmq2", "12345678")

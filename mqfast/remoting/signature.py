@@ -1,6 +1,6 @@
 """The signature of a request: HMAC-SHA1 of its sorted fields and its body, with the caller's secret.
 
-Room: broker/acl. It must never compare two signatures in a time that depends on where they differ. Source: AclUtils,
+Room: remoting. It must never compare two signatures in a time that depends on where they differ. Source: AclUtils,
 AclSigner, AclClientRPCHook.
 """
 

@@ -1,0 +1,75 @@
+"""The client of RocketMQ clusters: producers, consumers, administration, each for threads and for asyncio.
+
+    with Producer("order-service", "127.0.0.1:9876") as producer:
+        producer.send("orders", b"42", tags="new", keys="42")
+
+Rooms: ``net`` (steps, the shells that run them, what all clients of a process share), ``route``, ``producer``,
+``consumer``, ``admin``. The import of this package loads none of them: each name is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqfast.client.values import (
+        Address,
+        Body,
+        ConsumeStatus,
+        Credentials,
+        MessageQueue,
+        PullStatus,
+        ResetPlan,
+        Retry,
+        SendResult,
+        SendStatus,
+        TransactionStatus,
+        When,
+    )
+
+__all__ = [
+    "Address",
+    "Body",
+    "ConsumeStatus",
+    "Credentials",
+    "MessageQueue",
+    "PullStatus",
+    "ResetPlan",
+    "Retry",
+    "SendResult",
+    "SendStatus",
+    "TransactionStatus",
+    "When",
+]
+
+# Where each name is; the imports above, which only type checkers read, say the same.
+_HOMES = {
+    "Address": "values",
+    "Body": "values",
+    "ConsumeStatus": "values",
+    "Credentials": "values",
+    "MessageQueue": "values",
+    "PullStatus": "values",
+    "ResetPlan": "values",
+    "Retry": "values",
+    "SendResult": "values",
+    "SendStatus": "values",
+    "TransactionStatus": "values",
+    "When": "values",
+}
+
+logging.getLogger("mqfast.client").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mqfast.client' has no attribute {name!r}", name=name)
+    value = getattr(import_module(f"mqfast.client.{_HOMES[name]}"), name)
+    globals()[name] = value  # found without this function from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

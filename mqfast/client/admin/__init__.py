@@ -1,0 +1,1 @@
+"""What administrates a cluster."""

@@ -1,0 +1,391 @@
+"""What all clients of one cluster in one process share: routes, connections, heartbeats, periodic work.
+
+Room: client. It must never send, pull or consume: producers and consumers do. Source: MQClientInstance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from mqfast.client.net.aio_shell import AioShell
+from mqfast.client.net.requests import BrokerRequests, Handler
+from mqfast.client.net.steps import Ask, Steps, broker_error
+from mqfast.client.route.name_servers import NameServers, fetch_addresses
+from mqfast.client.route.route_table import MASTER_ID, RouteTable, TopicRoute, decode_route
+from mqfast.client.values import Credentials
+from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError, NoRoute
+from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.client import RemotingClient, split_address
+from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from mqfast.remoting.settings import RemotingSettings
+from mqfast.remoting.signature import sign
+
+__all__ = ["ClientInstance", "InstanceSettings", "Owner"]
+
+ROUTE_S: Final = 30.0
+HEARTBEAT_S: Final = 30.0
+ADDRESS_SERVER_S: Final = 120.0
+_NAME_SERVER_TIMEOUT_S: Final = 3.0
+_log = logging.getLogger("mqfast.client")
+
+
+class InstanceSettings(NamedTuple):
+    """What makes two clients share an instance: they agree in all of it.
+
+    Attributes: name_servers: as ``parse_addresses`` gives them; tls: False, True (the system's certificates) or a
+        context; instance_name: None for one by process and chance.
+    """
+
+    name_servers: tuple[str, ...]
+    credentials: Credentials | None = None
+    tls: bool | ssl.SSLContext = False
+    namespace: str | None = None
+    instance_name: str | None = None
+    unit_name: str | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS context: certificates and names of hosts are checked unless the user's own context says otherwise."""
+        if isinstance(self.tls, ssl.SSLContext):
+            return self.tls
+        return ssl.create_default_context() if self.tls else None
+
+
+class Owner(Protocol):
+    """A producer or consumer, as the instance sees it."""
+
+    def heartbeat(self) -> Mapping[str, Any]:
+        """Its part of the heartbeat: RocketMQ's ProducerData or ConsumerData as JSON would have it."""
+
+    def topics(self) -> Iterable[str]:
+        """The topics whose routes it wants to be kept fresh."""
+
+
+class ClientInstance:
+    """One client id of this process in one event loop; see ``/net/steps.py`` for what it runs.
+
+    Attributes:
+        client_id: how brokers know it; routes, name_servers, shell, loop.
+        requests: who serves what brokers ask.
+        remoting: the connections of the loop.
+    Thread: that of the event loop, but for ``route``, ``sign``, ``routes`` and ``heartbeat_soon``: any.
+    """
+
+    def __init__(self, settings: InstanceSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.name_servers = NameServers(settings.name_servers)
+        self.client_id = _client_id(settings)
+        self.routes = RouteTable()
+        self.requests = BrokerRequests()
+        self._producers: dict[str, Owner] = {}
+        self._consumers: dict[str, Owner] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._users = 0
+        self._heartbeat_lock = asyncio.Lock()
+        self._heartbeat_asked = False
+        self._heard: set[str] = set()
+        self._context = settings.context()
+        self.remoting = RemotingClient(
+            self.requests.processors,
+            RemotingSettings(language=LanguageCode.PYTHON),
+            context=self._context,
+            logger=_log,
+        )
+        self.shell = AioShell(self.remoting, self.sign)
+        self.routes.on_change.append(lambda topic, route: self.heartbeat_soon())
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The context of every connection, None without TLS."""
+        return self._context
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def shared(
+        cls, settings: InstanceSettings, loop: asyncio.AbstractEventLoop, *, consumer_group: str | None = None
+    ) -> ClientInstance:
+        """The instance of these settings in this loop; another one for a second consumer of the same group."""
+        with _registry_lock:
+            known = _registry.setdefault(loop, {}).setdefault(settings, [])
+            for one in known:
+                if consumer_group is None or consumer_group not in one._consumers:
+                    return one
+            one = cls(settings, loop)
+            known.append(one)
+            return one
+
+    async def acquire(self) -> None:
+        """Begin to use it: the first user starts the periodic work."""
+        self._users += 1
+        if self._users > 1:
+            return
+        if self.name_servers.url is not None:
+            await self._ask_address_server()
+            self.every(ADDRESS_SERVER_S, self._ask_address_server, "address server")
+        self.every(ROUTE_S, self.refresh_routes, "routes")
+        self.every(HEARTBEAT_S, self.heartbeat, "heartbeat")
+
+    async def release(self) -> None:
+        """End to use it: the last user stops the periodic work and closes the connections."""
+        self._users -= 1
+        if self._users > 0:
+            return
+        with _registry_lock:
+            known = _registry.get(self.loop, {}).get(self.settings, [])
+            if self in known:
+                known.remove(self)
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.remoting.close()
+
+    def every(
+        self, seconds: float, work: Callable[[], Awaitable[object]], name: str, *, first_s: float | None = None
+    ) -> asyncio.Task[None]:
+        """Do something periodically until the instance ends or the task is cancelled; a failure is logged."""
+
+        async def repeat() -> None:
+            await asyncio.sleep(seconds if first_s is None else first_s)
+            while True:
+                try:
+                    await work()
+                except MqfastError as error:
+                    _log.warning("%s: %s: %s", self.client_id, name, error)
+                except Exception:
+                    _log.exception("%s: %s failed", self.client_id, name)
+                await asyncio.sleep(seconds)
+
+        return self.spawn(repeat(), f"mqfast {name}")
+
+    def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
+        """A task that ends with the instance at the latest."""
+        task: asyncio.Task[None] = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- what goes into every request ----------------------------------------------------------------------------------
+
+    def sign(self, code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
+        """The fields of a request with the caller's signature, where there are credentials."""
+        who = self.settings.credentials
+        if who is None:
+            return fields
+        return sign(fields, body, who.access_key, who.secret_key, who.security_token or "")
+
+    # -- routes --------------------------------------------------------------------------------------------------------
+
+    def ask_name_servers(
+        self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float, about: str
+    ) -> Steps[Any]:
+        """Ask one name server after the other until one answers. Returns: the answer. Raises: ConnectError."""
+        deadline = time.monotonic() + timeout_s
+        reasons: list[str] = []
+        for address in self.name_servers.addresses:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                reasons.append(f"{address} was not asked, the time is over")
+                break
+            try:
+                return (yield Ask(address, code, fields, body, min(left, _NAME_SERVER_TIMEOUT_S)))
+            except (ConnectError, ConnectionLost, CallTimeout) as error:
+                self.name_servers.failed(address)
+                reasons.append(str(error) if address in str(error) else f"{address}: {error}")
+        if not reasons:
+            reasons.append(f"{self.name_servers.url} named none")
+        raise ConnectError(f"{about}: no name server answered in {timeout_s:g} s: {'; '.join(reasons)}")
+
+    def route(self, topic: str, *, timeout_s: float = 3.0, refresh: bool = False) -> Steps[TopicRoute]:
+        """A topic's route, from the table or from a name server. Raises: NoRoute, ConnectError, BrokerError."""
+        known = self.routes.get(topic)
+        if known is not None and not refresh:
+            return known
+        about = f"route of topic {topic}"
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        answer = yield from self.ask_name_servers(code, fields, timeout_s=timeout_s, about=about)
+        asked = ", ".join(self.name_servers.addresses)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NoRoute(f"topic {topic}: name server {asked} knows no broker with it: {answer.remark or ''}".strip())
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer, asked, about)
+        route = decode_route(topic, bytes(answer.body))
+        self.routes.update(topic, route)
+        return route
+
+    def publish_route(
+        self, topic: str, *, copied_topic: str, queues: int, timeout_s: float = 3.0, refresh: bool = False
+    ) -> Steps[TopicRoute]:
+        """The route of a topic to send to; for an unknown one that of the topic that brokers copy (TBW102)."""
+        try:
+            return (yield from self.route(topic, timeout_s=timeout_s, refresh=refresh))
+        except NoRoute as error:
+            try:
+                copied = yield from self.route(copied_topic, timeout_s=timeout_s, refresh=True)
+            except NoRoute:
+                text = f"{error}; nor has a broker topic {copied_topic}, so no broker makes topics by itself"
+                raise NoRoute(text) from None
+        route = copied.as_default(topic, queues)
+        self.routes.update(topic, route)
+        return route
+
+    async def refresh_routes(self) -> None:
+        """Ask for the routes of all topics in use."""
+        wanted = {topic for owner in self._owners() for topic in owner.topics()} | set(self.routes.topics)
+        for topic in sorted(wanted):
+            try:
+                await self.shell.run(self.route(topic, refresh=True))
+            except NoRoute:
+                continue  # a copied route stays: the topic may be made by the next send
+            except ClientError as error:
+                _log.warning("%s: %s", self.client_id, error)
+                return
+
+    async def _ask_address_server(self) -> None:
+        assert self.name_servers.url is not None
+        try:
+            found = await asyncio.to_thread(fetch_addresses, self.name_servers.url)
+        except (OSError, MqfastError) as error:
+            raise ConnectError(f"{self.name_servers.url}: no addresses of name servers: {error}") from None
+        self.name_servers.update(found)
+
+    # -- who is here ---------------------------------------------------------------------------------------------------
+
+    def _owners(self) -> list[Owner]:
+        return [*self._producers.values(), *self._consumers.values()]
+
+    def add_producer(self, group: str, owner: Owner) -> None:
+        """A producer of this group is here; several of one group are one to the broker."""
+        self._producers[group] = owner
+        self.heartbeat_soon()
+
+    def add_consumer(self, group: str, owner: Owner) -> None:
+        """A consumer of this group is here. Raises: ClientError for a second one."""
+        if self._consumers.get(group, owner) is not owner:
+            raise ClientError(f"group {group}: {self.client_id} has a consumer of it already")
+        self._consumers[group] = owner
+
+    async def remove_producer(self, group: str, owner: Owner) -> None:
+        """The producer ends: brokers hear of it."""
+        if self._producers.get(group) is owner:
+            del self._producers[group]
+            await self._unregister({"producerGroup": group})
+
+    async def remove_consumer(self, group: str, owner: Owner) -> None:
+        """The consumer ends: brokers hear of it, and tell the other members."""
+        if self._consumers.get(group) is owner:
+            del self._consumers[group]
+            await self._unregister({"consumerGroup": group})
+
+    async def _unregister(self, fields: dict[str, str]) -> None:
+        fields = {"clientID": self.client_id, **fields}
+        heard, self._heard = self._heard, (self._heard if self._owners() else set())
+        for outcome in await asyncio.gather(
+            *(self.shell.ask(Ask(one, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0)) for one in heard),
+            return_exceptions=True,
+        ):
+            if isinstance(outcome, BaseException):
+                _log.info("%s: a broker does not hear that the client ends: %s", self.client_id, outcome)
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
+
+    def heartbeat_soon(self) -> None:
+        """A heartbeat as soon as the loop is free. Thread: any."""
+        if not self._heartbeat_asked:
+            self._heartbeat_asked = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._begin_heartbeat)
+
+    def _begin_heartbeat(self) -> None:
+        self._heartbeat_asked = False
+        if self._users > 0:
+            self.spawn(self.heartbeat(), "mqfast heartbeat now")
+
+    async def heartbeat(self) -> None:
+        """Tell all brokers of the known routes who is here; masters alone while there is no consumer."""
+        body = {
+            "clientID": self.client_id,
+            "producerDataSet": [dict(one.heartbeat()) for one in self._producers.values()],
+            "consumerDataSet": [dict(one.heartbeat()) for one in self._consumers.values()],
+        }
+        if not body["producerDataSet"] and not body["consumerDataSet"]:
+            return
+        ids_wanted = None if self._consumers else MASTER_ID
+        targets = sorted(
+            {
+                address
+                for place in self.routes.brokers.values()
+                for broker_id, address in place.addresses.items()
+                if ids_wanted is None or broker_id == ids_wanted
+            }
+        )
+        data = encode_body(body)
+        async with self._heartbeat_lock:
+            outcomes = await asyncio.gather(
+                *(self.shell.ask(Ask(address, RequestCode.HEART_BEAT, None, data)) for address in targets),
+                return_exceptions=True,
+            )
+        for address, outcome in zip(targets, outcomes, strict=True):
+            if isinstance(outcome, MqfastError):
+                self._heard.discard(address)
+                _log.info("%s: heartbeat: %s", self.client_id, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif outcome is not None and outcome.code != ResponseCode.SUCCESS:
+                _log.warning("%s: heartbeat: %s", self.client_id, broker_error(outcome, address))
+            else:
+                self._heard.add(address)
+
+    def is_known_to(self, address: str) -> bool:
+        """Has this broker taken a heartbeat of this client?"""
+        return address in self._heard
+
+    def serve(self, code: int, group: str | None, handler: Handler) -> None:
+        """Serve what brokers ask; see ``BrokerRequests.serve``."""
+        self.requests.serve(code, group, handler)
+
+
+_registry_lock = threading.Lock()
+_registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSettings, list[ClientInstance]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def forget() -> None:
+    """In a child process: no instance came along."""
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    _registry.clear()
+
+
+def _client_id(settings: InstanceSettings) -> str:
+    name = settings.instance_name or f"{os.getpid()}#{secrets.token_hex(6)}"
+    parts = [_own_address(settings.name_servers), name]
+    if settings.unit_name:
+        parts.append(settings.unit_name)
+    return "@".join(parts)
+
+
+def _own_address(name_servers: tuple[str, ...]) -> str:
+    """The address of this machine towards the first name server. Nothing is sent."""
+    host, port = ("192.0.2.1", 9)
+    if name_servers and not name_servers[0].startswith(("http://", "https://")):
+        host, port = split_address(name_servers[0])
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.connect((host, port))
+            return str(one.getsockname()[0])
+    return "127.0.0.1"

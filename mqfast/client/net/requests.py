@@ -1,0 +1,67 @@
+"""What brokers ask of a client, handed to the producer or consumer that it is about.
+
+Room: client. It must never answer for a group that is not here. Source: ClientRemotingProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Lane, Processors
+
+__all__ = ["CODES", "BrokerRequests", "Handler"]
+
+Handler = Callable[[Channel, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
+"""Serves one request in the loop; None: no answer, or, where it was asked without a group, "not for me"."""
+
+CODES: Final = (
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+)
+
+
+class BrokerRequests:
+    """Who serves which code for which group.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[int, str | None], list[Handler]] = {}
+        self.processors = Processors()
+        self.processors.register(CODES, self._dispatch, Lane("broker requests"))
+
+    def serve(self, code: int, group: str | None, handler: Handler) -> None:
+        """Serve a code for a group; with group None each request of that code whose header names no group here."""
+        self._handlers.setdefault((int(code), group), []).append(handler)
+
+    def unserve(self, group: str | None, handler: Handler) -> None:
+        """Serve no more with this handler."""
+        for (code, owner), handlers in list(self._handlers.items()):
+            if owner == group and handler in handlers:
+                handlers.remove(handler)
+                if not handlers:
+                    del self._handlers[code, owner]
+
+    async def _dispatch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        fields = request.ext_fields
+        group = fields.get("consumerGroup") or fields.get("group")
+        named = tuple(self._handlers.get((request.code, group), ())) if group else ()
+        for handler in named or tuple(self._handlers.get((request.code, None), ())):
+            outcome = handler(channel, request)
+            answer = outcome if outcome is None or isinstance(outcome, RemotingCommand) else await outcome
+            if answer is not None or named:
+                return answer
+        if group and not named:
+            remark = f"The Consumer Group <{group}> not exist in this consumer"
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        return None

@@ -1,0 +1,61 @@
+"""Steps: what a client asks of a cluster, as a generator that does no I/O; a shell runs it in a loop or on a thread.
+
+Room: client. It must never do I/O, read a clock or know a thread. The shells: ``aio_shell.py`` and ``lane.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from mqfast.errors import BrokerBusy, BrokerError, NoRoute, Refused
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import Buffer, RemotingCommand
+
+__all__ = ["Ask", "Pause", "Steps", "broker_error", "checked"]
+
+
+class Ask(NamedTuple):
+    """One request to one address; the shell sends the answer in, whatever its code (None to a one-way request).
+
+    A shell throws in: ConnectError (nothing was sent), ConnectionLost or CallTimeout (the request may be done).
+    """
+
+    address: str
+    code: int
+    ext_fields: dict[str, Any] | None = None
+    body: bytes | Sequence[Buffer] = b""
+    timeout_s: float = 3.0
+    oneway: bool = False
+
+
+class Pause(NamedTuple):
+    """Wait so long, then go on; the shell sends None in."""
+
+    seconds: float
+
+
+_Result = TypeVar("_Result")
+Steps: TypeAlias = Generator[Ask | Pause, Any, _Result]
+"""A generator of steps that returns its result."""
+
+
+def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_id: str | None = None) -> BrokerError:
+    """The error that an answer's code means. Args: about: what was asked for, a topic or a group, say."""
+    code, remark = answer.code, answer.remark or ""
+    text = f"{about + ': ' if about else ''}{address} answered code {code}" + (f" {remark!r}" if remark else "")
+    kind = BrokerError
+    if code == ResponseCode.SYSTEM_BUSY:
+        kind = BrokerBusy
+    elif code in (ResponseCode.NO_PERMISSION, ResponseCode.USER_NOT_EXIST):
+        kind = Refused
+    return kind(text, code=code, remark=remark, broker=address, msg_id=msg_id)
+
+
+def checked(answer: RemotingCommand, address: str, about: str = "", *also: int) -> RemotingCommand:
+    """The answer, if its code is 0 or one of ``also``. Raises: NoRoute for code 17, else BrokerError or its kinds."""
+    if answer.code == ResponseCode.SUCCESS or answer.code in also:
+        return answer
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        raise NoRoute(f"{about + ': ' if about else ''}{address} answered code 17 {answer.remark or ''!r}")
+    raise broker_error(answer, address, about)

@@ -1,0 +1,1 @@
+"""Where topics are, and which queue a message goes to."""

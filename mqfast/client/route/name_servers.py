@@ -1,0 +1,96 @@
+"""Which name servers a client asks: their addresses as text, from the environment or from an HTTP address server.
+
+Room: client. It must never connect to anything but the address server. Source: NameServerAddressUtils, TopAddressing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from mqfast.errors import ConfigError
+from mqfast.remoting.client import split_address
+
+__all__ = ["ENVIRONMENT", "NameServers", "fetch_addresses", "parse_addresses"]
+
+ENVIRONMENT: Final = "NAMESRV_ADDR"
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+
+
+def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The addresses in ``"a:9876;b:9876"``, in a list, or in NAMESRV_ADDR; or the one URL of an address server.
+
+    A port that is left out is 9876. Raises: ConfigError.
+    """
+    if given is None:
+        given = os.environ.get(ENVIRONMENT, "")
+        if not given.strip():
+            raise ConfigError(f"namesrv_addr: expected host:port or the variable {ENVIRONMENT}, found neither")
+    checked: object = given
+    if not isinstance(checked, (str, list, tuple)):
+        raise ConfigError(f"namesrv_addr: expected text or a list of addresses, found {type(given).__name__}")
+    parts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
+    found: list[str] = []
+    for part in parts:
+        if not isinstance(part, str):
+            raise ConfigError(f"namesrv_addr: expected text in the list, found {type(part).__name__}")
+        address = part.strip()
+        if not address:
+            continue
+        if address.startswith(("http://", "https://")):
+            if len([one for one in parts if one.strip()]) > 1:
+                raise ConfigError(f"namesrv_addr: expected one URL alone, found {given!r}")
+            return (address,)
+        if ":" not in address:
+            address += ":9876"
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise ConfigError(f"namesrv_addr: {error}") from None
+        if address not in found:
+            found.append(address)
+    if not found:
+        raise ConfigError(f"namesrv_addr: expected host:port, found {given!r}")
+    return tuple(found)
+
+
+def fetch_addresses(url: str, timeout_s: float = 3.0) -> tuple[str, ...]:
+    """What an address server says. It blocks. Raises: OSError, ConfigError."""
+    from urllib.request import urlopen
+
+    with urlopen(url, timeout=timeout_s) as answer:  # the scheme was checked by parse_addresses
+        return parse_addresses(answer.read(_ANSWER_BYTES_MAX).decode("utf-8", "replace"))
+
+
+class NameServers:
+    """The name servers of one cluster, the one that answered last first.
+
+    Args: given: addresses, or one URL of an address server (``url``), which ``update`` makes known later.
+    Thread: any; each method is one assignment or reads one tuple.
+    """
+
+    def __init__(self, given: tuple[str, ...], source: random.Random | None = None) -> None:
+        self.url = given[0] if given and given[0].startswith(("http://", "https://")) else None
+        self._random = source or random.Random()
+        self._addresses: tuple[str, ...] = ()
+        if self.url is None:
+            self.update(given)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of them, in the order in which they are asked."""
+        return self._addresses
+
+    def update(self, addresses: tuple[str, ...]) -> None:
+        """These from now on; their order is by chance, those known already keep theirs."""
+        known = tuple(one for one in self._addresses if one in addresses)
+        new = [one for one in addresses if one not in known]
+        self._random.shuffle(new)
+        self._addresses = known + tuple(new)
+
+    def failed(self, address: str) -> None:
+        """This one did not answer: it is asked last from now on."""
+        if address in self._addresses:
+            self._addresses = (*(one for one in self._addresses if one != address), address)

@@ -1,0 +1,159 @@
+"""The instance that clients share, beside a real name server and broker: routes, heartbeats, requests of brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqfast.client.net import io_thread
+from mqfast.client.net.instance import ClientInstance, InstanceSettings
+from mqfast.client.route.name_servers import parse_addresses
+from mqfast.errors import ClientError, ConfigError, ConnectError, NoRoute
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode
+from running import BrokerProcess
+
+
+class Owner:
+    """A producer as far as the instance knows one."""
+
+    def heartbeat(self) -> dict[str, Any]:
+        return {"groupName": "makers"}
+
+    def topics(self) -> Iterable[str]:
+        return ("orders",)
+
+
+def in_loop(flow: Any) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(60):
+            await flow()
+
+    asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with BrokerProcess(tmp_path_factory.mktemp("instance")) as one:
+        yield one
+
+
+def test_a_route_is_asked_for_once_and_a_copied_one_has_four_queues(cluster: BrokerProcess) -> None:
+    async def flow() -> None:
+        settings = InstanceSettings(parse_addresses(cluster.namesrv))
+        instance = ClientInstance.shared(settings, asyncio.get_running_loop())
+        assert ClientInstance.shared(settings, asyncio.get_running_loop()) is instance
+        await instance.acquire()
+        try:
+            with pytest.raises(NoRoute, match=cluster.namesrv):
+                await instance.shell.run(instance.route("unheard"))
+            route = await instance.shell.run(instance.publish_route("unheard", copied_topic="TBW102", queues=4))
+            queues = instance.routes.publish_queues("unheard")
+            assert [one.queue_id for one in queues] == [0, 1, 2, 3]
+            assert route.is_default
+            address = instance.routes.address(queues[0].broker_name)
+            assert address is not None
+            assert instance.routes.read_address(queues[0].broker_name, 7) == (0, address)
+            with pytest.raises(StopIteration):  # from the table: nothing is asked
+                next(instance.route("unheard"))
+        finally:
+            await instance.release()
+
+    in_loop(flow)
+
+
+def test_a_broker_knows_who_is_here_until_the_end(cluster: BrokerProcess) -> None:
+    async def flow() -> None:
+        instance = ClientInstance.shared(InstanceSettings(parse_addresses(cluster.namesrv)), asyncio.get_running_loop())
+        await instance.acquire()
+        owner = Owner()
+        instance.add_producer("makers", owner)
+        await instance.shell.run(instance.publish_route("orders", copied_topic="TBW102", queues=4))
+        address = next(iter(instance.routes.brokers.values())).addresses[0]
+        await instance.heartbeat()
+        assert instance.is_known_to(address)
+        asking = RemotingClient()
+        fields = {"producerGroup": "makers"}
+        answer = await asking.call(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields)
+        assert instance.client_id.encode() in answer.body
+        assert b"PYTHON" in answer.body
+        await instance.remove_producer("makers", owner)
+        answer = await asking.call(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields)
+        assert instance.client_id.encode() not in (answer.body or b"")
+        await asking.close()
+        await instance.release()
+
+    in_loop(flow)
+
+
+def test_a_second_consumer_of_a_group_is_another_client() -> None:
+    async def flow() -> None:
+        settings, loop = InstanceSettings(("127.0.0.1:1",)), asyncio.get_running_loop()
+        first = ClientInstance.shared(settings, loop, consumer_group="g")
+        first.add_consumer("g", Owner())
+        second = ClientInstance.shared(settings, loop, consumer_group="g")
+        assert second.client_id != first.client_id
+        assert ClientInstance.shared(settings, loop, consumer_group="h") is first
+        with pytest.raises(ClientError, match="already"):
+            first.add_consumer("g", Owner())
+
+    in_loop(flow)
+
+
+def test_name_servers_that_are_away_are_named() -> None:
+    async def flow() -> None:
+        settings = InstanceSettings(parse_addresses(["127.0.0.1:1", "127.0.0.1:2"]))
+        instance = ClientInstance.shared(settings, asyncio.get_running_loop())
+        with pytest.raises(ConnectError, match=r"127\.0\.0\.1:[12].*127\.0\.0\.1:[12]"):
+            await instance.shell.run(instance.route("orders", timeout_s=5))
+
+    in_loop(flow)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a:1;b:2", ("a:1", "b:2")),
+        ("a:1,b:2; a:1;", ("a:1", "b:2")),
+        (["a", "b:2"], ("a:9876", "b:2")),
+        ("http://host/nsaddr", ("http://host/nsaddr",)),
+        ("[::1]:9876", ("[::1]:9876",)),
+    ],
+)
+def test_addresses_as_users_write_them(given: Any, expected: tuple[str, ...]) -> None:
+    assert parse_addresses(given) == expected
+
+
+@pytest.mark.parametrize("given", ["", ";", "a:b", "a:99999", [1], 7, "http://h;a:1"])
+def test_addresses_that_are_none(given: Any) -> None:
+    with pytest.raises(ConfigError, match="namesrv_addr"):
+        parse_addresses(given)
+
+
+def test_the_variable_of_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert parse_addresses(None) == ("a:1", "b:2")
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(ConfigError, match="NAMESRV_ADDR"):
+        parse_addresses(None)
+
+
+def test_the_io_thread_is_one_and_ends_when_told(tmp_path: Path) -> None:
+    first = io_thread.shared()
+    assert io_thread.shared() is first
+
+    async def inside() -> str:
+        with pytest.raises(ClientError, match="for ever"):
+            first.call(asyncio.sleep(0), 1)
+        return "done"
+
+    assert first.call(inside(), 10) == "done"
+    with pytest.raises(ClientError, match="within"):
+        first.call(asyncio.sleep(60), 0.01)
+    first.stop()
+    assert not first.is_alive
+    assert io_thread.shared() is not first
