@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqfast.client.delivery import Delivery
     from mqfast.client.values import (
         Address,
         Body,
@@ -34,6 +35,7 @@ __all__ = [
     "Body",
     "ConsumeStatus",
     "Credentials",
+    "Delivery",
     "MessageQueue",
     "PullStatus",
     "ResetPlan",
@@ -50,6 +52,7 @@ _HOMES = {
     "Body": "values",
     "ConsumeStatus": "values",
     "Credentials": "values",
+    "Delivery": "delivery",
     "MessageQueue": "values",
     "PullStatus": "values",
     "ResetPlan": "values",

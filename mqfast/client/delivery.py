@@ -1,0 +1,363 @@
+"""One received message: Delivery, a lazy face of a record in the bytes of a pull's answer.
+
+Room: client. It must never do I/O and never copy a record: many deliveries share the bytes of one answer. What becomes
+of a message (acknowledged, retried, replied to) is decided by the source of the delivery. Record layout:
+``mqfast/store/FORMAT.md``. Source: MessageDecoder, MessageExt, CompressionType.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, final
+
+from mqfast import properties as names
+from mqfast.client.values import Body, MessageQueue, SendResult
+from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
+from mqfast.message import RETRY_PREFIX, SysFlag
+from mqfast.store.record._record import StoredMessage, decode_record
+
+__all__ = ["Delivery", "Owner", "Source", "decode_deliveries", "decompressed"]
+
+_BODY_BYTES_MAX: Final = 1 << 30  # of a decompressed body; RocketMQ's own frames end at 16 MiB
+_ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS  # clients of the gRPC proxy send gzip under the flag of zlib
+
+
+class Owner(Protocol):
+    """Who carries out what the application says about a delivery."""
+
+    def ack(self, delivery: Delivery) -> None: ...
+    def retry(self, delivery: Delivery, delay_level: int) -> None: ...
+    async def reply(self, delivery: Delivery, body: Body) -> SendResult: ...
+    def reply_sync(self, delivery: Delivery, body: Body) -> SendResult: ...
+
+
+class Source:
+    """Where deliveries come from; one for all messages of a queue.
+
+    Args:
+        broker_name: of the broker that answered.
+        queue: that was read; None: each record's own queue, as for a query by key.
+        retry_topic: retry topic of the group: a message of that topic shows the topic that it was sent to at first.
+        namespace: of the client; a topic is shown without that prefix.
+        owner: carries out ``ack``, ``retry`` and ``reply``; None: they are not possible.
+    """
+
+    __slots__ = ("broker_name", "namespace", "owner", "queue", "retry_topic")
+
+    def __init__(
+        self,
+        broker_name: str,
+        queue: MessageQueue | None = None,
+        *,
+        retry_topic: str = "",
+        namespace: str = "",
+        owner: Owner | None = None,
+    ) -> None:
+        self.broker_name = broker_name
+        self.queue = queue
+        self.retry_topic = retry_topic
+        self.namespace = namespace
+        self.owner = owner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _plain_source, (self.broker_name, self.queue, self.retry_topic, self.namespace)
+
+
+def _plain_source(broker_name: str, queue: MessageQueue | None, retry_topic: str, namespace: str) -> Source:
+    return Source(broker_name, queue, retry_topic=retry_topic, namespace=namespace)
+
+
+@final
+class Delivery:
+    """One received message. Each field is decoded when it is read; the body is decompressed once.
+
+    A pickled delivery is a plain copy: another process can read all fields, and cannot acknowledge it.
+
+    Thread: any for the fields. Source: MessageExt, MessageClientExt.
+    """
+
+    __slots__ = ("__weakref__", "_body", "_properties", "_record", "_source", "again", "begun_s")
+
+    def __init__(self, record: StoredMessage, source: Source) -> None:
+        self._record = record
+        self._source = source
+        # Two fields of the consumer that has the message: how often it was tried again without the broker, and when it
+        # was handed out, by the consumer's clock (0: it was not).
+        self.again = 0
+        self.begun_s = 0.0
+
+    # --- what was sent ---
+
+    @property
+    def topic(self) -> str:
+        """Topic that the message was sent to, also when it comes again from a retry topic; without the namespace."""
+        source, topic = self._source, self._record.topic
+        if source.retry_topic and topic == source.retry_topic:
+            topic = self.properties.get(names.RETRY_TOPIC, topic)
+        if source.namespace:
+            return without_namespace(topic, source.namespace)
+        return topic
+
+    @property
+    def tags(self) -> str | None:
+        """Property TAGS."""
+        return self._record.tags
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Property KEYS, split at blanks."""
+        return self._record.keys
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, also those that client and broker added."""
+        try:
+            return self._properties
+        except AttributeError:
+            self._properties: dict[str, str] = self._record.properties
+            return self._properties
+
+    @property
+    def body(self) -> bytes:
+        """The body as the producer gave it.
+
+        Raises: FieldError when a compressed body is damaged, ConfigError when the library for its compression is not
+        installed.
+        """
+        try:
+            return self._body
+        except AttributeError:
+            self._body: bytes = decompressed(self._record.body, self._record.sys_flag)
+            return self._body
+
+    @property
+    def view(self) -> memoryview:
+        """The body as it came, zero-copy; compressed when ``sys_flag`` says so."""
+        return self._record.body
+
+    def text(self) -> str:
+        """The body as UTF-8. Raises: UnicodeDecodeError, and what ``body`` raises."""
+        return self.body.decode("utf-8")
+
+    def json(self) -> Any:
+        """The body as JSON. Raises: json.JSONDecodeError, and what ``body`` raises."""
+        return json.loads(self.body)
+
+    # --- which message it is ---
+
+    @property
+    def msg_id(self) -> str:
+        """The id that the producer made (property UNIQ_KEY): equal for all copies of a message. Without one, the
+        ``offset_msg_id``.
+        """
+        return self.properties.get(names.UNIQ_KEY) or self._record.message_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id that the broker made: its address and the place in its log."""
+        return self._record.message_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        """Id of the transaction that the message was sent in, else None."""
+        pairs = self.properties
+        return pairs.get(names.UNIQ_KEY) if pairs.get(names.TRAN_MSG) == "true" else None
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that the message was read from; for a retried message that of the retry topic."""
+        source, record = self._source, self._record
+        return source.queue or MessageQueue(record.topic, source.broker_name, record.queue_id)
+
+    @property
+    def queue_id(self) -> int:
+        """Id of that queue."""
+        return self._record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Place in that queue."""
+        return self._record.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Byte in the broker's log (RocketMQ: commitLogOffset)."""
+        return self._record.physical_offset
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was given back, or tried again where it is (orderly)."""
+        return self._record.reconsume_times + self.again
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1."""
+        return self._record.reconsume_times + self.again + 1
+
+    # --- who and when ---
+
+    @property
+    def born_timestamp(self) -> int:
+        """When the producer made the message, ms since the epoch, by the producer's clock."""
+        return self._record.born_timestamp
+
+    @property
+    def born_host(self) -> str:
+        """``address:port`` of the producer."""
+        return self._record.born_host
+
+    @property
+    def store_timestamp(self) -> int:
+        """When the broker stored the message, ms since the epoch, by the broker's clock."""
+        return self._record.store_timestamp
+
+    @property
+    def store_host(self) -> str:
+        """``address:port`` of the broker."""
+        return self._record.store_host
+
+    @property
+    def flag(self) -> int:
+        """The producer's own flag."""
+        return self._record.flag
+
+    @property
+    def sys_flag(self) -> int:
+        """Bits of ``mqfast.message.SysFlag``."""
+        return self._record.sys_flag
+
+    @property
+    def store_size(self) -> int:
+        """Length of the record, bytes."""
+        return self._record.size
+
+    # --- what becomes of it ---
+
+    def ack(self) -> None:
+        """The message is done. For iteration only: elsewhere the end of the handler decides.
+
+        Raises: UsageError for a message of a handler, of a pull, or one that was settled before.
+        """
+        self._owner("ack").ack(self)
+
+    def retry(self, delay_level: int = 0) -> None:
+        """The message comes again. For iteration only; a handler raises ``Retry``.
+
+        Args: delay_level: 0: by the broker's schedule; 1 to 18: that level; -1: to the dead letters now.
+        Raises: UsageError, as ``ack``.
+        """
+        if type(delay_level) is not int or not -1 <= delay_level <= 18:
+            raise UsageError(f"delay_level: expected -1 (dead letters), 0 (schedule) or 1 to 18, found {delay_level!r}")
+        self._owner("retry").retry(self, delay_level)
+
+    async def reply(self, body: Body) -> SendResult:
+        """Answer a request of ``AsyncProducer.request``. Raises: UsageError when the message asks for no answer."""
+        return await self._owner("reply").reply(self, body)
+
+    def reply_sync(self, body: Body) -> SendResult:
+        """Answer a request of ``Producer.request``. Raises: UsageError when the message asks for no answer."""
+        return self._owner("reply_sync").reply_sync(self, body)
+
+    def _owner(self, what: str) -> Owner:
+        owner = self._source.owner
+        if owner is None:
+            raise UsageError(f"{what}: expected a message of a running consumer, found a copy or one only read")
+        return owner
+
+    # --- for the client itself ---
+
+    @property
+    def source(self) -> Source:
+        """Where the message comes from."""
+        return self._source
+
+    def record_bytes(self) -> bytes:
+        """The whole record, as the broker sent it."""
+        return self._record.to_bytes()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Delivery, (self._record, self._source)
+
+    def __repr__(self) -> str:
+        record = self._record
+        return (
+            f"<Delivery {record.topic}/{self._source.broker_name}/{record.queue_id}@{record.queue_offset} "
+            f"msg_id={self.msg_id} attempt={self.attempt}>"
+        )
+
+
+def decode_deliveries(body: bytes | bytearray | memoryview, source: Source) -> list[Delivery]:
+    """The messages of an answer to a pull or a query: whole records, one behind the other.
+
+    Raises: CorruptFile when the bytes are no records, or a checksum differs.
+    """
+    data = bytes(body)  # of bytes no copy
+    found: list[Delivery] = []
+    at, end = 0, len(data)
+    while at < end:
+        record = decode_record(data, at)
+        if record.size <= 0:
+            raise CorruptFile("no record", offset=at, expected="a positive size", found=record.size)
+        found.append(Delivery(record, source))
+        at += record.size
+    return found
+
+
+def without_namespace(topic: str, namespace: str) -> str:
+    """``ns%topic`` -> ``topic``; for retry and dead letter topics behind their prefix. Source: NamespaceUtil."""
+    prefix = ""
+    for one in (RETRY_PREFIX, "%DLQ%"):
+        if topic.startswith(one):
+            prefix, topic = one, topic[len(one) :]
+    return prefix + topic.removeprefix(namespace + "%")
+
+
+def decompressed(body: memoryview, sys_flag: int) -> bytes:
+    """The body that the producer gave. Raises: FieldError, ConfigError."""
+    kind = SysFlag.compression(sys_flag)
+    if kind is None:
+        return bytes(body)
+    try:
+        found = _inflated(body) if kind == "zlib" else _lz4(body) if kind == "lz4" else _zstd(body, kind)
+    except (zlib.error, RuntimeError, EOFError, ValueError) as error:  # RuntimeError: lz4's own
+        raise FieldError("body", f"whole {kind} ({error})", f"{len(body)} bytes: {bytes(body[:16])!r}") from None
+    if found is None:
+        raise FieldError("body", f"{kind} of at most {_BODY_BYTES_MAX} bytes, to its end", f"{len(body)} bytes")
+    return found
+
+
+def _inflated(body: memoryview) -> bytes | None:
+    stream = zlib.decompressobj(_ZLIB_OR_GZIP)
+    found = stream.decompress(body, _BODY_BYTES_MAX)
+    return found if stream.eof else None
+
+
+def _lz4(body: memoryview) -> bytes | None:
+    try:
+        from lz4.frame import LZ4FrameDecompressor
+    except ImportError:
+        raise _missing("lz4", "lz4") from None
+    stream = LZ4FrameDecompressor()
+    found: bytes = stream.decompress(body, _BODY_BYTES_MAX)
+    return found if stream.eof else None
+
+
+def _zstd(body: memoryview, kind: str) -> bytes | None:
+    if kind != "zstd":
+        raise FieldError("sysFlag", "compression zlib, lz4 or zstd", "another type")
+    try:
+        from zstandard import ZstdDecompressor, ZstdError
+    except ImportError:
+        raise _missing("zstd", "zstandard") from None
+    stream = ZstdDecompressor().decompressobj()
+    try:
+        found = stream.decompress(body)
+    except ZstdError as error:
+        raise ValueError(str(error)) from None
+    return found if stream.eof and len(found) <= _BODY_BYTES_MAX else None
+
+
+def _missing(kind: str, package: str) -> ConfigError:
+    return ConfigError(f"body: expected the package {package} for a body compressed by {kind}, found none installed")
