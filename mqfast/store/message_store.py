@@ -273,7 +273,17 @@ class MessageStore(PutPath):
         self._metadata = Service("metadata", self._persist_turn)
         engine = Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters)
         rooms = Rooms(
-            log, self._queues, index, dispatcher, checkpoint, config, memory, self._allocate, self._flush.waiters
+            log,
+            self._queues,
+            index,
+            dispatcher,
+            checkpoint,
+            config,
+            memory,
+            self._allocate,
+            self._flush,
+            self._retention,
+            self._close_lock,
         )
         engine.raw = RawLog(rooms, confirmed)
         self._bind(engine)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from errno import EIO
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, NotSlave, OffsetError
@@ -19,11 +20,13 @@ from mqfast.store.log._raw import RawEnd, get_confirm, read_range, rewind, set_c
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.message import Body
+    from mqfast.store.base._os import Mutex
     from mqfast.store.dispatch._dispatch import Dispatcher
     from mqfast.store.index.index_service import IndexService
     from mqfast.store.log._commit_log import CommitLog
     from mqfast.store.log.allocate import AllocateMappedFileService
-    from mqfast.store.log.watermarks import FlushWaiters
+    from mqfast.store.log.flush import FlushService
+    from mqfast.store.log.retention import RetentionService
     from mqfast.store.meta.checkpoint import StoreCheckpoint
     from mqfast.store.queues.queue_store import QueueStore
 
@@ -45,7 +48,9 @@ class Rooms:
     config: StoreConfig
     memory: Memory
     allocate: AllocateMappedFileService
-    waiters: FlushWaiters
+    flush: FlushService
+    retention: RetentionService
+    closing: Mutex  # a close of the store has it
 
 
 class RawLog:
@@ -124,12 +129,14 @@ class RawLog:
 
         Log, queues, index and checkpoint end there together when it returns. Bytes above are gone for good: compare
         them with the master's before. A message that a reader holds above ``offset`` may show zeros from now on.
-        Raises: NotSlave; OffsetError for an offset outside the log or within a record, nothing was changed then;
-        StorageError, after which the next open goes on with the cut.
+        Dispatch, flushes of the queues, retention and a close of the store wait meanwhile.
+        Raises: NotSlave; OffsetError for an offset outside the log or within a record, StorageError of what comes
+        before the cut, nothing was changed then; StorageError of the cut itself: the log is latched, and the next open
+        goes on with the cut; StoreClosed, StoreFailed.
         Durability: the cut is noted on disk before it begins, so a crash leaves the old log or the cut one.
         """
         rooms, log = self._rooms, self._log
-        with self._raw.held():
+        with rooms.closing, self._raw.held(), rooms.retention.paused():
             log.check_state()
             if not log.flags & _SLAVE:
                 raise NotSlave(f"store of {log.path}: expected broker_role SLAVE for a cut of the log, found a master")
@@ -137,7 +144,12 @@ class RawLog:
             last_start, last_timestamp = self._boundary(offset)
             if offset == log.written:
                 return []
-            with rooms.allocate.without_spares(), rooms.dispatcher.locked(), rooms.queues.locked():
+            with (
+                rooms.allocate.without_spares(),
+                rooms.dispatcher.locked(),
+                rooms.queues.locked(),
+                rooms.flush.paused(),
+            ):
                 with contextlib.suppress(CorruptFile):  # of what is cut; else it is found below
                     rooms.dispatcher.step(-1, True)
                 if rooms.dispatcher.error is not None:
@@ -145,25 +157,36 @@ class RawLog:
                         raise rooms.dispatcher.error
                     rooms.dispatcher.error = None
                 rooms.memory.notes.note_cut(offset, record_head(log, offset))
-                self._lower(offset, last_timestamp)
-                rewind(log)
-                removed = cut_log(
-                    log,
-                    rooms.queues,
-                    rooms.index,
-                    rooms.dispatcher,
-                    rooms.checkpoint,
-                    rooms.config,
-                    rooms.memory,
-                    end=offset,
-                    last_start=last_start,
-                    last_timestamp=last_timestamp,
-                )
-                rooms.dispatcher.hold_back(offset)
-                rooms.queues.flush()
-                rooms.memory.notes.forget_cut()
-            rooms.waiters.cut(offset)
+                try:
+                    removed = self._cut(offset, last_start, last_timestamp)
+                except BaseException as error:
+                    # Half of it is done, and of a sync that failed the kernel may have dropped the pages.
+                    log.fail(getattr(error, "errno", None) or EIO)
+                    raise
+            rooms.flush.waiters.cut(offset)
         self.forget_part()
+        return removed
+
+    def _cut(self, offset: int, last_start: int, last_timestamp: int) -> list[str]:
+        rooms, log = self._rooms, self._log
+        self._lower(offset, last_timestamp)
+        rewind(log)
+        removed = cut_log(
+            log,
+            rooms.queues,
+            rooms.index,
+            rooms.dispatcher,
+            rooms.checkpoint,
+            rooms.config,
+            rooms.memory,
+            end=offset,
+            last_start=last_start,
+            last_timestamp=last_timestamp,
+        )
+        rooms.dispatcher.hold_back(offset)
+        rooms.flush.flush_queues()
+        log.check_state()  # that flush does nothing once the log is latched
+        rooms.memory.notes.forget_cut()
         return removed
 
     def _boundary(self, offset: int) -> tuple[int, int]:

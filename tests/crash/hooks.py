@@ -49,6 +49,28 @@ def msync_behind(door: OsDoor, work: Callable[[], object]) -> Iterator[None]:
         yield
 
 
+_FSYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+
+
+@contextmanager
+def fsync_behind(door: OsDoor, work: Callable[[], object]) -> Iterator[None]:
+    """The same for every fsync."""
+    place = ctypes.c_void_p.from_address(door.table_address + KINDS["fsync"] * ctypes.sizeof(ctypes.c_void_p))
+    before = place.value
+    real = _FSYNC(before or 0)
+
+    def fsync(table: int, fd: int) -> int:
+        work()
+        return int(real(table, fd))
+
+    hook = _FSYNC(fsync)
+    place.value = ctypes.cast(hook, ctypes.c_void_p).value
+    try:
+        yield
+    finally:
+        place.value = before
+
+
 def until_asleep(*threads: threading.Thread, seconds: float = 20) -> None:
     """Until each has waited in one and the same system call for a while, with the GIL free and a processor to be had;
     or has ended.

@@ -32,7 +32,7 @@ cdef class CommitLog:
     cdef int _dirty(self, MappedFile file, int64_t at, int64_t n) except -1
     cdef int _give_blocks(self, int64_t needed, int64_t ahead) except -1
     cdef void _switch_to(self, MappedFile file) noexcept
-    cdef _set_positions(self, int64_t end)
+    cdef int _set_positions(self, int64_t end, int64_t store_timestamp) except -1
     cdef int take_put_lock(self) except -1
     cdef int _commit_failed(self, int rc) except -1
     cdef int raise_state(self) except -1

@@ -171,17 +171,25 @@ cdef class CommitLog:
             self.files.append(MappedFile.load(self.door, path, start, self.file_bytes))
             expected = start + self.file_bytes
         if expected is not None:
-            self._set_positions(expected)
+            self._set_positions(expected, 0)
 
-    cdef _set_positions(self, int64_t end):
-        self.state.written = self.state.committed = self.state.flushed = self.state.dispatched = self.state.walked = end
-        self.state.prefaulted = end
+    cdef int _set_positions(self, int64_t end, int64_t store_timestamp) except -1:
+        """The log ends at `end`, behind a record of that store time. While no sync and no commit is under way: what these read must agree."""
+        cdef LogState *s = &self.state
+        with nogil:
+            lock(&s.flush_lock)
+            lock(&s.commit_lock)
+            s.written = s.committed = s.flushed = s.dispatched = s.walked = s.prefaulted = s.led_end = end
+            s.last_store_timestamp = s.dispatched_timestamp = s.flushed_timestamp = s.led_timestamp = store_timestamp
+            unlock(&s.commit_lock)
+            unlock(&s.flush_lock)
+        return 0
 
     def truncate(self, int64_t end, int64_t store_timestamp, int64_t sync_from=-1, take=None) -> list:
         """End the log at physical offset ``end``: files above are removed, the rest of its file is cleared; returns the removed names.
 
         Args: take: called with the path of each file before it is removed; it may move the file away.
-        Only at open. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut; with ``sync_from``,
+        At open, or behind ``rewind``. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut; with ``sync_from``,
         everything from there on, since a killed writer may have left it in the page cache only.
         """
         cdef MappedFile file
@@ -200,10 +208,7 @@ cdef class CommitLog:
                 take(file.path)
             file.destroy()
             self.door.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
-        self._set_positions(end)
-        self.state.last_store_timestamp = store_timestamp
-        self.state.dispatched_timestamp = store_timestamp
-        self.state.flushed_timestamp = store_timestamp
+        self._set_positions(end, store_timestamp)
         if self.files:
             file = self.files[len(self.files) - 1]
             if end < file.start_offset + self.file_bytes:

@@ -1,6 +1,7 @@
 """Types of _loops.pyx; what each part does is described there."""
 
 from mqfast.store.base._event import Event
+from mqfast.store.base._os import Mutex
 from mqfast.store.log._commit_log import CommitLog
 from mqfast.store.meta._checkpoint import CheckpointFile
 from mqfast.store.queues._consume_queue import QueueTable
@@ -8,6 +9,8 @@ from mqfast.store.queues._consume_queue import QueueTable
 class FlushLoop:
     by_hand: bool
     many: int
+    @property
+    def flushing(self) -> Mutex: ...
     def __init__(
         self,
         log: CommitLog,

@@ -7,7 +7,7 @@ for work that only Python does. A loop that has nothing to do sleeps until somet
 from libc.stdint cimport int64_t, uint32_t
 from mqfast.store.base._event cimport Event
 from mqfast.store.base._mapped_file cimport MappedFile, mapped_now
-from mqfast.store.base._os cimport decode_path, futex_wait, mq_load32, mq_load64, mq_store64, os_error
+from mqfast.store.base._os cimport Mutex, acquire, acquire_without_gil, decode_path, futex_wait, mq_load32, mq_load64, mq_store64, os_error, release
 from mqfast.store.log._append cimport POPULATE_STEP, ZEROS_STEP, prefault_piece
 from mqfast.store.log._commit_log cimport CommitLog
 from mqfast.store.log._group_commit cimport commit_up_to, flush_by_clock, flush_up_to, latch
@@ -46,13 +46,15 @@ cdef class FlushLoop:
 
     Args: log; interval: seconds, after which what is at least ``least_pages`` pages of 4 KiB is flushed; thorough_interval: after which whatever
     there is; queues, checkpoint: flushed each ``queue_interval`` seconds, None: not here; maps_max: mapped files of which ``run`` tells.
-    Attributes: by_hand: the next flush of the queues is the caller's; many: dirty queues that are the caller's, who may sync the filesystem.
+    Attributes: by_hand: the next flush of the queues is the caller's; many: dirty queues that are the caller's, who may sync the filesystem;
+    flushing: a lock that each flush of the queues holds, and a cut of the log: what a flush has read of a queue stays true until it is over.
     Thread: one at a time.
     """
     cdef CommitLog log
     cdef QueueTable queues
     cdef CheckpointFile checkpoint
     cdef public bint by_hand
+    cdef readonly Mutex flushing
     cdef public int64_t many
     cdef int64_t step, thorough_step, queue_step, least_pages, maps_max
     cdef int64_t due, thorough_due, queues_due      # monotonic ns; due 0: the clock has not begun
@@ -66,6 +68,7 @@ cdef class FlushLoop:
         self.queues = queues
         self.checkpoint = checkpoint
         self.many = NEVER
+        self.flushing = Mutex(nests=True)
         self.least_pages = least_pages
         self.maps_max = maps_max
         self.step = max(MS, <int64_t> (interval * 1e9))
@@ -104,7 +107,9 @@ cdef class FlushLoop:
                     now = s.os.monotonic_ns(s.os)
                 if now >= self.queues_due and mq_load64(&s.clock_fall_from) == 0:
                     self.queues_due = now + self.queue_step
+                    acquire_without_gil(self.flushing)
                     rc_queues = self._flush_queues(s)
+                    release(self.flushing)
                     crowded = mapped_now() > self.maps_max
                     now = s.os.monotonic_ns(s.os)
                 if (rc_queues != 1 or crowded or now >= until or mq_load32(&event.word) != seen or mq_load64(&s.clock_fall_from) != 0
@@ -130,8 +135,12 @@ cdef class FlushLoop:
         """Flush the queues and the checkpoint now, as ``run`` does when they are due. GIL: released. Returns, raises: as ``run``."""
         cdef LogState *s = &self.log.state
         cdef int rc
-        with nogil:
-            rc = self._flush_queues(s)
+        acquire(self.flushing)
+        try:
+            with nogil:
+                rc = self._flush_queues(s)
+        finally:
+            release(self.flushing)
         return self._is_by_hand(rc)
 
     cdef bint _is_by_hand(self, int rc) except -1:

@@ -319,7 +319,7 @@ cdef class RawEnd:
             return 0
         if not log.files and s.file_bytes == 0 and offset >= 0 and offset % log.file_bytes == 0:
             self.part = bytearray()
-            log._set_positions(offset)      # a new slave begins where its master sends from
+            log._set_positions(offset, s.last_store_timestamp)      # a new slave begins where its master sends from
             return 0
         if offset < expected:
             raise LogOverlap(offset, expected, log.path)

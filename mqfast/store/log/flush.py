@@ -24,6 +24,7 @@ from mqfast.store.log.watermarks import FlushWaiters
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store.base._event import Event
+    from mqfast.store.base._os import Mutex
     from mqfast.store.index.index_service import IndexService
     from mqfast.store.log._commit_log import CommitLog
     from mqfast.store.meta.checkpoint import StoreCheckpoint
@@ -129,19 +130,24 @@ class FlushService:
 
         Raises: StorageError; where a sync failed, the log is latched.
         """
-        if self._log.error_number:
-            return
-        covered = self.loop.cover()
-        try:
-            self._queues.flush(by_clock)
-        except StorageError as error:
-            # The kernel may have dropped the pages: a second sync would say that they are durable.
-            self._log.fail(error.errno or EIO)
-            raise
-        self.loop.see_synced(covered, self._queues.left_page)
-        self._see_flushed()
-        self._flush_checkpoint()
+        with self.loop.flushing:
+            if self._log.error_number:
+                return
+            covered = self.loop.cover()
+            try:
+                self._queues.flush(by_clock)
+            except StorageError as error:
+                # The kernel may have dropped the pages: a second sync would say that they are durable.
+                self._log.fail(error.errno or EIO)
+                raise
+            self.loop.see_synced(covered, self._queues.left_page)
+            self._see_flushed()
+            self._flush_checkpoint()
         self.keep_few_mapped()
+
+    def paused(self) -> Mutex:
+        """Context manager: no flush of the queues is under way, and none begins but the caller's own."""
+        return self.loop.flushing
 
     def _flush_checkpoint(self) -> None:
         """Nothing needs what it says but the speed of a recovery: on a full disk it waits for the next flush."""

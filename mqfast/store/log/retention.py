@@ -153,6 +153,10 @@ class RetentionService:
         with self._passes:
             return self._pass(now_ms)
 
+    def paused(self) -> Mutex:
+        """Context manager: no pass is under way, and none begins."""
+        return self._passes
+
     def _pass(self, now_ms: int) -> int:
         c, rules = self._config, self._rules
         use = self.last_use = self.disk_use()
