@@ -136,6 +136,11 @@ class BrokerProcess:
         assert listens, self.log.read_text()
         self._ports = (self.namesrv.rpartition(":")[2], listens[1])
 
+    @property
+    def broker(self) -> str:
+        """The address of the broker."""
+        return f"127.0.0.1:{self._ports[1]}"
+
     def end(self, how: int = signal.SIGTERM) -> int:
         """End it by a signal. Returns: its exit code."""
         self.process.send_signal(how)

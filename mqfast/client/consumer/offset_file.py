@@ -1,0 +1,147 @@
+"""The offsets of a broadcasting consumer in a file of its own, where the Java client keeps and finds them.
+
+``<root>/<client id>/<group>/offsets.json`` and the state before it beside it as ``offsets.json.bak``. Either file is
+always whole: a new state is written to a third file, synced and renamed. It must never begin anew because a file is
+damaged, and never overwrite a good backup with a damaged file. Source: LocalFileOffsetStore, OffsetSerializeWrapper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from operator import index
+from pathlib import Path
+from typing import Final
+
+from mqfast.client.values import MessageQueue
+from mqfast.errors import CorruptFile
+from mqfast.remoting.fastjson import object_keys, standard
+
+__all__ = ["OffsetFile", "root_directory"]
+
+_ROOT_VARIABLE: Final = "rocketmq.client.localOffsetStoreDir"
+_FILE_BYTES_MAX: Final = 64 << 20
+_OFFSET_MAX: Final = 2**63 - 1
+
+
+def root_directory() -> Path:
+    """``$rocketmq.client.localOffsetStoreDir`` (the Go client's variable, Java's property), else
+    ``~/.rocketmq_offsets``.
+    """
+    given = os.environ.get(_ROOT_VARIABLE)
+    return Path(given) if given else Path.home() / ".rocketmq_offsets"
+
+
+class OffsetFile:
+    """The file of one client id and group.
+
+    Args: root: the directory that Java calls localOffsetStoreDir.
+    Thread: one at a time. Durability: a saved state survives a power loss.
+    """
+
+    def __init__(self, client_id: str, group: str, root: Path | None = None) -> None:
+        self.path: Final = (root or root_directory()) / client_id / group / "offsets.json"
+        self._backup: Final = self.path.with_name("offsets.json.bak")
+
+    def load(self) -> dict[MessageQueue, int]:
+        """All offsets; none where there is no file. A damaged file is passed over for its backup.
+
+        Raises: CorruptFile where a file is damaged and no good one is beside it; OSError.
+        """
+        damage: CorruptFile | None = None
+        for path in (self.path, self._backup):
+            try:
+                found = _read(path)
+            except CorruptFile as error:
+                damage = damage or error
+                continue
+            if found is not None:
+                return found
+        if damage is not None:
+            raise damage
+        return {}
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Put these offsets into the file; queues that it has besides them stay.
+
+        Raises: CorruptFile as ``load``, and then nothing is written; OSError.
+        """
+        if not offsets:
+            return
+        merged = {**self.load(), **offsets}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(CorruptFile, FileNotFoundError):
+            if _read(self.path) is not None:
+                _write(self._backup, self.path.read_bytes())
+        _write(self.path, encode(merged))
+
+
+def encode(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """The JSON of Java's client: each key is a queue as an object."""
+    entries = []
+    for topic, broker_name, queue_id in sorted(offsets):
+        key = json.dumps(
+            {"brokerName": broker_name, "queueId": queue_id, "topic": topic}, separators=(",", ":"), ensure_ascii=False
+        )
+        entries.append((key.encode("utf-8", "replace"), b"%d" % offsets[MessageQueue(topic, broker_name, queue_id)]))
+    return b'{"offsetTable":' + object_keys(entries) + b"}"
+
+
+def decode(data: bytes, path: str = "") -> dict[MessageQueue, int]:
+    """What any release of the Java client, or ``encode``, has written. Raises: CorruptFile."""
+    try:
+        table = json.loads(standard(data)).get("offsetTable") or {}
+        found = {}
+        for text, offset in table.items():
+            key = json.loads(text)
+            found[MessageQueue(str(key["topic"]), str(key["brokerName"]), index(key["queueId"]))] = index(offset)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptFile(
+            "offsets of a broadcasting consumer are damaged; remove the file to begin as a new consumer",
+            path=path,
+            expected='{"offsetTable":{{"brokerName":...,"queueId":...,"topic":...}:offset}}',
+            found=f"{data[:60]!r} ({type(error).__name__}: {error})",
+        ) from None
+    for queue, offset in found.items():
+        if not -1 <= offset <= _OFFSET_MAX:
+            raise CorruptFile(
+                "offsets of a broadcasting consumer are damaged",
+                path=path,
+                expected=f"an offset of {queue}",
+                found=offset,
+            )
+    return {queue: offset for queue, offset in found.items() if offset >= 0}
+
+
+def _read(path: Path) -> dict[MessageQueue, int] | None:
+    """None: there is no such file, or, as in Java, an empty one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > _FILE_BYTES_MAX:
+        raise CorruptFile("file too large", path=str(path), expected=f"at most {_FILE_BYTES_MAX} bytes", found="more")
+    return decode(data, str(path)) if data.strip() else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put ``data`` in place of the file, so that a crash leaves the file before or after."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError, AttributeError):  # not where directories cannot be opened
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

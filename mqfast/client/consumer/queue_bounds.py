@@ -1,0 +1,145 @@
+"""What a consumer asks brokers about a queue: its bounds, the place of a time, and how far the group is.
+
+Steps without I/O. They must never guess: an answer that cannot be read is an error. Source: MQAdminImpl,
+MQClientAPIImpl, RebalancePushImpl.computePullFromWhere.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.route.namespace import RETRY_PREFIX
+from mqfast.client.values import MessageQueue, milliseconds
+from mqfast.errors import BrokerError, ConfigError, NoRoute
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from mqfast.client.net.instance import ClientInstance
+
+__all__ = [
+    "FromWhere",
+    "check_from_where",
+    "first_offset",
+    "max_offset",
+    "min_offset",
+    "number_field",
+    "offset_at",
+    "read_place",
+    "stored_offset",
+    "store_offset",
+]
+
+FromWhere = Literal["last", "first"] | datetime
+"""Where a group begins that has no offset: behind the last message, at the first one, or at a time."""
+TIMEOUT_S: Final = 5.0
+
+
+def check_from_where(given: object) -> FromWhere:
+    """The value itself. Raises: ConfigError."""
+    if given == "last" or given == "first" or isinstance(given, datetime):
+        return given
+    raise ConfigError(f"from_where: expected 'last', 'first' or a datetime, found {given!r}")
+
+
+def read_place(
+    instance: ClientInstance, queue: MessageQueue, broker_id: int = 0, *, timeout_s: float = TIMEOUT_S
+) -> Steps[tuple[int, str]]:
+    """(broker id, address) to read a queue from; the route is asked for where no broker of that name is known.
+
+    Raises: NoRoute, ConnectError.
+    """
+    place = instance.routes.read_address(queue.broker_name, broker_id)
+    if place is None:
+        yield from instance.route(queue.topic, timeout_s=timeout_s, refresh=True)
+        place = instance.routes.read_address(queue.broker_name, broker_id)
+    if place is None:
+        known = ", ".join(sorted(instance.routes.brokers)) or "none"
+        raise NoRoute(f"{queue}: expected a broker {queue.broker_name} in the route of its topic, found {known}")
+    return place
+
+
+def number_field(answer: RemotingCommand, name: str, address: str) -> int:
+    """A whole number in the header of an answer. Raises: BrokerError."""
+    value = answer.ext_fields.get(name)
+    try:
+        return int(str(value))
+    except ValueError:
+        text = f"{address} answered code {answer.code}: field {name}: expected a whole number, found {value!r}"
+        raise BrokerError(text, code=answer.code, remark=answer.remark or "", broker=address) from None
+
+
+def _offset_of(instance: ClientInstance, code: int, queue: MessageQueue, timeout_s: float, **more: str) -> Steps[int]:
+    _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
+    fields: dict[str, Any] = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name, **more}
+    answer = yield Ask(address, code, fields, timeout_s=timeout_s)
+    return number_field(checked(answer, address, str(queue)), "offset", address)
+
+
+def max_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> Steps[int]:
+    """The offset behind the last message (30)."""
+    return (yield from _offset_of(instance, RequestCode.GET_MAX_OFFSET, queue, timeout_s))
+
+
+def min_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> Steps[int]:
+    """The offset of the first message that is there (31)."""
+    return (yield from _offset_of(instance, RequestCode.GET_MIN_OFFSET, queue, timeout_s))
+
+
+def offset_at(
+    instance: ClientInstance, queue: MessageQueue, time_ms: int, *, timeout_s: float = TIMEOUT_S
+) -> Steps[int]:
+    """The offset of the first message that was stored at a time or later; behind the last one where none was (29)."""
+    code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    return (yield from _offset_of(instance, code, queue, timeout_s, timestamp=str(time_ms), boundaryType="LOWER"))
+
+
+def stored_offset(
+    instance: ClientInstance, group: str, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S
+) -> Steps[int | None]:
+    """The group's offset at the broker (14); None: it has none.
+
+    A broker answers 0 for a new group where the whole queue is still in memory: that group begins at its first
+    message. Raises: BrokerError, ConnectError, ConnectionLost, CallTimeout: where the group is cannot be known.
+    """
+    _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
+    fields = {
+        "consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name,
+    }  # fmt: skip
+    answer = yield Ask(address, RequestCode.QUERY_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    offset = number_field(checked(answer, address, f"offset of group {group} in {queue}"), "offset", address)
+    return offset if offset >= 0 else None
+
+
+def store_offset(
+    instance: ClientInstance, group: str, queue: MessageQueue, offset: int, *, timeout_s: float = TIMEOUT_S
+) -> Steps[None]:
+    """Tell the broker how far the group is (15), and wait for its answer. Raises: as ``stored_offset``."""
+    _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
+    fields = {
+        "consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id), "commitOffset": str(offset),
+        "bname": queue.broker_name,
+    }  # fmt: skip
+    answer = yield Ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
+    checked(answer, address, f"offset {offset} of group {group} in {queue}")
+
+
+def first_offset(
+    instance: ClientInstance, queue: MessageQueue, from_where: FromWhere, *, timeout_s: float = TIMEOUT_S
+) -> Steps[int]:
+    """Where a group without an offset begins in a queue, by RocketMQ's rules.
+
+    ``"last"``: behind the last message, but at 0 in a retry topic; ``"first"``: at 0; a datetime: at the first message
+    of that time, but behind the last message in a retry topic.
+    """
+    is_retry = queue.topic.startswith(RETRY_PREFIX)
+    if from_where == "first" or (from_where == "last" and is_retry):
+        return 0
+    if from_where == "last" or is_retry:
+        return (yield from max_offset(instance, queue, timeout_s=timeout_s))
+    assert isinstance(from_where, datetime)
+    return (yield from offset_at(instance, queue, milliseconds(from_where), timeout_s=timeout_s))
