@@ -1,0 +1,122 @@
+"""One pull of one queue, as steps: the request, and what its answer says.
+
+Room: client. It must never do I/O, keep a position or decide what to pull next. Source: PullAPIWrapper, PullSysFlag,
+MQClientAPIImpl.processPullResponse.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.delivery import Delivery, Source, decode_deliveries
+from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.values import MessageQueue, PullStatus
+from mqfast.errors import ClientError, CorruptFile, FieldError
+from mqfast.remoting.bodies import header_of
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+__all__ = ["PullAnswer", "pull"]
+
+_COMMIT, _SUSPEND, _SUBSCRIPTION, _LITE = 1, 2, 4, 16
+_LONGER_S: Final = 15.0  # than the broker holds the pull: RocketMQ's 30 s for 15 s
+_STATUS: Final = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+class _Header(Struct, rename="camel"):
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_which_broker_id: int = 0
+
+
+class PullAnswer(NamedTuple):
+    """What one pull found.
+
+    Attributes: ``messages``: those that the subscription wants; ``filtered``: how many the client itself left out;
+        ``next_offset``: where the next pull begins; ``broker_id``: which broker of the name to ask next.
+    """
+
+    status: PullStatus
+    messages: list[Delivery]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    broker_id: int = 0
+    filtered: int = 0
+
+
+def pull(
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    source: Source,
+    *,
+    max_count: int = 32,
+    suspend_s: float = 0.0,
+    commit_offset: int | None = None,
+    post_subscription: bool = False,
+    is_lite: bool = False,
+    timeout_s: float | None = None,
+) -> Steps[PullAnswer]:
+    """Ask a broker for messages from ``offset`` on.
+
+    Args:
+        suspend_s: how long the broker holds the request while there is no message, seconds; 0: it answers at once.
+        commit_offset: the group's offset, which the broker takes as committed; None: nothing is committed.
+        post_subscription: send the expression along, for a client whose heartbeat does not name the topic.
+        timeout_s: for the answer; None: ``suspend_s`` and 15 s.
+    Raises: BrokerError and its kinds, NoRoute; ClientError for an answer that makes no sense; what a shell throws.
+    """
+    flags = _LITE if is_lite else 0
+    fields: dict[str, Any] = {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": queue.queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": max_count,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": round(suspend_s * 1000),
+        "subVersion": subscription.version,
+        "expressionType": subscription.kind,
+        "bname": queue.broker_name,
+    }
+    if commit_offset is not None and commit_offset > 0:
+        flags |= _COMMIT
+        fields["commitOffset"] = commit_offset
+    if suspend_s > 0:
+        flags |= _SUSPEND
+    if post_subscription:
+        flags |= _SUBSCRIPTION
+        fields["subscription"] = subscription.expression
+    fields["sysFlag"] = flags
+    code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
+    texts = {name: str(value) for name, value in fields.items()}
+    answer = yield Ask(address, code, texts, b"", suspend_s + _LONGER_S if timeout_s is None else timeout_s)
+    about = f"pull of {queue.topic}/{queue.broker_name}/{queue.queue_id} from {offset}"
+    checked(answer, address, about, *_STATUS)
+    status = _STATUS[answer.code]
+    try:
+        header = header_of(answer, _Header)
+        found = decode_deliveries(answer.body, source) if status is PullStatus.FOUND else []
+    except (FieldError, CorruptFile) as error:
+        raise ClientError(f"{about}: {address} answered code {answer.code} and what is no answer: {error}") from error
+    wanted = found if subscription.is_all else [one for one in found if subscription.wants(one)]
+    return PullAnswer(
+        status,
+        wanted,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggest_which_broker_id,
+        len(found) - len(wanted),
+    )

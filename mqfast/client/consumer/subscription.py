@@ -1,0 +1,76 @@
+"""What a consumer wants of a topic: Subscription, with the client's own check of tags.
+
+Room: client. It must never do I/O or read a clock. A broker filters by the hash of a tag, so the client compares the
+text once more. Source: SubscriptionData, FilterAPI.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mqfast.client.delivery import Delivery
+from mqfast.errors import UsageError
+from mqfast.properties import jhash, tag_codes
+
+__all__ = ["SQL92", "TAG", "Subscription"]
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+_BLANK: Final = "".join(map(chr, range(0x21)))  # what Java's trim() takes off
+
+
+class Subscription:
+    """One topic of a group.
+
+    Args:
+        tags: ``"*"``, or tags joined by ``||``.
+        sql: an SQL92 expression over the properties instead of tags.
+        version: grows with each change; ms since the epoch.
+    Attributes: ``topic``, ``expression``, ``kind`` (TAG or SQL92), ``version``.
+    Raises: UsageError for an expression without a tag, or for both tags and SQL.
+    """
+
+    __slots__ = ("_tags", "expression", "kind", "topic", "version")
+
+    def __init__(self, topic: str, tags: str | None = "*", *, sql: str | None = None, version: int = 0) -> None:
+        self.topic = topic
+        self.version = version
+        self._tags: tuple[str, ...] | None = None
+        if sql is not None:
+            if tags not in (None, "", "*"):
+                raise UsageError(f"topic {topic}: expected tags or sql, found both: {tags!r} and {sql!r}")
+            if type(sql) is not str or not sql.strip():
+                raise UsageError(f"topic {topic}, sql: expected an expression, found {sql!r}")
+            self.kind, self.expression = SQL92, sql
+            return
+        self.kind, self.expression = TAG, "*"
+        if tag_codes(tags) is not None:
+            assert tags is not None
+            self.expression = tags
+            parts = (part.strip(_BLANK) for part in tags.split("||"))
+            self._tags = tuple(dict.fromkeys(part for part in parts if part))
+
+    def wants(self, message: Delivery) -> bool:
+        """Does the message have one of the tags? SQL is the broker's alone."""
+        return self._tags is None or message.tags in self._tags
+
+    @property
+    def is_all(self) -> bool:
+        """Does it want every message?"""
+        return self.kind == TAG and self._tags is None
+
+    def as_json(self) -> dict[str, Any]:
+        """Its form in a heartbeat: RocketMQ's SubscriptionData."""
+        tags = self._tags or ()
+        return {
+            "classFilterMode": False,
+            "codeSet": [jhash(tag) for tag in tags],
+            "expressionType": self.kind,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(tags),
+            "topic": self.topic,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.topic} {self.kind} {self.expression!r}>"
