@@ -298,3 +298,19 @@ def java_oracle(oracle_of: Callable[[str], JavaOracle]) -> JavaOracle:
 def each_oracle(request: pytest.FixtureRequest, oracle_of: Callable[[str], JavaOracle]) -> JavaOracle:
     """Every release, the newest first: a test that takes it runs once for each."""
     return oracle_of(request.param)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["mqfast", *(pytest.param(name, marks=pytest.mark.interop) for name in ("5.5.0", "5.3.3", "4.9.7"))],
+)
+def cluster_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server of a running cluster: ours, and one of each release of Apache RocketMQ. See clusters.py."""
+    import clusters
+
+    if request.param != clusters.OURS:
+        there, why = JavaOracle.available()
+        if not there:
+            pytest.skip(why or "Java is needed")
+    with clusters.cluster(request.param, tmp_path_factory.mktemp("cluster")) as address:
+        yield address

@@ -138,7 +138,7 @@ def test_values_and_settings_outlive_a_kill(started: type[Process], tmp_path: Pa
 def test_settings_of_the_file_and_of_the_command_line(started: type[Process], tmp_path: Path) -> None:
     conf = tmp_path / "ns.properties"
     conf.write_text("listenPort=1\nbindAddress=nowhere\nserverSelectorThreads=5\norderMesageEnable=true\n")
-    server = started("-c", str(conf), "--port", "0", "--host", "localhost", "enableTopicList=false")  # type: ignore[call-arg, arg-type]
+    server = started("-c", str(conf), "--port", "0", "--host", "127.0.0.1", "enableTopicList=false")  # type: ignore[call-arg, arg-type]
     assert server.ask((311, {}, b""))[0].remark == "disable"
     _, err, _ = server.end()
     assert f"{conf}: without effect here: serverSelectorThreads" in err

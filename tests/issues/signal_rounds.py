@@ -71,11 +71,11 @@ class Work:
 
 
 def until_closed(work: Work) -> None:
-    while True:
-        try:
+    try:
+        while True:  # a signal may come between two steps as well
             work.step()
-        except (Stop, StoreClosed):
-            return
+    except (Stop, StoreClosed):
+        return
 
 
 def wait_until_closed(store: mqfast.MessageStore) -> None:

@@ -26,6 +26,7 @@ from mqfast import StoreReader
 path = sys.argv[1]
 with mqfast.open(path + "-warm", mapped_file_bytes_commit_log=65536) as store: store.put("T", b"x", keys="k")
 mqfast.open(path + "-warm").close(); StoreReader(path + "-warm").close(); mqfast.verify(path + "-warm")
+mqfast.repair(path + "-warm")
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 with mqfast.open(path) as store: assert len(store.get("T", 0, 0)) == 10 and store.topics() == ["T"]
 with StoreReader(path) as reader: assert len(reader.get("T", 0, 0)) == 10 and reader.topics() == ["T"]

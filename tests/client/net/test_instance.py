@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import BrokerProcess
 
 from mqfast.client.net import io_thread
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
@@ -15,7 +16,6 @@ from mqfast.client.route.name_servers import parse_addresses
 from mqfast.errors import ClientError, ConfigError, ConnectError, NoRoute
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
-from running import BrokerProcess
 
 
 class Owner:
