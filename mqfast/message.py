@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypedDict
 
 from mqfast import properties as _properties
@@ -63,8 +64,10 @@ class _ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
-# A body: bytes, or any object with the buffer protocol. The caller encodes text.
+# A body: bytes, or any object with the buffer protocol. The caller encodes text, but for that of a Message.
 Body: TypeAlias = _Buffer
+# A moment: a datetime (without a zone: local time), or milliseconds since the epoch.
+When: TypeAlias = datetime | int
 # Many bodies: bytes-like objects, the rows of an array (buffer protocol), or an Arrow column of binary or text.
 Bodies: TypeAlias = Iterable[_Buffer] | _Buffer | _ArrowArray | _ArrowStream
 Keys: TypeAlias = str | Iterable[str]
@@ -333,18 +336,28 @@ def join_keys(keys: str | Iterable[str]) -> str:
     return " ".join(parts)
 
 
+def _moment_ms(when: When) -> int:
+    moment = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
+    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < 1 << 63:
+        raise MessageIllegal(f"deliver_at: expected a datetime or milliseconds since the epoch, found {when!r}")
+    return moment
+
+
 @dataclass(slots=True)
 class Message:
-    """One message to put.
+    """One message to put or to send.
 
-    Args: properties: a mapping, or the encoded property string as bytes. Bytes are stored unchanged; tags, keys and
-    ``wait_store_ok=False`` must then be part of them. born_timestamp: ms since the epoch, None for the time of the put.
-    born_host, store_host: ``"ip:port"``, ``"[v6]:port"`` or encoded bytes, None for the configured hosts.
-    wait_store_ok: False skips the wait for a sync flush and is stored as WAIT=false.
+    Args: body: bytes-like, or a text that is stored as UTF-8. properties: a mapping, or the encoded property string as
+    bytes. Bytes are stored unchanged; tags, keys and ``wait_store_ok=False`` must then be part of them. born_timestamp:
+    ms since the epoch, None for the time of the put. born_host, store_host: ``"ip:port"``, ``"[v6]:port"`` or encoded
+    bytes, None for the configured hosts. wait_store_ok: False skips the wait for a sync flush and is stored as
+    WAIT=false. sharding_key: messages with equal keys go to one queue. At most one of the following; a broker delays
+    the message by it, the store only stores it. delay_level: RocketMQ's level, from 1. delay_s: seconds from now on.
+    deliver_at: a datetime (without a zone: local time) or milliseconds since the epoch.
     """
 
     topic: str
-    body: Body
+    body: Body | str
     queue_id: int = 0
     tags: str | None = None
     keys: Keys | None = None
@@ -357,6 +370,20 @@ class Message:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     wait_store_ok: bool = True
+    sharding_key: str | None = None
+    delay_level: int | None = None
+    delay_s: float | None = None
+    deliver_at: When | None = None
+
+    def encoded_body(self) -> Body:
+        """The body as bytes: a text as UTF-8, anything else as it is. Raises: MessageIllegal."""
+        if not isinstance(self.body, str):
+            return self.body
+        try:
+            return self.body.encode()
+        except UnicodeEncodeError as error:
+            bad = error.object[error.start]
+            raise MessageIllegal(f"body: expected text that has a UTF-8 form, found {bad!r}") from None
 
     def encoded_properties(self) -> bytes:
         """The property string that is stored.
@@ -365,7 +392,7 @@ class Message:
         """
         given = self.properties
         if isinstance(given, bytes):
-            if self.tags is not None or self.keys is not None:
+            if self.tags is not None or self.keys is not None or self._has_more():
                 raise MessageIllegal("properties: expected tags and keys inside the ready bytes, found them beside")
             if len(given) > _properties.MAX_PROPERTIES_BYTES:
                 # encode() says it for mappings; the limit is the same.
@@ -374,16 +401,49 @@ class Message:
                 )
             return given
         if given is None:
-            if self.tags is None and self.keys is None and self.wait_store_ok:
+            if self.tags is None and self.keys is None and self.wait_store_ok and not self._has_more():
                 return b""
             given = {}
         elif not isinstance(given, Mapping):
             raise MessageIllegal(f"properties: expected a mapping or bytes, found {type(given).__name__}")
+        return _properties.encode(self.merged_properties(given))
+
+    def merged_properties(self, given: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool | None]:
+        """The properties of a mapping, and those that the other fields mean.
+
+        Raises: MessageIllegal, also where a field contradicts the mapping.
+        """
         merged = dict(given)
         self._merge(merged, _properties.TAGS, self.tags)
         self._merge(merged, _properties.KEYS, join_keys(self.keys) if self.keys is not None else None)
         self._merge(merged, _properties.WAIT, None if self.wait_store_ok else "false")
-        return _properties.encode(merged)
+        if self._has_more():
+            self._merge(merged, _properties.SHARDINGKEY, self.sharding_key)
+            self._merge(merged, *self._delay())
+        return merged
+
+    def _has_more(self) -> bool:
+        return not (
+            self.sharding_key is None and self.delay_level is None and self.delay_s is None and self.deliver_at is None
+        )
+
+    def _delay(self) -> tuple[str, str | None]:
+        given = [name for name in ("delay_level", "delay_s", "deliver_at") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise MessageIllegal(f"{given[1]}: expected one delay, found it beside {given[0]}")
+        if self.delay_level is not None:
+            level = self.delay_level
+            if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 0x7FFFFFFF:
+                raise MessageIllegal(f"delay_level: expected a level of 0 (no delay) or more, found {level!r}")
+            return _properties.DELAY, str(level) if level else None
+        if self.delay_s is not None:
+            seconds = self.delay_s
+            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
+                raise MessageIllegal(f"delay_s: expected seconds, 0 (no delay) or more, found {seconds!r}")
+            return _properties.TIMER_DELAY_MS, str(round(seconds * 1000)) if seconds else None
+        if self.deliver_at is not None:
+            return _properties.TIMER_DELIVER_MS, str(_moment_ms(self.deliver_at))
+        return _properties.DELAY, None
 
     @staticmethod
     def _merge(into: dict[str, str | int | bool | None], name: str, value: str | None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -190,3 +192,52 @@ def test_result_ordinals() -> None:
         "SLAVE_NOT_AVAILABLE",
     ]
     assert (PutMessageStatus.WHEEL_TIMER_NOT_ENABLE, GetMessageStatus.OFFSET_RESET) == (15, 9)
+
+
+def test_a_text_as_body_is_its_utf_8() -> None:
+    assert Message("T", "h\u00e9").encoded_body() == b"h\xc3\xa9"
+    body = bytearray(b"x")
+    assert Message("T", body).encoded_body() is body
+    with pytest.raises(MessageIllegal, match="UTF-8"):
+        Message("T", "\ud800").encoded_body()
+
+
+@pytest.mark.parametrize(
+    "fields, expected",
+    [
+        ({"sharding_key": "customer-7"}, b"__SHARDINGKEY\x01customer-7\x02"),
+        ({"sharding_key": ""}, b""),
+        ({"delay_level": 3}, b"DELAY\x013\x02"),
+        ({"delay_level": 0}, b""),
+        ({"delay_s": 90}, b"TIMER_DELAY_MS\x0190000\x02"),
+        ({"delay_s": 0.25}, b"TIMER_DELAY_MS\x01250\x02"),
+        ({"delay_s": 0}, b""),
+        ({"deliver_at": 1_700_000_000_123}, b"TIMER_DELIVER_MS\x011700000000123\x02"),
+        ({"deliver_at": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)}, b"TIMER_DELIVER_MS\x011700000000000\x02"),
+        ({"delay_level": 3, "properties": {"DELAY": "3"}}, b"DELAY\x013\x02"),
+    ],
+)
+def test_key_and_delay_become_properties(fields: dict[str, Any], expected: bytes) -> None:
+    assert Message("T", b"x", **fields).encoded_properties() == expected
+
+
+@pytest.mark.parametrize(
+    "fields, match",
+    [
+        ({"delay_level": -1}, "delay_level: expected a level"),
+        ({"delay_level": True}, "delay_level: expected a level"),
+        ({"delay_level": "3"}, "delay_level: expected a level"),
+        ({"delay_s": -0.1}, "delay_s: expected seconds"),
+        ({"delay_s": float("nan")}, "delay_s: expected seconds"),
+        ({"delay_s": "1"}, "delay_s: expected seconds"),
+        ({"deliver_at": -1}, "deliver_at: expected a datetime"),
+        ({"deliver_at": "2023-11-14"}, "deliver_at: expected a datetime"),
+        ({"delay_level": 1, "delay_s": 1}, "delay_s: expected one delay, found it beside delay_level"),
+        ({"delay_level": 1, "properties": {"DELAY": "2"}}, "DELAY: expected one value"),
+        ({"sharding_key": 7}, "__SHARDINGKEY: expected str"),
+        ({"sharding_key": "k", "properties": b"a\x01b\x02"}, "inside the ready bytes"),
+    ],
+)
+def test_a_key_or_delay_that_is_none_is_refused(fields: dict[str, Any], match: str) -> None:
+    with pytest.raises(MessageIllegal, match=match):
+        Message("T", b"x", **fields).encoded_properties()

@@ -711,3 +711,15 @@ def test_a_child_of_a_fork_amid_an_append_is_told(tmp_path: Path) -> None:
             stop.set()
             thread.join()
     assert outcomes == [0] * 30
+
+
+def test_a_message_with_a_text_and_a_key_is_stored_as_bytes_and_properties(tmp_path: Path) -> None:
+    with mqfast.open(tmp_path / "store", **SMALL) as store:
+        store.put_message(Message("T", "h\u00e9", sharding_key="customer-7", delay_level=3))
+        store.put_batch([Message("T", "one"), Message("T", b"two", delay_s=1.5)])
+        found = list(store.get("T", 0, 0))
+        assert [bytes(message.body) for message in found] == [b"h\xc3\xa9", b"one", b"two"]
+        assert found[0].properties == {"__SHARDINGKEY": "customer-7", "DELAY": "3"}
+        assert found[2].properties == {"TIMER_DELAY_MS": "1500"}
+        with pytest.raises(MessageIllegal, match="UTF-8"):
+            store.put_message(Message("T", "\ud800"))

@@ -260,8 +260,9 @@ cdef bytes _encoded_properties(object message):
 
 cdef int _fill(Core e, Draft *d, object message, bytes topic, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
     """Fill a draft; `view` is taken over the body and must be released."""
+    body = message.encoded_body()
     try:
-        borrow_body(message.body, view)
+        borrow_body(body, view)
     except (TypeError, BufferError, ValueError) as error:
         raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
     try:

@@ -56,6 +56,13 @@ cdef object joined(object keys):
         raise MessageIllegal(f"keys: expected a str or several, found {type(keys).__name__}") from None
 
 
+cdef object no_text(object body):
+    """The body of a put, which is bytes; only that of a Message may be a text."""
+    if isinstance(body, str):
+        raise MessageIllegal("body: expected a contiguous bytes-like object, found str")
+    return body
+
+
 cdef Py_ssize_t MOST_PRODUCERS = 4096       # kept for who puts without one of its own: some 2 KB each
 
 
@@ -125,7 +132,7 @@ cdef class PutPath(StoreBase):
         if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None and store_host is None
                 and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
             return self.put_plain(topic, body, queue_id, tags, keys)
-        return put_slow(self.engine, Message(topic, body, queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
+        return put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
                                                 born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
                                                 prepared_transaction_offset=prepared_transaction_offset, wait_store_ok=wait_store_ok), True)
 
@@ -136,7 +143,7 @@ cdef class PutPath(StoreBase):
         cdef int outcome = OK
         cdef BoundProducer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
         if p.general:
-            return put_slow(self.engine, Message(topic, body, queue_id, tags, keys), True)
+            return put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys), True)
         if keys is not None and type(keys) is not str:
             keys = joined(keys)
         r = self.fresh_result()
@@ -153,7 +160,7 @@ cdef class PutPath(StoreBase):
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
         """Store one message without waiting for the disk. Args: the same as put. Returns: Ticket, which can wait."""
         ticket = Ticket(self.engine, None)
-        ticket.result = put_slow(self.engine, Message(topic, body, queue_id, tags, keys, properties, **options), False)
+        ticket.result = put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys, properties, **options), False)
         return ticket
 
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
@@ -326,7 +333,7 @@ cdef class BoundProducer:
         cdef PutResult r
         cdef int outcome = OK
         if self.general:
-            return put_slow(self.engine, Message(self.topic, body, self.queue.queue_id, self.tags, key), True)
+            return put_slow(self.engine, Message(self.topic, no_text(body), self.queue.queue_id, self.tags, key), True)
         r = self.store.fresh_result()
         self.append(body, key, &out)
         if self.engine.sync_flush:
