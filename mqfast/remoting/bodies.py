@@ -7,7 +7,7 @@ Source: the classes of the same names in RocketMQ's remoting.protocol.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -19,6 +19,7 @@ from mqfast.remoting.fastjson import standard
 __all__ = [
     "BrokerData",
     "DataVersion",
+    "Int32",
     "QueueData",
     "RegisterBody",
     "TopicConfig",
@@ -35,6 +36,8 @@ T = TypeVar("T")
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 _REPAIRED_BYTES_MAX: Final = 4 * 1024 * 1024  # the loop stands still meanwhile: some 2 s for so much
 READ, WRITE = 4, 2
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+"""A number of 32 bits, as Java's int: no Java broker could read a table with another one."""
 
 
 class DataVersion(Struct, rename="camel", frozen=True):
@@ -50,12 +53,12 @@ class TopicConfig(Struct, rename="camel"):
 
     attributes: dict[str, str] | None = None
     order: bool = False
-    perm: int = READ | WRITE
-    read_queue_nums: int = 16
+    perm: Int32 = READ | WRITE
+    read_queue_nums: Int32 = 16
     topic_filter_type: str | int | None = "SINGLE_TAG"
     topic_name: str | None = None
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 16
+    topic_sys_flag: Int32 = 0
+    write_queue_nums: Int32 = 16
 
 
 class TopicTable(Struct, rename="camel"):

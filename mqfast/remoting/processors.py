@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqfast.errors import CallRefused, FieldError
+from mqfast.errors import CallRefused, FieldError, UsageError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.log_limit import LogLimit
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Lane", "Processors"]
 
+# Such errors come from what the peer asked: its answer says so, and the log stays as it is.
+_OF_THE_PEER = (FieldError, UsageError)
 _KNOWS_GO_AWAY = 475  # V5_3_1, in which clients do not know it yet
 
 Outcome = RemotingCommand | None
 Handler = Callable[["Channel", RemotingCommand], Outcome | Awaitable[Outcome]]
 """Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or it is a
-coroutine function. A FieldError or CallRefused becomes the answer's code and remark, any other exception code 1."""
+coroutine function. A CallRefused becomes the answer's code and remark, any other exception code 1 and its text; those
+that are not the peer's fault are logged."""
 
 
 class _Waiting(NamedTuple):
@@ -170,7 +173,7 @@ class Processors:
     def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         if isinstance(error, CallRefused):
             return request.response(error.code, remark=error.remark or None)
-        if not isinstance(error, FieldError):
+        if not isinstance(error, _OF_THE_PEER):
             self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=True)
         return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 

@@ -25,7 +25,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from .targets import TARGETS, run
+from .targets import OWN_WAYS, TARGETS, end, run
 
 CORPUS: Final = Path(__file__).resolve().parent / "corpus"
 _MAP: Final = 65536
@@ -41,8 +41,10 @@ def _hits() -> ctypes.Array[ctypes.c_uint8] | None:
         return None
 
 
-def mutate(rng: random.Random, pool: list[bytes]) -> bytes:
+def mutate(rng: random.Random, pool: list[bytes], target: str) -> bytes:
     """A new input from those that are there."""
+    if target in OWN_WAYS and rng.random() < 0.5:
+        return OWN_WAYS[target](rng, pool)[:_MOST_BYTES]
     data = bytearray(rng.choice(pool))
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
         kind = rng.randrange(7)
@@ -80,7 +82,7 @@ def _child(target: str, seconds: float, seed: int, shared: mmap.mmap, keep: Path
     until = time.monotonic() + seconds
     count, first = 0, list(pool)
     while time.monotonic() < until:
-        data = first.pop() if first else mutate(rng, pool)
+        data = first.pop() if first else mutate(rng, pool, target)
         shared[:16] = struct.pack("<qq", count, len(data))
         shared[16 : 16 + len(data)] = data
         if hits is not None:
@@ -97,6 +99,7 @@ def _child(target: str, seconds: float, seed: int, shared: mmap.mmap, keep: Path
             pool.append(data)
             if len(data) <= 1024 or target == "recovery":
                 (keep / hashlib.sha1(data).hexdigest()[:16]).write_bytes(data)
+    end()
     shared[:8] = struct.pack("<q", count)
     shutil.rmtree(root, ignore_errors=True)
 

@@ -6,6 +6,7 @@ Room: tests. It must never depend on how the inputs are made: ``fuzz.py`` makes 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from mqfast.store.record._record import decode_record
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from laboratory import open_still
+
+from . import broker_requests
 
 _DOOR: Final = OsDoor()
 _NAME: Final = f"{0:020d}"
@@ -175,7 +178,27 @@ def _conf(data: bytes, root: str) -> None:
     StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), door=_DOOR)
 
 
-TARGETS: Final[dict[str, Callable[[bytes, str], None]]] = {
+_brokers: Final[dict[str, broker_requests.FuzzedBroker]] = {}
+
+
+def _requests(data: bytes, root: str) -> str:
+    """One broker takes many inputs. Returns: the codes of the answers to a single request that was not served."""
+    broker = _brokers.get(root)
+    if broker is None or broker.is_worn:
+        end()
+        broker = _brokers[root] = broker_requests.FuzzedBroker(root)
+    requests = broker_requests.unpack(data, broker.served)
+    codes = broker.take(requests)
+    return f"{requests[0].code}: {codes[0]}" if len(requests) == len(codes) == 1 and codes[0] else ""
+
+
+def end() -> None:
+    """Stop what a target keeps between its inputs."""
+    while _brokers:
+        _brokers.popitem()[1].end()
+
+
+TARGETS: Final[dict[str, Callable[[bytes, str], str | None]]] = {
     "record": _record,
     "log": _log,
     "queue": _queue,
@@ -188,16 +211,18 @@ TARGETS: Final[dict[str, Callable[[bytes, str], None]]] = {
     "conf": _conf,
     "frames": _frames,
     "registration": _registration,
+    "requests": _requests,
     "recovery": _recovery,
 }
+# How a target's inputs are made, besides the usual way.
+OWN_WAYS: Final[dict[str, Callable[[random.Random, list[bytes]], bytes]]] = {"requests": broker_requests.vary}
 
 
 def run(target: str, data: bytes, root: str) -> str:
     """Give one input to a target. Returns: ``""`` or the kind of error it met; anything but our errors goes up."""
     try:
-        TARGETS[target](data, root)
+        return TARGETS[target](data, root) or ""
     except InternalError:
         raise
     except MqfastError as error:
         return type(error).__name__
-    return ""

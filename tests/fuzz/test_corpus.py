@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fuzz.fuzz import CORPUS, mutate
-from fuzz.targets import TARGETS, run
+from fuzz.targets import TARGETS, end, run
 
 
 @pytest.mark.slow
@@ -15,8 +15,11 @@ from fuzz.targets import TARGETS, run
 def test_every_input_of_the_corpus_and_some_more(target: str, tmp_path: Path) -> None:
     pool = [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
     assert pool, "no corpus"
-    kinds = {run(target, data, str(tmp_path / "store")) for data in pool}
-    rng = random.Random(7)
-    for _ in range(150):
-        kinds.add(run(target, mutate(rng, pool), str(tmp_path / "store")))
+    try:
+        kinds = {run(target, data, str(tmp_path / "store")) for data in pool}
+        rng = random.Random(7)
+        for _ in range(150):
+            kinds.add(run(target, mutate(rng, pool, target), str(tmp_path / "store")))
+    finally:
+        end()
     assert "" in kinds, "no input is taken"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqfast.errors import CorruptFile, InternalError
+from mqfast.errors import CorruptFile, InternalError, UsageError
 from mqfast.store.base._os import OsDoor
 from mqfast.store.meta.metadata import (
     ConfigFile,
@@ -218,6 +219,18 @@ def test_a_text_that_could_not_be_read_back_never_replaces_the_file(tmp_path: Pa
         with pytest.raises(InternalError, match="left as it is"):
             file.persist(value)
     assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, float("nan"), "\ud800", functools.reduce(lambda inner, _: [inner], range(70), 0)]
+)
+def test_what_no_file_can_hold_is_not_taken(tmp_path: Path, value: object) -> None:
+    table = SubscriptionGroupTable.load(OsDoor(), str(tmp_path / "subscriptionGroup.json"))
+    table.put("good", {"groupName": "good"})
+    with pytest.raises(UsageError, match="expected what JSON can hold"):
+        table.put("bad", {"groupName": "bad", "more": value})
+    assert list(table) == ["good"]
+    assert table.persist()
 
 
 def test_missing_main_takes_the_backup_and_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mqfast.broker.admin.attributes import GROUP_ATTRIBUTES, changed
 from mqfast.broker.admin.bodies import AllGroups, GroupForbidden
 from mqfast.broker.topics import illegal_group
 from mqfast.errors import CallRefused, FieldError
-from mqfast.remoting.bodies import DataVersion, decode_body, encode_body, header_of
+from mqfast.remoting.bodies import DataVersion, Int32, decode_body, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class _Settings(Struct, rename="camel"):
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_message_orderly: bool = False
-    consume_timeout_minute: int = 15
-    group_sys_flag: int = 0
+    consume_timeout_minute: Int32 = 15
+    group_sys_flag: Int32 = 0
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
-    which_broker_when_consume_slowly: int = 1
+    retry_max_times: Int32 = 16
+    retry_queue_nums: Int32 = 1
+    which_broker_when_consume_slowly: Int32 = 1
 
 
 _POLICY: Final = {"type": "CUSTOMIZED"}

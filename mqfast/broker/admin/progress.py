@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Struct
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from mqfast.store.meta.metadata import TopicConfig
 
 __all__ = ["Progress"]
+
+_QUEUES_AT_ONCE: Final = 256
+_QUEUES_MAX: Final = 100_000  # of one answer: the rows of more would not fit into a frame
 
 
 class _Topic(Struct):
@@ -79,17 +83,20 @@ class Progress:
     def register(self, processors: Processors, lane: Lane) -> None:
         """Put the codes into a server's table."""
         for code, handler in {
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
         }.items():
             processors.register([code], handler, lane)
-        processors.register([RequestCode.GET_CONSUME_STATS], self.consume_stats, lane)
-        processors.register([RequestCode.GET_BROKER_CONSUME_STATS], self.all_consume_stats, lane)
+        for code, coroutine in {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
+        }.items():
+            processors.register([code], coroutine, lane)
 
     def _existing(self, topic: str) -> TopicConfig:
         found = self._context.topics.get(topic)
@@ -102,13 +109,13 @@ class Progress:
 
     # --- topics ---
 
-    def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    async def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """202: first and last offset of every queue, and when the last message came."""
         topic = header_of(request, _Topic).topic
         found = self._existing(topic)
         store, engine = self._context.store, self._context.engine
         rows = []
-        for queue_id in range(max(found.read_queue_nums, found.write_queue_nums)):
+        async for queue_id in _queues(max(found.read_queue_nums, found.write_queue_nums)):
             high = store.max_offset(topic, queue_id)
             last_ms = engine.message_store_time(topic, queue_id, high - 1) if high > 0 else 0
             offsets = TopicOffset(last_ms, high, store.min_offset(topic, queue_id))
@@ -122,11 +129,11 @@ class Progress:
         groups |= {group for one, group in self._context.offsets.pairs() if one == topic}
         return request.response(body=encode_body(GroupList(sorted(groups))))
 
-    def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    async def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """303: from when to when the messages of each queue are, and how late a group is."""
         header = header_of(request, _GroupTopic)
         found = self._existing(header.topic)
-        spans = [self._time_span(header, queue_id) for queue_id in range(found.write_queue_nums)]
+        spans = [self._time_span(header, queue_id) async for queue_id in _queues(found.write_queue_nums)]
         return request.response(body=encode_body({"consumeTimeSpanSet": spans}))
 
     def _time_span(self, header: _GroupTopic, queue_id: int) -> TimeSpan:
@@ -151,7 +158,7 @@ class Progress:
         header = header_of(request, _ConsumeHeader)
         group = header.consumer_group
         if header.topic_list:
-            topics = [one for one in header.topic_list.split(";") if one]
+            topics = [one for one in dict.fromkeys(header.topic_list.split(";")) if one]
         else:
             asked = [header.topic] if header.topic and header.topic.strip() else self._topics_of(group)
             topics = [topic for topic in asked if self._subscribes(group, topic)]
@@ -160,9 +167,8 @@ class Progress:
         for topic in topics:
             found = self._context.topics.get(topic)
             if found is not None:
-                rows += self._positions(group, topic, found.read_queue_nums)
+                rows += await self._positions(group, topic, found.read_queue_nums, len(rows))
                 tps += self._context.stats.get_tps(topic, group)
-                await asyncio.sleep(0)
         return request.response(body=encode_body(ConsumeStats(tps, by_queue(rows))))
 
     async def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -173,18 +179,18 @@ class Progress:
         for topic, group in context.offsets.pairs():
             topics_of.setdefault(group, []).append(topic)
         lists: list[dict[str, list[ConsumeStats]]] = []
-        behind = in_flight = 0
+        queues = behind = in_flight = 0
         for group in context.groups.table:
             stats = []
             for topic in topics_of.get(group, ()):
                 found = context.topics.get(topic)
                 if found is None or (only_ordered and not found.order) or not self._subscribes(group, topic):
                     continue
-                rows = self._positions(group, topic, found.write_queue_nums)
+                rows = await self._positions(group, topic, found.write_queue_nums, queues)
+                queues += len(rows)
                 behind += sum(row.broker_offset - row.consumer_offset for _, row in rows)
                 in_flight += sum(row.pull_offset - row.consumer_offset for _, row in rows)
                 stats.append(ConsumeStats(context.stats.get_tps(topic, group), by_queue(rows)))
-                await asyncio.sleep(0)
             lists.append({group: stats})
         return request.response(body=encode_body(ConsumeStatsList(context.address, lists, behind, in_flight)))
 
@@ -196,10 +202,14 @@ class Progress:
         online = self._context.consumers.group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
-    def _positions(self, group: str, topic: str, queues: int) -> list[tuple[Queue, OffsetWrapper]]:
+    async def _positions(self, group: str, topic: str, queues: int, so_far: int) -> list[tuple[Queue, OffsetWrapper]]:
+        """Args: so_far: rows that the answer has already."""
+        if so_far + queues > _QUEUES_MAX:
+            remark = f"expected at most {_QUEUES_MAX} queues in one answer, found more: ask for one topic of one group"
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
         context = self._context
         rows = []
-        for queue_id in range(queues):
+        async for queue_id in _queues(queues):
             at = max(0, context.offsets.get(group, topic, queue_id))
             last_ms = context.engine.message_store_time(topic, queue_id, at - 1) if at > 0 else 0
             high = context.store.max_offset(topic, queue_id)
@@ -246,3 +256,11 @@ class Progress:
 def _clock(ms: int) -> str:
     """A time as RocketMQ's bodies show it."""
     return time.strftime("%Y-%m-%d#%H:%M:%S", time.localtime(ms / 1000)) + f":{ms % 1000:03d}"
+
+
+async def _queues(count: int) -> AsyncIterator[int]:
+    """Queue ids; others are let in between some of them."""
+    for queue_id in range(count):
+        if queue_id % _QUEUES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        yield queue_id

@@ -17,7 +17,7 @@ from mqfast.broker.admin.attributes import TOPIC_ATTRIBUTES, changed, parsed
 from mqfast.broker.admin.bodies import AllTopics, TopicNames
 from mqfast.broker.topics import illegal_topic
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import DataVersion, TopicConfig, decode_body, encode_body, header_of
+from mqfast.remoting.bodies import DataVersion, Int32, TopicConfig, decode_body, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -30,16 +30,17 @@ __all__ = ["TopicRequests"]
 
 _log = logging.getLogger("mqfast.broker")
 _QUEUES_MAX: Final = 100_000  # of one topic: statistics of more would not fit into an answer
+_NAME_BYTES_MAX: Final = 255
 _ADD_MIXED: Final = ("+message.type", "MIXED")
 
 
 class _TopicHeader(Struct, rename="camel"):
     read_queue_nums: int
     write_queue_nums: int
-    perm: int
+    perm: Int32
     topic: str = ""
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int | None = None
+    topic_sys_flag: Int32 | None = None
     order: bool = False
     attributes: str | None = None
 
@@ -151,6 +152,9 @@ class TopicRequests:
         topic = header_of(request, _NameHeader).topic
         if not topic.strip():
             raise CallRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if len(topic.encode("utf-8", "replace")) > _NAME_BYTES_MAX:
+            remark = f"topic: expected at most {_NAME_BYTES_MAX} bytes, as a directory has, found {topic[:40]!r}..."
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, remark)
         self._check_not_system(topic)
         async with self._deleting:
             for name in (topic, *self._pop_retry_topics(topic)):

@@ -51,7 +51,7 @@ class Reply:
         """Nothing runs by the clock."""
 
     async def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """324, 325. Raises: FieldError, CallRefused."""
+        """324, 325. Raises: FieldError, CallRefused, MessageIllegal."""
         context = self._context
         config = context.config
         header = send_header(request)
@@ -66,6 +66,7 @@ class Reply:
             )
         tracing = {names.MSG_REGION: config["regionId"], names.TRACE_ON: str(config["traceOn"]).lower()}
         pairs = {**names.decode(header.properties), **tracing}
+        properties = names.encode(pairs)
         fields: dict[str, str] = {}
         wrong = await self._push(channel, request, header, pairs)
         if wrong is None:
@@ -76,7 +77,7 @@ class Reply:
                     header.topic,
                     queue_id,
                     request.body,
-                    names.encode(pairs),
+                    properties,
                     flag=header.flag,
                     sys_flag=header.sys_flag & _COMPRESSION,
                     born_timestamp=header.born_timestamp,

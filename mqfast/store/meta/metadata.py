@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self
 
-from mqfast.errors import CorruptFile, DiskFull, InternalError, StorageError, StoreNotFound
+from mqfast.errors import CorruptFile, DiskFull, InternalError, StorageError, StoreNotFound, UsageError
 from mqfast.store.base import fastjson
 from mqfast.store.base._os import Mutex
 from mqfast.store.base.paths import Door
@@ -250,7 +250,11 @@ class _Table:
             self._changed()
 
     def put(self, name: str, raw: dict[str, Any]) -> None:
-        """Set the object of a name, and step the version."""
+        """Set the object of a name, and step the version. Raises: UsageError for what no file can hold."""
+        try:
+            fastjson.loads(fastjson.dumps({self._TABLE: {name: raw}}))
+        except (CorruptFile, InternalError) as error:
+            raise UsageError(f"{self._TABLE}[{name!r}]: expected what JSON can hold, found: {error}") from None
         with self._lock:
             self._entries[name] = raw
             self._changed()

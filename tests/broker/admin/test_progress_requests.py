@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from running import Running, serve
 
+from mqfast.broker.admin import progress
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import standard
 
@@ -207,5 +210,31 @@ def test_a_group_that_may_not_read_a_topic_does_not_get_it(tmp_path: Path) -> No
         assert (await one.call(34, json.dumps(heartbeat).encode())).code == 0
         refused = await one.call(11, **{**fields, "sysFlag": 0})
         assert (refused.code, refused.remark) == (16, "the consumer group[g] is forbidden for topic[T]")
+
+    serve(tmp_path, flow)
+
+
+def test_an_answer_has_a_limited_number_of_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is named often is answered once; others are served meanwhile."""
+    monkeypatch.setattr(progress, "_QUEUES_MAX", 5000)
+
+    async def flow(one: Running) -> None:
+        settings = {"defaultTopic": "", "perm": 6, "readQueueNums": 2600, "writeQueueNums": 2600}
+        for topic in ("A", "B"):
+            assert (await one.call(17, topic=topic, topicFilterType="SINGLE_TAG", **settings)).code == 0
+            one.context.offsets.commit("g", topic, 0, 0)
+        await one.call(200, b'{"groupName":"g"}')
+        assert len(table(await one.call(208, consumerGroup="g", topicList=";".join(["A"] * 500)))) == 2600
+        for many in (one.call(208, consumerGroup="g", topicList="A;B"), one.call(317)):
+            answer = await many
+            assert answer.code == 1
+            assert "at most 5000 queues in one answer" in str(answer.remark)
+        asked = asyncio.ensure_future(one.call(202, topic="A"))
+        turns = 0
+        while not asked.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(table(await asked)) == 2600
+        assert turns > 10
 
     serve(tmp_path, flow)

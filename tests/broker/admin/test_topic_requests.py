@@ -118,6 +118,36 @@ def test_attributes_of_an_existing_topic(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
+def test_numbers_that_no_file_could_hold_are_refused(tmp_path: Path) -> None:
+    """One such topic, and no table would be written any more."""
+
+    async def flow(one: Running) -> None:
+        for name in ("perm", "topicSysFlag"):
+            for many in (2**31, -(2**63) - 1):
+                answer = await one.call(17, **topic("T", **{name: many}))
+                assert answer.code == 1
+                assert name in str(answer.remark)
+        answer = await one.call(18, b'{"topicConfigList":[{"topicName":"T","topicSysFlag":9223372036854775808}]}')
+        assert answer.code == 1
+        group = b'{"groupName":"g","unknown":9223372036854775808}'
+        answer = await one.call(200, group)
+        assert (answer.code, "64-bit numbers" in str(answer.remark)) == (1, True)
+        assert one.context.topics.get("T") is None
+        assert "g" not in one.context.groups.table
+        one.context.tables.persist()
+
+    serve(tmp_path, flow)
+
+
+def test_a_name_that_no_directory_has_is_not_deleted(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        assert (await one.call(215, topic="x" * 256)).code == 29
+        assert (await one.call(215, topic="a/b")).code == 1
+        assert (await one.call(215, topic="x" * 255)).code == 0
+
+    serve(tmp_path, flow)
+
+
 def test_numbers_of_queues_have_limits(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         for name in ("readQueueNums", "writeQueueNums"):
