@@ -190,6 +190,14 @@ def test_a_client_knows_of_the_store_how_records_look_and_no_more() -> None:
     assert_none([e for e in others if not any(is_in(e.imported, room) for room in rooms)], f"client: {rooms} only")
 
 
+def test_replication_knows_the_store_and_no_remoting() -> None:
+    others = [e for e in EDGES if is_in(e.importer, "mqfast.ha") and is_in(e.imported, "mqfast")]
+    rooms = ("mqfast.ha", "mqfast.store", *GROUND)
+    assert_none([e for e in others if not any(is_in(e.imported, room) for room in rooms)], f"ha: {rooms} only")
+    strangers = [e for e in EDGES if is_in(e.importer, "mqfast.store") and is_in(e.imported, "mqfast.ha")]
+    assert_none(strangers, "the store knows nothing of replication")
+
+
 def test_what_a_client_asks_for_is_written_without_io() -> None:
     plain = tuple(f"mqfast.client.{name}" for name in ("values", "net.steps", "route.route_table"))
     assert_none([e for e in EDGES if e.importer in plain and e.imported in ("asyncio", "socket", "time")], "no I/O")

@@ -167,6 +167,24 @@ class RawLog:
         self.forget_part()
         return removed
 
+    def last_boundary(self, offset: int) -> int:
+        """End of the last whole record that ends at ``offset`` or before it, or the start of its file.
+
+        Raises: OffsetError for an offset outside the log. GIL: released while it walks through the file.
+        """
+        log = self._log
+        low, end = max(log.min_offset, 0), log.written
+        if not low <= offset <= end:
+            raise OffsetError(f"physical offset {offset} is outside the log: expected {low} to {end}")
+        at = log.file_start_of(max(offset - 1, low))
+        return self._walk(at, offset)[0]
+
+    def _walk(self, at: int, offset: int) -> tuple[int, int, int, int, str, int]:
+        """Look at the records from a file's start up to an offset; nothing is dispatched."""
+        return self._rooms.dispatcher.recover(
+            at, offset, checked=False, property_crc=False, dispatch_from=_NOTHING, keys=False
+        )
+
     def _cut(self, offset: int, last_start: int, last_timestamp: int) -> list[str]:
         rooms, log = self._rooms, self._log
         self._lower(offset, last_timestamp)
@@ -196,9 +214,7 @@ class RawLog:
         if not low <= offset <= end:
             raise OffsetError(f"physical offset {offset} is outside the log: expected {low} to {end}")
         at = log.file_start_of(max(offset - 1, low))
-        stopped, last_start, timestamp, _, reason, _ = self._rooms.dispatcher.recover(
-            at, offset, checked=False, property_crc=False, dispatch_from=_NOTHING, keys=False
-        )
+        stopped, last_start, timestamp, _, reason, _ = self._walk(at, offset)
         if stopped != offset and not (reason == "end of the last file" and offset % log.file_bytes == 0):
             raise OffsetError(f"physical offset {offset}: expected the end of a record, found a place within one")
         return last_start, timestamp if last_start >= 0 else max(self._rooms.checkpoint.physic_msg_timestamp, 0)

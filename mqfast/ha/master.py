@@ -1,0 +1,257 @@
+"""A master: sends the bytes of its log to every slave that connects, and hears how far each of them is.
+
+Room: ha. It must never block the event loop, and never change the log. Bytes go out as views of the mapped log. A slave
+that does not read is not sent to. Source: DefaultHAService, DefaultHAConnection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
+
+from mqfast.errors import MqfastError, OffsetError, StorageError, StoreClosed
+from mqfast.ha.settings import HaSettings
+from mqfast.ha.wire import Reports, frame_head
+from mqfast.store.log.acks import AckTable
+from mqfast.store.raw_log import RawLog
+
+__all__ = ["HaMaster", "SlaveStatus"]
+
+_log = logging.getLogger("mqfast.ha")
+_POLL_S: Final = 0.001
+_POLLS_WITHOUT_DATA: Final = 20
+_SLEEP_S: Final = 0.5
+_WRITE_HIGH_BYTES: Final = 1 << 20
+_BYTES_A_TURN: Final = 1 << 20  # then the loop has other work
+
+
+class SlaveStatus(NamedTuple):
+    """One connected slave.
+
+    Attributes: address: where it connects from; sent, acknowledged: physical offsets; behind_bytes: from the last
+        acknowledgement to the end of the log; behind_ms: since when it is behind, 0 where it is not; bytes_per_s: sent
+        in the last second.
+    """
+
+    address: str
+    sent: int
+    acknowledged: int
+    behind_bytes: int
+    behind_ms: int
+    bytes_per_s: int
+
+
+class _Follower(asyncio.Protocol):
+    """The connection of one slave."""
+
+    def __init__(self, master: HaMaster) -> None:
+        self._master = master
+        self._reports = Reports()
+        self._paused = False
+        self._transport: asyncio.Transport | None = None
+        self.address = ""
+        self.position = -1  # nothing is sent before the first report
+        self.acknowledged = -1
+        self.caught_up_s = self.read_s = self.wrote_s = master.clock()
+        self.bytes_now = self.bytes_per_s = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A slave connects."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_HIGH_BYTES // 4)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.address = f"{peer[0]}:{peer[1]}"
+        self._master.followers.add(self)
+        _log.info("slave %s: connected", self.address)
+
+    def data_received(self, data: bytes) -> None:
+        """Reports of the slave."""
+        self.read_s = self._master.clock()
+        offset = self._reports.feed(data)
+        if offset is None:
+            return
+        end = self._master.raw.end
+        if not 0 <= offset <= end:
+            self.end(f"expected a report of 0 to {end}, the end of this log, found {offset}: its log is another one")
+            return
+        if self.position < 0:
+            self.position = offset or self._master.start_of_last_file()
+            _log.info("slave %s: has the log up to %d, gets it from %d to %d", self.address, offset, self.position, end)
+        self.acknowledged = offset
+        self._master.acks.report(self, offset)
+        self.send()
+
+    def send(self) -> bool:
+        """Send what there is, as far as the slave reads. Returns: was there anything?"""
+        if self.position < 0 or self._paused or self._transport is None or self._transport.is_closing():
+            return False
+        left = min(_BYTES_A_TURN, self._master.allowance)
+        batch = self._master.settings.batch_bytes
+        sent = 0
+        try:
+            while left > 0 and not self._paused:
+                views = self._master.raw.read(self.position, min(batch, left), unflushed=True)
+                if not views:
+                    break
+                view = views[0]  # a frame ends where the file does
+                for other in views[1:]:
+                    other.release()
+                self._transport.writelines((frame_head(self.position, len(view)), view))
+                self.position += len(view)
+                left -= len(view)
+                sent += len(view)
+        except OffsetError as error:
+            self.end(f"its log ends before this one begins: {error}")
+        except (StorageError, StoreClosed, MqfastError) as error:
+            self.end(str(error))
+        if sent:
+            self.wrote_s = self._master.clock()
+            self.bytes_now += sent
+            self._master.allowance -= sent
+        return sent > 0
+
+    def look_at_the_time(self, now_s: float) -> None:
+        """Once a second: a heartbeat, a slave that says nothing any more, figures."""
+        settings = self._master.settings
+        self.bytes_per_s, self.bytes_now = self.bytes_now, 0
+        if self.acknowledged >= self._master.raw.end:
+            self.caught_up_s = now_s
+        if now_s - self.read_s > settings.housekeeping_s:
+            self.end(f"expected a report within {settings.housekeeping_s:g} s, found none")
+            return
+        is_quiet = self.position >= 0 and not self._paused and now_s - self.wrote_s > settings.heartbeat_s
+        if is_quiet and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame_head(self.position, 0))
+            self.wrote_s = now_s
+
+    def pause_writing(self) -> None:
+        """The slave does not read."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._paused = False
+        self.send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The slave is gone."""
+        self._master.followers.discard(self)
+        self._master.acks.remove(self)
+        _log.info("slave %s: gone at %d of %d", self.address, self.acknowledged, self._master.raw.end)
+
+    def end(self, why: str) -> None:
+        """End the connection."""
+        if self._transport is not None and not self._transport.is_closing():
+            _log.warning("slave %s: connection ended: %s", self.address, why)
+            self._transport.abort()
+
+
+class HaMaster:
+    """The replication port of a master in the running event loop.
+
+    Args: file_bytes: size of a log file; acks: told what slaves have.
+    Attributes: ``followers``: the connections.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        raw: RawLog,
+        acks: AckTable,
+        settings: HaSettings,
+        *,
+        file_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.raw: Final = raw
+        self.acks: Final = acks
+        self.settings: Final = settings
+        self.clock: Final = clock
+        self.followers: set[_Follower] = set()
+        self.allowance = settings.flow_bytes_per_s or 1 << 62
+        self._file_bytes = file_bytes
+        self._server: asyncio.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises: OSError where the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Follower(self), host, port)
+        self._task = asyncio.ensure_future(self._send_what_comes())
+        self._timer = loop.call_later(1.0, self._each_second)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def start_of_last_file(self) -> int:
+        """Where a slave without a log begins."""
+        end = self.raw.end
+        return max(end - end % self._file_bytes, self.raw.min_offset, 0)
+
+    def wake(self) -> None:
+        """Somebody waits for slaves: send at once what there is."""
+        for one in tuple(self.followers):
+            one.send()
+
+    async def _send_what_comes(self) -> None:
+        """Look often while there is something to send, else sleep in a thread until there is."""
+        without = 0
+        while True:
+            active = [one.send() for one in tuple(self.followers)]
+            without = 0 if any(active) else without + 1
+            if without < _POLLS_WITHOUT_DATA:
+                await asyncio.sleep(_POLL_S)
+                continue
+            ready = [one for one in self.followers if one.position >= 0]
+            if not ready or any(one.position < self.raw.end for one in ready):
+                await asyncio.sleep(_SLEEP_S / 10)  # nobody is here yet, or a slave does not read
+                continue
+            try:
+                at = self.raw.end
+                if await asyncio.to_thread(self.raw.wait_for, at, _SLEEP_S, unflushed=True):
+                    without = 0
+            except MqfastError as error:
+                for one in tuple(self.followers):
+                    one.end(str(error))
+                return
+
+    def _each_second(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(1.0, self._each_second)
+        self.allowance = self.settings.flow_bytes_per_s or 1 << 62
+        now_s = self.clock()
+        with contextlib.suppress(StoreClosed):
+            for one in tuple(self.followers):
+                one.look_at_the_time(now_s)
+
+    def statuses(self) -> list[SlaveStatus]:
+        """Every slave that has reported."""
+        end, now_s = self.raw.end, self.clock()
+        found = []
+        for one in self.followers:
+            if one.position < 0:
+                continue
+            behind = max(0, end - one.acknowledged)
+            behind_ms = round((now_s - one.caught_up_s) * 1000) if behind else 0
+            found.append(SlaveStatus(one.address, one.position, one.acknowledged, behind, behind_ms, one.bytes_per_s))
+        return sorted(found)
+
+    async def stop(self) -> None:
+        """End all connections and listen no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for one in tuple(self.followers):
+            one.end("the master ends")
+        await asyncio.sleep(0)

@@ -1,0 +1,38 @@
+"""Settings of replication, with RocketMQ's defaults.
+
+Room: ha. It must never read a file. Source: MessageStoreConfig.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["HaSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class HaSettings:
+    """How a master sends and a slave follows.
+
+    Attributes:
+        batch_bytes: log bytes of one frame (RocketMQ: haTransferBatchSize).
+        heartbeat_s: after so long without a frame a master sends an empty one, a slave its report
+            (haSendHeartbeatInterval).
+        housekeeping_s: a connection on which nothing came for so long ends (haHousekeepingInterval).
+        flow_bytes_per_s: a master sends at most this, to all slaves together; None for no limit
+            (maxHaTransferByteInSecond, with haFlowControlEnable).
+        reconnect_s: how long a slave waits after a connection ended.
+        connect_timeout_s: how long a connection may take.
+        compared_bytes: at the start of a connection a slave compares the last so many bytes of its log with its
+            master's.
+        truncate_diverged: a slave cuts off what its master does not have (haTruncateDiverged); else it stops there.
+    """
+
+    batch_bytes: int = 32768
+    heartbeat_s: float = 5.0
+    housekeeping_s: float = 20.0
+    flow_bytes_per_s: int | None = None
+    reconnect_s: float = 5.0
+    connect_timeout_s: float = 3.0
+    compared_bytes: int = 64 * 1024
+    truncate_diverged: bool = False
