@@ -106,7 +106,8 @@ def serve(path: Path, flow: Callable[[Running], Awaitable[None]], **settings: An
 class BrokerProcess:
     """``mqfast up`` as a process: a name server and a broker on free ports, for clients that are processes.
 
-    Attributes: ``namesrv``: the name server's address; ``store``: the directory of the store.
+    Attributes: ``namesrv``: the name server's address; ``address``: (host, port) of the broker; ``store``: the
+        directory of the store; ``log``: the file of its log.
     """
 
     def __init__(self, work: Path, **settings: Any) -> None:
@@ -135,6 +136,7 @@ class BrokerProcess:
         listens = re.search(r"listens on \S+:(\d+)", self.process.stdout.readline())
         assert listens, self.log.read_text()
         self._ports = (self.namesrv.rpartition(":")[2], listens[1])
+        self.address = ("127.0.0.1", int(listens[1]))
 
     @property
     def broker(self) -> str:

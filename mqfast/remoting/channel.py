@@ -243,13 +243,17 @@ class Channel(asyncio.Protocol):
         buffered = self._connection.buffered
         self._end.buffered_bytes += buffered - self._buffered
         self._buffered = buffered
-        if self._end.buffered_bytes > self._end.settings.buffered_bytes_max:
-            self._break(
-                FrameTooLarge(
-                    f"expected at most {self._end.settings.buffered_bytes_max} bytes of incomplete frames of all "
-                    f"connections, found {self._end.buffered_bytes}"
+        settings = self._end.settings
+        if self._end.buffered_bytes > settings.buffered_bytes_max:
+            # The channel that holds most, not the one whose bytes were the last: that may be a client that behaves.
+            largest = max(self._end.channels, key=lambda one: one._buffered)
+            if not largest._ending:
+                largest._break(
+                    FrameTooLarge(
+                        f"expected at most {settings.buffered_bytes_max} bytes of incomplete frames of all "
+                        f"connections, found {self._end.buffered_bytes}, of which this one has {largest._buffered}"
+                    )
                 )
-            )
 
     def _work(self) -> None:
         """Serve what came in, unless the peer does not read its answers."""

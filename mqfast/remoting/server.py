@@ -70,6 +70,11 @@ class RemotingServer:
         """The connections of this moment."""
         return frozenset(self._end.channels)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of incomplete frames of all connections."""
+        return self._end.buffered_bytes
+
     async def stop(self, grace_s: float = 1.0) -> None:
         """Listen no more, let what runs come to its end for so long, send what is answered, close all connections."""
         if self._server is None:

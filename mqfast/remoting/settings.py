@@ -22,7 +22,8 @@ class RemotingSettings:
         frame_bytes_max: longest frame that is taken (RocketMQ: com.rocketmq.remoting.frameMaxLength).
         header_bytes_max: longest header that is taken.
         connections_max: connections at once; one more is closed at once.
-        buffered_bytes_max: bytes of incomplete frames of all connections together; who goes beyond is closed.
+        buffered_bytes_max: bytes of incomplete frames of all connections together; beyond that the connection
+            that holds most is closed.
         idle_timeout_s: a connection without a byte either way for this long is closed (RocketMQ:
             serverChannelMaxIdleTimeSeconds).
         handshake_timeout_s: a PROXY preamble and a TLS handshake are done by then.

@@ -372,6 +372,27 @@ def test_incomplete_frames_of_all_connections_together_are_limited(play: Callabl
     play(main, RemotingSettings(buffered_bytes_max=250_000))
 
 
+def test_who_holds_most_makes_room_for_a_client_that_behaves(play: Callable[..., None]) -> None:
+    async def main(world: World) -> None:
+        half = encode(RemotingCommand(1, body=b"x" * 100_000))[:-1]
+        hogs = []
+        for _ in range(2):
+            reader, writer = await world.raw()
+            writer.write(half)
+            hogs.append(reader)
+        await eventually(lambda: world.server.buffered_bytes > 200_000, "both are held")
+        reader, writer = await world.raw()
+        whole = encode(RemotingCommand(1, body=b"y" * 90_000))
+        writer.write(whole[:80_000])
+        done, _ = await asyncio.wait([asyncio.create_task(ends(r)) for r in hogs], return_when="FIRST_COMPLETED")
+        assert len(done) == 1
+        writer.write(whole[80_000:])
+        (answer,) = await frames(reader, 1)
+        assert answer.code == 0
+
+    play(main, RemotingSettings(buffered_bytes_max=250_000))
+
+
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         reader, _ = await world.raw()
