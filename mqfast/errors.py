@@ -251,10 +251,20 @@ class OffsetMoved(DataLoss):
     before that offset. The offset was not changed; ``seek`` chooses the next one (RocketMQ: PULL_OFFSET_MOVED).
 
     Attributes: ``group``, ``topic``, ``queue_id``, ``offset`` (the group's next offset), ``min_offset`` (the first
-    message of the queue), ``max_offset`` (behind the last message).
+    message of the queue), ``max_offset`` (behind the last message), ``queue`` (of a client: topic, broker, id; of an
+    embedded consumer None).
     """
 
-    def __init__(self, group: str, topic: str, queue_id: int, offset: int, min_offset: int, max_offset: int) -> None:
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        min_offset: int,
+        max_offset: int,
+        queue: tuple[str, str, int] | None = None,
+    ) -> None:
         if offset < min_offset:
             what = f"the {min_offset - offset} messages from there on were deleted before the group has read them"
             to = min_offset
@@ -263,7 +273,7 @@ class OffsetMoved(DataLoss):
             to = max_offset
         super().__init__(
             f"group {group}, topic {topic}, queue {queue_id}: expected the next offset to be from {min_offset} to "
-            f"{max_offset}, found {offset}: {what}; seek({queue_id}, {to}) goes on"
+            f"{max_offset}, found {offset}: {what}; seek({queue_id if queue is None else queue}, {to}) goes on"
         )
         self.group = group
         self.topic = topic
@@ -271,10 +281,17 @@ class OffsetMoved(DataLoss):
         self.offset = offset
         self.min_offset = min_offset
         self.max_offset = max_offset
+        self.queue = queue
 
-    def __reduce__(self) -> tuple[type[OffsetMoved], tuple[str, str, int, int, int, int]]:
-        fields = (self.group, self.topic, self.queue_id, self.offset, self.min_offset, self.max_offset)
-        return OffsetMoved, fields
+    def again(self) -> OffsetMoved:
+        """The same error anew, for another raise of it."""
+        return OffsetMoved(*self.__reduce__()[1])
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[OffsetMoved], tuple[str, str, int, int, int, int, tuple[str, str, int] | None]]:
+        place = (self.group, self.topic, self.queue_id, self.offset, self.min_offset, self.max_offset, self.queue)
+        return OffsetMoved, place
 
 
 # --- the peer of a connection ---

@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
+    from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.values import (
         Address,
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Address",
+    "AsyncPullConsumer",
     "Body",
     "ConsumeStatus",
     "Credentials",
     "Delivery",
     "MessageQueue",
+    "PullConsumer",
     "PullStatus",
     "ResetPlan",
     "Retry",
@@ -49,11 +53,13 @@ __all__ = [
 # Where each name is; the imports above, which only type checkers read, say the same.
 _HOMES = {
     "Address": "values",
+    "AsyncPullConsumer": "consumer.async_pull_consumer",
     "Body": "values",
     "ConsumeStatus": "values",
     "Credentials": "values",
     "Delivery": "delivery",
     "MessageQueue": "values",
+    "PullConsumer": "consumer.pull_consumer",
     "PullStatus": "values",
     "ResetPlan": "values",
     "Retry": "values",

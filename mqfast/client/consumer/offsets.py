@@ -87,6 +87,10 @@ class Offsets:
             self._table[queue] = self._kept[queue] = offset
         return offset
 
+    async def kept(self, queue: MessageQueue) -> int | None:
+        """The kept offset, None where there is none; what is in memory stays. Raises: as ``read``."""
+        return await self._load(queue)
+
     async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Keep the offsets of these queues, or of all; of those only that changed since.
 
@@ -120,6 +124,10 @@ class RemoteOffsets(Offsets):
 
     async def _load(self, queue: MessageQueue) -> int | None:
         return await self._instance.shell.run(stored_offset(self._instance, self._group, queue))
+
+    async def kept(self, queue: MessageQueue) -> int | None:
+        """The offset that the broker has; where it has none also no 0 for a small queue."""
+        return await self._instance.shell.run(stored_offset(self._instance, self._group, queue, zero_if_new=False))
 
     async def _save(self, changed: dict[MessageQueue, int]) -> None:
         error: BaseException | None = None

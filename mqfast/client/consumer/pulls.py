@@ -30,6 +30,11 @@ _STATUS: Final = {
 }
 
 
+# Words of brokers: an admin reset the offset; the messages from the offset on are deleted, or about to be.
+_RESET: Final = "OFFSET_RESET"
+_GONE: Final = ("MESSAGE_WAS_REMOVING", "OFFSET_FOUND_NULL")
+
+
 class _Header(Struct, rename="camel"):
     next_begin_offset: int
     min_offset: int
@@ -41,7 +46,8 @@ class PullAnswer(NamedTuple):
     """What one pull found.
 
     Attributes: ``messages``: those that the subscription wants; ``filtered``: how many the client itself left out;
-        ``next_offset``: where the next pull begins; ``broker_id``: which broker of the name to ask next.
+        ``next_offset``: where the next pull begins; ``broker_id``: which broker of the name to ask next; ``remark``:
+        the broker's own words; ``asked_offset``: where this pull began.
     """
 
     status: PullStatus
@@ -51,6 +57,22 @@ class PullAnswer(NamedTuple):
     max_offset: int
     broker_id: int = 0
     filtered: int = 0
+    remark: str = ""
+    asked_offset: int = 0
+
+    @property
+    def is_reset(self) -> bool:
+        """Did somebody reset the group's offset, so that the group goes on at ``next_offset``?"""
+        if self.status is not PullStatus.OFFSET_ILLEGAL:
+            return False
+        return self.remark == _RESET or self.min_offset <= self.asked_offset <= self.max_offset
+
+    @property
+    def is_moved(self) -> bool:
+        """Is the offset no place in the queue: messages were deleted, or the queue ends before it?"""
+        if self.status is PullStatus.OFFSET_ILLEGAL:
+            return not self.is_reset
+        return self.remark in _GONE and self.next_offset > self.asked_offset
 
 
 def pull(
@@ -119,4 +141,6 @@ def pull(
         header.max_offset,
         header.suggest_which_broker_id,
         len(found) - len(wanted),
+        answer.remark or "",
+        offset,
     )

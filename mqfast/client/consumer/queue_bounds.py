@@ -97,17 +97,27 @@ def offset_at(
 
 
 def stored_offset(
-    instance: ClientInstance, group: str, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S
+    instance: ClientInstance,
+    group: str,
+    queue: MessageQueue,
+    *,
+    zero_if_new: bool = True,
+    timeout_s: float = TIMEOUT_S,
 ) -> Steps[int | None]:
     """The group's offset at the broker (14); None: it has none.
 
     A broker answers 0 for a new group where the whole queue is still in memory: that group begins at its first
-    message. Raises: BrokerError, ConnectError, ConnectionLost, CallTimeout: where the group is cannot be known.
+    message.
+
+    Args: zero_if_new: False: not that 0 (brokers before 5.0 answer it all the same).
+    Raises: BrokerError, ConnectError, ConnectionLost, CallTimeout: where the group is cannot be known.
     """
     _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
     fields = {
         "consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name,
     }  # fmt: skip
+    if not zero_if_new:
+        fields["setZeroIfNotFound"] = "false"
     answer = yield Ask(address, RequestCode.QUERY_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None

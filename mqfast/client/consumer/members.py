@@ -1,0 +1,54 @@
+"""Who belongs to a group, as a broker of the topic tells it.
+
+Steps without I/O. Without an answer nobody is told to be alone: the caller keeps what it has. Source:
+MQClientInstance.findConsumerIdList.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.route.route_table import MASTER_ID
+from mqfast.errors import CallTimeout, ClientError, ConnectionLost, FieldError, NoRoute
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from mqfast.client.net.instance import ClientInstance
+
+__all__ = ["group_members"]
+
+
+class _Members(Struct, rename="camel"):
+    consumer_id_list: list[str] = []
+
+
+def group_members(instance: ClientInstance, group: str, topic: str, *, timeout_s: float = 3.0) -> Steps[list[str]]:
+    """The client ids of a group (38), from one broker of the topic after the other until one knows any.
+
+    Returns: at least one id. Raises: the error of the last broker; NoRoute where the topic has none.
+    """
+    route = instance.routes.get(topic)
+    places = [] if route is None else list(route.brokers.values())
+    random.shuffle(places)
+    error: Exception = NoRoute(f"topic {topic}: no broker is known")
+    for place in places:
+        if not place.addresses:
+            continue
+        address = place.addresses.get(MASTER_ID) or next(iter(place.addresses.values()))
+        try:
+            answer = yield Ask(
+                address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}, b"", timeout_s
+            )
+            checked(answer, address, f"members of group {group}")
+            found = decode_body(bytes(answer.body), _Members, f"members of group {group}").consumer_id_list
+            if found:
+                return found
+            error = ClientError(f"group {group}: {address} knows no member")
+        except (ClientError, ConnectionLost, CallTimeout, FieldError) as failure:
+            error = failure
+    raise error

@@ -1,0 +1,388 @@
+"""PullConsumer: the application asks for messages, on its own threads.
+
+A face over ``pull_engine.py``, which runs on the thread "mqfast-io"; messages are handed out of the cache on the
+caller's thread. It must never hand out a message twice to one loop, or wait without a deadline.
+Source: DefaultLitePullConsumer, DefaultMQPullConsumer.pull.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from mqfast.client.consumer.allocation import Allocation
+from mqfast.client.consumer.offsets import OffsetStore
+from mqfast.client.consumer.pull_engine import PullEngine, wire
+from mqfast.client.consumer.pull_settings import OffsetReset, new_subscription, pull_settings, subscriptions_of
+from mqfast.client.consumer.pulls import PullAnswer
+from mqfast.client.delivery import Delivery
+from mqfast.client.net import io_thread
+from mqfast.client.route.namespace import plain_queue, wrap
+from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
+from mqfast.errors import ClientClosed, ClientForked, UsageError
+
+__all__ = ["PullArguments", "PullConsumer"]
+
+T = TypeVar("T")
+START_S: Final = 30.0
+CALL_S: Final = 20.0
+_LOOK_AGAIN_S: Final = 5.0
+
+
+class PullArguments:
+    """What both pull consumers take.
+
+    Args:
+        group: consumer group: its members share the queues of its topics, and its offsets.
+        namesrv_addr: name servers; None: $NAMESRV_ADDR.
+        topics: a topic, or topic -> tag expression.
+        auto_commit_s: seconds between commits of what was acknowledged; None: only ``commit()`` commits.
+        pull_batch: messages of one pull.
+        model: ``"clustering"``: each message to one member; ``"broadcasting"``: all messages to every member, whose
+            offsets are in a file on this machine.
+        from_where: where a group begins that has no offset: behind the last message, at the first one, at a time.
+        allocation: a strategy by its name, or an object; all members need the same one.
+        offset_store: the user's own, in place of the brokers or the file.
+        offset_reset: what happens where messages were deleted before the group has read them: ``"error"`` raises
+            OffsetMoved until ``seek``; ``"earliest"`` and ``"latest"`` go on there, with a warning.
+        max_cached_messages, max_cached_bytes: pulled ahead of one queue; max_cached_total: of all queues.
+        close_timeout_s: bound of ``close()``.
+    Raises: ConfigError, UsageError.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: Address | None = None,
+        *,
+        topics: str | Mapping[str, str] | None = None,
+        auto_commit_s: float | None = 5.0,
+        pull_batch: int = 10,
+        credentials: Credentials | None = None,
+        tls: bool | ssl.SSLContext = False,
+        namespace: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        model: Literal["clustering", "broadcasting"] = "clustering",
+        from_where: Literal["last", "first"] | datetime = "last",
+        allocation: Allocation | str = "AVG",
+        offset_store: OffsetStore | None = None,
+        offset_reset: OffsetReset = "error",
+        pull_interval_s: float = 0,
+        max_cached_messages: int = 1000,
+        max_cached_bytes: int = 100 << 20,
+        max_cached_total: int = 10_000,
+        close_timeout_s: float = 5.0,
+    ) -> None:
+        self._settings = pull_settings(
+            group,
+            namesrv_addr,
+            credentials=credentials,
+            tls=tls,
+            namespace=namespace,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            model=model,
+            from_where=from_where,
+            allocation=allocation,
+            offset_store=offset_store,
+            auto_commit_s=auto_commit_s,
+            pull_batch=pull_batch,
+            pull_interval_s=pull_interval_s,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_cached_total=max_cached_total,
+            offset_reset=offset_reset,
+            close_timeout_s=close_timeout_s,
+        )
+        self._engine = PullEngine(self._settings, subscriptions_of(topics, self._settings.namespace))
+        self._pid = os.getpid()
+        self._is_started = False
+        self._is_closed = False
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._settings.group
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise ClientForked(f"group {self.group}: the consumer belongs to process {self._pid}; make one of your own")
+        if self._is_closed:
+            raise ClientClosed(f"group {self.group}: the pull consumer is closed")
+
+    def _wire(self, queue: MessageQueue) -> MessageQueue:
+        return wire(self._settings.namespace, queue)
+
+    def _plain(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        return [plain_queue(self._settings.namespace, queue) for queue in queues]
+
+    def _topic(self, topic: str) -> str:
+        return wrap(self._settings.namespace, topic)
+
+    @staticmethod
+    def _check_poll(timeout_s: Any, max_count: Any) -> None:
+        if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
+            raise UsageError(f"max_count: expected a whole number from 1 on, found {max_count!r}")
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
+            raise UsageError(f"timeout_s: expected seconds from 0 on, found {timeout_s!r}")
+
+    @staticmethod
+    def _check_seek(to: object) -> None:
+        if isinstance(to, (datetime, int)) and not isinstance(to, bool):
+            return
+        if to not in ("first", "last"):
+            raise UsageError(f"seek: expected an offset, 'first', 'last' or a datetime, found {to!r}")
+
+    @staticmethod
+    def _check_pull(offset: Any, max_count: Any, wait_s: Any) -> None:
+        for what, given, least in (("offset", offset, 0), ("max_count", max_count, 1)):
+            if isinstance(given, bool) or not isinstance(given, int) or given < least:
+                raise UsageError(f"{what}: expected a whole number from {least} on, found {given!r}")
+        if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 60:
+            raise UsageError(f"wait_s: expected seconds from 0 to 60, found {wait_s!r}")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "running" if self._is_started else "not started"
+        return f"<{type(self).__name__} of group {self.group!r}, {state}>"
+
+
+class PullConsumer(PullArguments):
+    """Messages on demand: ``poll`` or a loop; see ``PullArguments`` for what it takes.
+
+        with PullConsumer("report", topics="orders") as consumer:
+            for message in consumer:
+                print(message.body)
+
+    Members of a group share the queues of the topics that they subscribe to; ``assign`` chooses queues by hand instead.
+    A ``poll`` says that the application is done with what earlier polls handed out; a loop says so of a message when
+    it asks for the next one. Auto commit and a rebalance commit that, and never more; ``close()``, and the end of a
+    ``with`` block without an exception, commit the last batch too. ``commit()`` commits all that was handed out.
+
+    Thread: any; with auto commit one thread polls. Durability: that of the broker's offsets, some 5 s.
+    """
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(None, all_handed_out=kind is None)
+
+    def start(self) -> Self:
+        """Make the consumer known and give it its queues; the first other call does it by itself.
+
+        Raises: ConnectError, SubscriptionError, ClientClosed.
+        """
+        self._check_open()
+        if not self._is_started:
+            io_thread.shared().call(self._engine.start(), START_S)
+            self._is_started = True
+        return self
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End: with auto commit everything that was handed out is committed; the group's other members take over.
+
+        Args: timeout_s: bound of the wait, by default ``close_timeout_s``.
+        """
+        self._close(timeout_s, all_handed_out=True)
+
+    def _close(self, timeout_s: float | None, *, all_handed_out: bool) -> None:
+        if self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        if self._is_started:
+            most = self._settings.close_timeout_s if timeout_s is None else timeout_s
+            io_thread.shared().call(self._engine.close(all_handed_out=all_handed_out), most)
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
+        try:
+            self.start()
+        except BaseException:
+            work.close()
+            raise
+        return io_thread.shared().call(work, timeout_s)
+
+    # --- which queues ---
+
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+        """Read a topic with the group, from now on; a topic that is read already gets a new expression.
+
+        Raises: UsageError, SubscriptionError (the broker refuses the SQL), ConnectError.
+        """
+        self._check_open()
+        wanted = new_subscription(topic, tags, sql, self._settings.namespace)
+        if self._is_started:
+            self._call(self._engine.subscribe(wanted))
+        else:
+            self._engine.subscriptions[wanted.topic] = wanted
+
+    def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more."""
+        self._call(self._engine.unsubscribe(self._topic(topic)))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read just these queues, whoever else is in the group; nothing is rebalanced.
+
+        Raises: UsageError where topics are subscribed; NoRoute, ConnectError.
+        """
+        self._call(self._engine.assign([self._wire(queue) for queue in queues]))
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """All queues of a topic that can be read, of whichever member they are. Raises: NoRoute, ConnectError."""
+        return self._plain(self._call(self._engine.queues(self._topic(topic))))
+
+    def assignment(self) -> Mapping[MessageQueue, int]:
+        """This member's queues -> the offset of the message that is handed out next; -1: not known yet."""
+        self.start()
+        return self._engine.positions()
+
+    # --- messages ---
+
+    def poll(self, timeout_s: float = 5.0, max_count: int = 32) -> Sequence[Delivery]:
+        """The next messages, as soon as there are any; what earlier polls handed out is acknowledged.
+
+        Args: timeout_s: how long to wait for the first message; 0: not at all. max_count: at most so many.
+        Returns: an empty list at the end of the time.
+        Raises: OffsetMoved, Refused, ClientClosed, ClientForked.
+        """
+        self._check_poll(timeout_s, max_count)
+        self.start()
+        cache = self._engine.cache
+        deadline = time.monotonic() + timeout_s
+        with cache.arrival:
+            cache.acknowledge()
+            while True:
+                found = cache.take(max_count)
+                left = deadline - time.monotonic()
+                if found or left <= 0:
+                    break
+                cache.arrival.wait(left)
+        refusal = None if found else self._engine.refusal()
+        if refusal is not None:
+            raise refusal
+        return found
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Messages until the consumer is closed. Each one is acknowledged when the loop asks for the next.
+
+        A new loop begins at what was not acknowledged, the message in hand of the loop before included.
+        Raises (while looping): OffsetMoved, Refused, ClientForked.
+        """
+        self.start()
+        self._engine.cache.rewind()
+        return _Loop(self)
+
+    def _next(self, before: Delivery | None) -> Delivery | None:
+        cache = self._engine.cache
+        while True:
+            self._check_fork()
+            try:
+                with cache.arrival:
+                    found = cache.next(before)
+                    if found is None and not cache.arrival.wait(_LOOK_AGAIN_S):
+                        refusal = self._engine.refusal()
+                        if refusal is not None:
+                            raise refusal
+            except ClientClosed:
+                return None
+            if found is not None:
+                return found
+            before = None
+
+    def _check_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._check_open()
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_count: int = 32,
+        tags: str = "*",
+        sql: str | None = None,
+        wait_s: float = 0,
+    ) -> PullAnswer:
+        """Read any queue at any offset, once; no offset of the group changes, and nobody has to be assigned.
+
+        Args: wait_s: how long the broker may wait for a message, at most 60 s.
+        Returns: status, messages, next_offset, min_offset, max_offset.
+        Raises: BrokerError, NoRoute, ConnectError, CallTimeout, ConnectionLost, UsageError.
+        """
+        self._check_pull(offset, max_count, wait_s)
+        steps = self._engine.pull(
+            self._wire(queue), offset, max_count=max_count, tags=tags, sql=sql, wait_s=wait_s
+        )  # fmt: skip
+        return self._call(steps, wait_s + CALL_S)
+
+    # --- offsets ---
+
+    def seek(self, queue: MessageQueue, offset: int | Literal["first", "last"] | datetime) -> None:
+        """Go on at an offset, the first message, behind the last one, or at a time; what is cached is dropped.
+
+        Raises: UsageError: the queue is not assigned to this consumer, or has no such offset.
+        """
+        self._check_seek(offset)
+        self._call(self._engine.seek(self._wire(queue), offset))
+
+    def offset_at(self, queue: MessageQueue, when: When) -> int:
+        """The offset of the first message that was stored at a time or later; behind the last one where none was."""
+        milliseconds(when)
+        return self._call(self._engine.offset_at(self._wire(queue), when))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that is kept for the group; None: there is none."""
+        return self._call(self._engine.committed(self._wire(queue)))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Keep these offsets, or those behind everything that was handed out; returns when they are kept.
+
+        Raises: UsageError: beyond what was handed out, or of a queue that is not assigned (any more); what the broker
+            or the offset store raises.
+        """
+        on_wire = None if offsets is None else {self._wire(queue): at for queue, at in offsets.items()}
+        self._call(self._engine.commit(on_wire))
+
+    # --- control ---
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Pull no more from these queues, or from all; what is cached is still handed out."""
+        self._paused(queues, True)
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Pull again."""
+        self._paused(queues, False)
+
+    def _paused(self, queues: Iterable[MessageQueue] | None, paused: bool) -> None:
+        self._call(self._engine.pause(None if queues is None else [self._wire(one) for one in queues], paused=paused))
+
+    def stats(self) -> Mapping[str, Any]:
+        """What this consumer does: queues, offsets, what is cached, and why nothing comes."""
+        return self._engine.stats() if self._is_started else {"group": self.group}
+
+
+class _Loop:
+    """One loop over a consumer; a second one takes over from it."""
+
+    __slots__ = ("_consumer", "_message")
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self._consumer: Final = consumer
+        self._message: Delivery | None = None
+
+    def __iter__(self) -> _Loop:
+        return self
+
+    def __next__(self) -> Delivery:
+        before, self._message = self._message, None
+        self._message = self._consumer._next(before)
+        if self._message is None:
+            raise StopIteration
+        return self._message

@@ -1,0 +1,536 @@
+"""The engine of pull consumers, one for the sync and the asyncio face: pulls ahead, rebalances, keeps offsets.
+
+It must never commit beyond what the cache says, never pull a queue that it was not given, and never wait without a
+deadline. What is handed out is decided by ``pull_cache.py``. Source: DefaultLitePullConsumerImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+from mqfast.client.consumer.members import group_members
+from mqfast.client.consumer.offsets import Offsets, offsets_of
+from mqfast.client.consumer.pull_cache import CachedQueue, PullCache
+from mqfast.client.consumer.pull_settings import PullSettings
+from mqfast.client.consumer.pulls import PullAnswer, pull
+from mqfast.client.consumer.queue_bounds import first_offset, max_offset, min_offset, offset_at, read_place
+from mqfast.client.consumer.rebalance import NOTHING, Change, rebalance, rebalance_broadcast
+from mqfast.client.consumer.subscription import SQL92, Subscription
+from mqfast.client.delivery import Source
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.steps import Ask
+from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap, wrap, wrap_queue
+from mqfast.client.values import MessageQueue, When, milliseconds
+from mqfast.errors import (
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConnectError,
+    ConnectionLost,
+    MqfastError,
+    NoRoute,
+    Refused,
+    SubscriptionError,
+    UsageError,
+)
+from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["PullEngine", "SeekTo"]
+
+SeekTo = int | Literal["first", "last"] | Any
+REBALANCE_S: Final = 20.0
+HELD_S: Final = 20.0
+_AFTER_ERROR_S: Final = 1.0
+_AFTER_FLOW_CONTROL_S: Final = 0.02
+_FLOW_CONTROL: Final = 215
+_log = logging.getLogger("mqfast.client.consumer")
+
+
+class PullEngine:
+    """One pull consumer in one event loop.
+
+    Thread: that of the event loop, but for ``cache``: any.
+    """
+
+    def __init__(self, settings: PullSettings, subscriptions: Mapping[str, Subscription]) -> None:
+        self.settings: Final = settings
+        self.group: Final = wrap(settings.namespace, settings.group)
+        self.cache: Final = PullCache(settings.group, settings.offset_reset, settings.limits, self._queue_changed)
+        self.subscriptions: Final = dict(subscriptions)
+        self.is_closed = False
+        self.assigned = False  # by ``assign``, not by subscriptions
+        self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._room: dict[MessageQueue, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._rebalancing = asyncio.Lock()
+        self._sources: dict[MessageQueue, Source] = {}
+        self._unbalanced = ""
+        self._arrived = asyncio.Event()
+        self.cache.asynchronous = self._arrived.set
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Make the consumer known and give it its queues. Raises: ConnectError, SubscriptionError, ClientError."""
+        settings = self.settings
+        self._loop = asyncio.get_running_loop()
+        self.instance = ClientInstance.shared(settings.instance, self._loop, consumer_group=self.group)
+        await self.instance.acquire()
+        try:
+            self.instance.add_consumer(self.group, self)
+            self.offsets: Offsets = offsets_of(
+                self.instance, self.group, broadcasting=settings.is_broadcasting, own=settings.offset_store
+            )
+            for topic in self.subscriptions:
+                await self._look_up(topic)
+            self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
+            self.instance.routes.on_change.append(self._route_changed)
+            await self.instance.heartbeat()
+            await self._rebalance_all()
+        except BaseException:
+            await self._leave()
+            raise
+        spawn = self.instance.spawn
+        self._tasks.append(spawn(self._keep_balanced(), f"mqfast rebalance {self.group}"))
+        if settings.auto_commit_s is not None:
+            self._tasks.append(self.instance.every(settings.auto_commit_s, self.auto_commit, f"commit {self.group}"))
+
+    async def close(self, *, all_handed_out: bool) -> None:
+        """Stop, commit where auto commit is on, and let brokers and members know.
+
+        Args: all_handed_out: commit the messages of the last poll as well; else only those that were acknowledged.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        group = self.settings.group
+        self.cache.close(f"group {group}: the pull consumer is closed")
+        for task in [*self._tasks, *self._pulls.values()]:
+            task.cancel()
+        try:
+            if self.settings.auto_commit_s is not None:
+                self._note(self.cache.positions(handed_out=all_handed_out))
+                await self.offsets.persist()
+        except (MqfastError, OSError) as error:
+            _log.warning("group %s: the offsets were not committed at the end: %s", group, error)
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        self.is_closed = True
+        with contextlib.suppress(ValueError):
+            self.instance.routes.on_change.remove(self._route_changed)
+        self.instance.requests.unserve(self.group, self._members_changed)
+        try:
+            await self.instance.remove_consumer(self.group, self)
+        finally:
+            await self.instance.release()
+
+    async def _look_up(self, topic: str) -> None:
+        """Ask for the route of a topic, and let a broker check its SQL."""
+        try:
+            await self._run(self.instance.route(topic, timeout_s=5.0, refresh=True))
+        except NoRoute as error:
+            _log.warning("group %s: %s; it is asked for again", self.settings.group, error)
+            return
+        wanted = self.subscriptions.get(topic)
+        if wanted is not None and wanted.kind == SQL92:
+            await self._check_sql(wanted)
+
+    async def _check_sql(self, wanted: Subscription) -> None:
+        route = self.instance.routes.get(wanted.topic)
+        for place in () if route is None else route.brokers.values():
+            for address in place.addresses.values():
+                data = {"clientId": self.instance.client_id, "group": self.group, "subscriptionData": wanted.as_json()}
+                ask = Ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, encode_body(data))
+                answer = await self.instance.shell.ask(ask)
+                assert answer is not None
+                if answer.code != ResponseCode.SUCCESS:
+                    raise SubscriptionError(
+                        f"group {self.settings.group}, topic {wanted.topic}: broker {address} refuses sql "
+                        f"{wanted.expression!r} with code {answer.code}: {answer.remark or 'no words'}"
+                    )
+                return
+
+    async def _run(self, steps: Any) -> Any:
+        return await self.instance.shell.run(steps)
+
+    # --- the instance's view ---
+
+    def heartbeat(self) -> Mapping[str, Any]:
+        """Its part of a heartbeat."""
+        settings = self.settings
+        where = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
+        return {
+            "consumeFromWhere": where.get(str(settings.from_where), "CONSUME_FROM_TIMESTAMP"),
+            "consumeType": "CONSUME_ACTIVELY",
+            "groupName": self.group,
+            "messageModel": "BROADCASTING" if settings.is_broadcasting else "CLUSTERING",
+            "subscriptionDataSet": [one.as_json() for one in self.subscriptions.values()],
+            "unitMode": False,
+        }
+
+    def topics(self) -> Iterable[str]:
+        """The topics whose routes are kept fresh."""
+        return {*self.subscriptions, *(one.queue.topic for one in self.cache.all())}
+
+    def _members_changed(self, channel: Channel, request: RemotingCommand) -> None:
+        self._wake.set()
+
+    def _route_changed(self, topic: str, route: object) -> None:
+        if topic in self.subscriptions:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    # --- which queues ---
+
+    async def subscribe(self, wanted: Subscription) -> None:
+        """Read a topic with the group. Raises: UsageError after ``assign``; SubscriptionError, ConnectError."""
+        if self.assigned:
+            raise UsageError("subscribe: expected no queues given by assign(), found some; use one of both")
+        before = self.subscriptions.get(wanted.topic)
+        self.subscriptions[wanted.topic] = wanted
+        try:
+            await self._look_up(wanted.topic)
+        except BaseException:
+            if before is None:
+                del self.subscriptions[wanted.topic]
+            else:
+                self.subscriptions[wanted.topic] = before
+            raise
+        if before is not None:  # what was cached was chosen by the expression before
+            for one in self.cache.all():
+                if one.queue.topic == wanted.topic and one.handed_out is not None:
+                    self.cache.seek(one.queue, one.handed_out, is_new=one.is_new)
+        await self.instance.heartbeat()
+        await self._rebalance_all()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more."""
+        if self.subscriptions.pop(topic, None) is None:
+            return
+        owned = [one.queue for one in self.cache.all() if one.queue.topic == topic]
+        async with self._rebalancing:
+            await self._apply(Change(give_up=tuple(owned)))
+        await self.instance.heartbeat()
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read just these queues, whoever else is in the group. Raises: UsageError after ``subscribe``."""
+        if self.subscriptions:
+            raise UsageError("assign: expected no subscribed topic, found some; use one of both")
+        self.assigned = True
+        wanted = set(queues)
+        owned = {one.queue for one in self.cache.all()}
+        for queue in sorted(wanted - owned):
+            await self._run(read_place(self.instance, queue))
+        async with self._rebalancing:
+            await self._apply(Change(tuple(sorted(wanted - owned)), tuple(sorted(owned - wanted))))
+
+    async def _keep_balanced(self) -> None:
+        while True:
+            after = 1.0 if self._unbalanced else REBALANCE_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), after)
+            self._wake.clear()
+            try:
+                await self._rebalance_all()
+            except (MqfastError, OSError) as error:
+                _log.warning("group %s: rebalance: %s", self.settings.group, error)
+            except Exception:
+                _log.exception("group %s: rebalance failed", self.settings.group)
+
+    async def _rebalance_all(self) -> None:
+        trouble = ""
+        async with self._rebalancing:
+            for topic in list(self.subscriptions):
+                try:
+                    await self._apply(await self._change_of(topic))
+                except (ClientError, ConnectionLost, CallTimeout) as error:
+                    trouble = str(error)
+                except Exception as error:  # of a strategy or an offset store of the user's
+                    trouble = f"{type(error).__name__}: {error}"
+        if trouble and trouble != self._unbalanced:
+            _log.warning("group %s: the queues stay as they are: %s", self.settings.group, trouble)
+        self._unbalanced = trouble
+
+    async def _change_of(self, topic: str) -> Change:
+        settings, instance = self.settings, self.instance
+        if instance.routes.get(topic) is None:
+            await self._run(instance.route(topic, refresh=True))
+        queues = instance.routes.subscribe_queues(topic)
+        owned = [one.queue for one in self.cache.all()]
+        if not queues:
+            return NOTHING
+        if settings.is_broadcasting:
+            return rebalance_broadcast(topic, queues, owned)
+        members = await self._run(group_members(instance, self.group, topic))
+        change = rebalance(self.group, instance.client_id, topic, queues, members, settings.allocation, owned)
+        if change.unknown:
+            _log.warning("group %s: the strategy names queues that are not there: %s", self.group, change.unknown)
+        return change
+
+    async def _apply(self, change: Change) -> None:
+        for queue in change.give_up:
+            await self._give_up(queue)
+        for queue in change.take:
+            self._take(queue)
+        if change:
+            _log.info("group %s: takes %s, gives up %s", self.group, list(change.take), list(change.give_up))
+
+    def _take(self, queue: MessageQueue) -> None:
+        plain = plain_queue(self.settings.namespace, queue)
+        self._sources[queue] = Source(
+            queue.broker_name,
+            plain,
+            retry_topic=retry_topic(self.settings.namespace, self.settings.group),
+            namespace=self.settings.namespace or "",
+        )
+        self._room[queue] = asyncio.Event()
+        one = self.cache.add(queue, plain)
+        self._pulls[queue] = self.instance.spawn(self._pull_always(one), f"mqfast pull {queue}")
+
+    async def _give_up(self, queue: MessageQueue) -> None:
+        one = self.cache.remove(queue)
+        task = self._pulls.pop(queue, None)
+        if task is not None:
+            task.cancel()
+        if one is not None and one.acknowledged is not None and self.settings.auto_commit_s is not None:
+            self.offsets.update(queue, one.acknowledged)
+            try:
+                await self.offsets.persist([queue])
+            except (MqfastError, OSError) as error:
+                _log.warning("group %s: the offset of %s was not committed: %s", self.group, queue, error)
+        self.offsets.remove(queue)
+        self._sources.pop(queue, None)
+        self._room.pop(queue, None)
+
+    # --- pulling ---
+
+    def _queue_changed(self, queue: MessageQueue, is_new_place: bool) -> None:
+        """Of the cache, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._pull_again, queue, is_new_place)
+
+    def _pull_again(self, queue: MessageQueue, is_new_place: bool) -> None:
+        room, one = self._room.get(queue), self.cache.get(queue)
+        if room is None or one is None or self.is_closed:
+            return
+        room.set()
+        if is_new_place:  # what is under way is of the place before
+            self._pulls[queue].cancel()
+            self._pulls[queue] = self.instance.spawn(self._pull_always(one), f"mqfast pull {queue}")
+
+    async def _pull_always(self, one: CachedQueue) -> None:
+        """Pull a queue until it is given up or begins elsewhere."""
+        broker_id = 0
+        while not one.is_dropped:
+            try:
+                if one.handed_out is None:
+                    await self._find_place(one)
+                await self._wait_for_room(one)
+                answer = await self._pull(one, broker_id)
+            except (MqfastError, OSError) as error:
+                after = _AFTER_ERROR_S
+                if isinstance(error, BrokerError) and error.code == _FLOW_CONTROL:
+                    after = _AFTER_FLOW_CONTROL_S
+                elif self.cache.fail(one, error):
+                    _log.warning("group %s: %s", self.settings.group, error)
+                broker_id = 0
+                await asyncio.sleep(after)
+            except Exception as error:  # an offset store of the user's
+                if self.cache.fail(one, error):
+                    _log.exception("group %s, %s", self.settings.group, one.plain)
+                await asyncio.sleep(_AFTER_ERROR_S)
+            else:
+                broker_id = answer.broker_id
+                words = self.cache.put(one, answer)
+                if words:
+                    _log.warning("group %s: %s", self.settings.group, words)
+                if self.settings.pull_interval_s:
+                    await asyncio.sleep(self.settings.pull_interval_s)
+
+    async def _find_place(self, one: CachedQueue) -> None:
+        kept = await self.offsets.read(one.queue)
+        if kept is None:
+            start = await self._run(first_offset(self.instance, one.queue, self.settings.from_where))
+            one.begin(start, is_new=True)
+        else:
+            one.begin(kept, is_new=False)
+
+    async def _wait_for_room(self, one: CachedQueue) -> None:
+        room = self._room[one.queue]
+        while True:
+            room.clear()
+            with self.cache.arrival:
+                one.waits = one.is_paused or one.moved is not None or self.cache.is_full(one)
+            if not one.waits:
+                return
+            await room.wait()
+
+    async def _pull(self, one: CachedQueue, broker_id: int) -> PullAnswer:
+        queue = one.queue
+        _, address = await self._run(read_place(self.instance, queue, broker_id))
+        wanted = self.subscriptions.get(queue.topic) or Subscription(queue.topic)
+        steps = pull(
+            address,
+            self.group,
+            queue,
+            one.next_pull,
+            wanted,
+            self._sources[queue],
+            max_count=self.settings.pull_batch,
+            suspend_s=HELD_S,
+            post_subscription=True,
+            is_lite=True,
+            timeout_s=HELD_S + 10.0,
+        )
+        try:
+            return await self._run(steps)  # type: ignore[no-any-return]
+        except (BrokerError, ConnectError, NoRoute):
+            raise
+        except ClientError:  # nonsense: who knows what else is on its way
+            self.instance.remoting.leave(address)
+            raise
+
+    # --- what the application asks ---
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until something may have arrived. Returns: False at the end of the time."""
+        self._arrived.clear()
+        if self.cache.count:
+            return True
+        try:
+            await asyncio.wait_for(self._arrived.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def refusal(self) -> Exception | None:
+        """Why no queue can be read, where waiting does not help: told at the end of a poll without a message."""
+        queues = self.cache.all()
+        refused = [one.error for one in queues if isinstance(one.error, (Refused, SubscriptionError))]
+        return refused[0] if refused and len(refused) == len(queues) else None
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic. Raises: NoRoute, ConnectError."""
+        route = await self._run(self.instance.route(topic, timeout_s=5.0))
+        return list(route.subscribe_queues())
+
+    async def seek(self, queue: MessageQueue, to: SeekTo) -> None:
+        """Go on elsewhere. Raises: UsageError: not assigned, or no place in the queue."""
+        if self.cache.get(queue) is None:
+            raise UsageError(
+                f"seek: {queue} is not assigned to this consumer; expected one of {sorted(self.positions())}"
+            )
+        instance = self.instance
+        if to == "first":
+            offset = await self._run(min_offset(instance, queue))
+        elif to == "last":
+            offset = await self._run(max_offset(instance, queue))
+        elif isinstance(to, bool) or not isinstance(to, int):
+            offset = await self._run(offset_at(instance, queue, milliseconds(to)))
+        else:
+            offset = to
+            low, high = await self._run(min_offset(instance, queue)), await self._run(max_offset(instance, queue))
+            if not low <= offset <= high:
+                raise UsageError(f"seek of {queue}: expected an offset from {low} to {high}, found {offset}")
+        self.cache.seek(queue, offset, is_new=not isinstance(to, int))
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, max_count: int, tags: str, sql: str | None, wait_s: float
+    ) -> PullAnswer:
+        """One pull of any queue; nothing of this consumer changes."""
+        wanted = Subscription(queue.topic, tags, sql=sql, version=time.time_ns() // 1_000_000)
+        plain = plain_queue(self.settings.namespace, queue)
+        source = Source(queue.broker_name, plain, namespace=self.settings.namespace or "")
+        _, address = await self._run(read_place(self.instance, queue))
+        steps = pull(
+            address, self.group, queue, offset, wanted, source, max_count=max_count, suspend_s=wait_s,
+            post_subscription=True, timeout_s=wait_s + 10.0,
+        )  # fmt: skip
+        return await self._run(steps)  # type: ignore[no-any-return]
+
+    async def offset_at(self, queue: MessageQueue, when: When) -> int:
+        """The first message of a time or later."""
+        return await self._run(offset_at(self.instance, queue, milliseconds(when)))  # type: ignore[no-any-return]
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that is kept for the group, None where there is none."""
+        return await self.offsets.kept(queue)
+
+    def _note(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            self.offsets.update(queue, offset)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Keep these offsets, or those behind everything that was handed out, and wait until they are kept.
+
+        Raises: UsageError: beyond what was handed out, or of a queue of somebody else; what the store raises.
+        """
+        if offsets is None:
+            self.cache.acknowledge()
+            offsets = self.cache.positions(handed_out=True)
+        else:
+            self.cache.check(offsets)
+        self._note(offsets)
+        await self.offsets.persist(offsets)
+
+    async def auto_commit(self) -> None:
+        """Keep what was acknowledged."""
+        self._note(self.cache.positions(handed_out=False))
+        await self.offsets.persist()
+
+    async def pause(self, queues: Iterable[MessageQueue] | None, *, paused: bool) -> None:
+        """Stop pulling these queues, or all, or go on; what is cached is handed out."""
+        wanted = None if queues is None else set(queues)
+        for one in self.cache.all():
+            if wanted is None or one.queue in wanted:
+                one.is_paused = paused
+                self._pull_again(one.queue, False)
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """By queue as users see it: the offset of the next message that is handed out."""
+        found = {one.plain: one.handed_out for one in self.cache.all()}
+        return {queue: at if at is not None else -1 for queue, at in found.items()}
+
+    def stats(self) -> dict[str, Any]:
+        """What this consumer does, and why nothing comes."""
+        queues = self.cache.all()
+        return {
+            "group": self.settings.group,
+            "client_id": self.instance.client_id,
+            "topics": sorted(unwrap(self.settings.namespace, topic) for topic in self.subscriptions),
+            "queues": {
+                one.plain: {
+                    "next_offset": one.handed_out,
+                    "acknowledged": one.acknowledged,
+                    "cached": len(one.ahead),
+                    "cached_bytes": one.bytes,
+                    "paused": one.is_paused,
+                    "error": None if one.error is None else str(one.error),
+                    "moved": None if one.moved is None else str(one.moved),
+                }
+                for one in queues
+            },
+            "unbalanced": self._unbalanced or None,
+        }
+
+
+def wire(namespace: str | None, queue: MessageQueue) -> MessageQueue:
+    """A user's queue as it goes over the wire. Raises: UsageError for what is none."""
+    checked: object = queue
+    if not isinstance(checked, tuple) or len(checked) != 3:
+        raise UsageError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
+    topic, broker_name, queue_id = checked
+    if not isinstance(topic, str) or not isinstance(broker_name, str) or type(queue_id) is not int or queue_id < 0:
+        raise UsageError(f"queue: expected a MessageQueue(topic, broker_name, queue_id from 0), found {queue!r}")
+    return wrap_queue(namespace, MessageQueue(topic, broker_name, queue_id))
