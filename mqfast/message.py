@@ -337,7 +337,7 @@ def join_keys(keys: str | Iterable[str]) -> str:
 
 
 def _moment_ms(when: When) -> int:
-    moment = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
+    moment: object = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < 1 << 63:
         raise MessageIllegal(f"deliver_at: expected a datetime or milliseconds since the epoch, found {when!r}")
     return moment
@@ -432,12 +432,12 @@ class Message:
         if len(given) > 1:
             raise MessageIllegal(f"{given[1]}: expected one delay, found it beside {given[0]}")
         if self.delay_level is not None:
-            level = self.delay_level
+            level: object = self.delay_level
             if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 0x7FFFFFFF:
                 raise MessageIllegal(f"delay_level: expected a level of 0 (no delay) or more, found {level!r}")
             return _properties.DELAY, str(level) if level else None
         if self.delay_s is not None:
-            seconds = self.delay_s
+            seconds: object = self.delay_s
             if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
                 raise MessageIllegal(f"delay_s: expected seconds, 0 (no delay) or more, found {seconds!r}")
             return _properties.TIMER_DELAY_MS, str(round(seconds * 1000)) if seconds else None

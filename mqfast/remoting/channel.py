@@ -129,6 +129,11 @@ class Channel(asyncio.Protocol):
         """Is the connection encrypted?"""
         return self._tls is not None
 
+    def fileno(self) -> int:
+        """The descriptor of the socket, -1 without one."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes that were answered and wait for the peer to read."""
@@ -325,6 +330,25 @@ class Channel(asyncio.Protocol):
         self._flush_soon()
         self._set_timer(call.deadline_s)
         return await future
+
+    def begin(self, frame: Callable[[int], bytes], code: int, context: Any, *, timeout_ms: int) -> None:
+        """Ask the peer with a frame that the caller makes for an opaque.
+
+        Args: context: hears of the end by ``set_result`` (the answer) or ``set_exception`` (CallTimeout,
+        ConnectionLost) unless its ``done()`` is true: a future, or what looks like one.
+        Raises: ConnectionLost, TooManyCalls.
+        """
+        if self.is_closed:
+            raise ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection is closed")
+        call = self._connection.call_ready(frame, code, timeout_ms=timeout_ms, context=context)
+        self._flush_soon()
+        self._set_timer(call.deadline_s)
+
+    def oneway_ready(self, frame: Callable[[int], bytes]) -> None:
+        """Tell the peer something with a ready frame; to a connection that is gone: nothing."""
+        if not self.is_closed:
+            self._connection.oneway_ready(frame)
+            self._flush_soon()
 
     def oneway(
         self,

@@ -110,6 +110,19 @@ class RemotingClient:
         """Tell a server something that it does not answer. Raises: ConnectionLost."""
         (await self.channel(address)).oneway(code, ext_fields, body, serialize=serialize)
 
+    def ready(self, address: str) -> Channel | None:
+        """The connection to an address, if there is one that can be used at once."""
+        task = self._channels.get(address)
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        channel = task.result()
+        return None if channel.is_closed else channel
+
+    def filenos(self) -> list[int]:
+        """The file descriptors of all connections."""
+        found = [channel.fileno() for channel in self._end.channels]
+        return [one for one in found if one >= 0]
+
     def leave(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request makes a new one."""
         task = self._channels.pop(address, None)

@@ -182,6 +182,31 @@ class Connection:
         heapq.heappush(self._deadlines, (call.deadline_s, opaque))
         return call
 
+    def call_ready(self, frame: Callable[[int], bytes], code: int, *, timeout_ms: int, context: Any = None) -> Call:
+        """Ask the peer for something with a frame that the caller makes for an opaque. Raises: TooManyCalls."""
+        if len(self._calls) >= self._calls_max:
+            raise TooManyCalls(f"expected at most {self._calls_max} requests without an answer, found one more")
+        opaque = self._next_opaque
+        while opaque in self._calls:
+            opaque = opaque + 1 & _OPAQUE_MASK
+        self._next_opaque = opaque + 1 & _OPAQUE_MASK
+        self._send_ready(frame(opaque))
+        call = Call(opaque, code, self._clock() + timeout_ms / 1000, context)
+        self._calls[opaque] = call
+        heapq.heappush(self._deadlines, (call.deadline_s, opaque))
+        return call
+
+    def oneway_ready(self, frame: Callable[[int], bytes]) -> None:
+        """Tell the peer something with a frame that the caller makes for an opaque."""
+        opaque = self._next_opaque
+        self._next_opaque = opaque + 1 & _OPAQUE_MASK
+        self._send_ready(frame(opaque))
+
+    def _send_ready(self, frame: bytes) -> None:
+        if not self.closed:
+            self._out.append(frame)
+            self.out_bytes += len(frame)
+
     def oneway(
         self,
         code: int,

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mqfast.client.net.steps import Ask, Pause, Steps
+from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps
 from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, TooManyCalls
+from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -54,26 +55,51 @@ class AioShell:
         finally:
             steps.close()
 
-    async def ask(self, ask: Ask) -> RemotingCommand | None:
+    async def ask(self, ask: Ask | ReadyAsk) -> RemotingCommand | None:
         """One question. Raises: ConnectError, ConnectionLost, CallTimeout, TooManyCalls."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ask.timeout_s
-        fields = ask.ext_fields if self._sign is None else self._sign(ask.code, ask.ext_fields or {}, ask.body)
+        frame = None if self._sign is not None or isinstance(ask, Ask) else ask.frame
+        fields = None
+        if frame is None:
+            fields = ask.ext_fields if self._sign is None else self._sign(ask.code, ask.ext_fields or {}, ask.body)
         answer = None
         for attempt in range(2):
-            try:
-                async with asyncio.timeout_at(deadline):
-                    channel = await self._client.channel(ask.address)
-            except TimeoutError:
-                raise ConnectError(f"{ask.address}: no connection in {ask.timeout_s:.2f} s") from None
-            except (ConnectionLost, ValueError) as error:
-                raise ConnectError(str(error)) from None
-            if ask.oneway:
-                channel.oneway(ask.code, fields, ask.body)
-                return None
+            channel = self._client.ready(ask.address) or await self._connected(ask, deadline)
             left_ms = max(1, round((deadline - loop.time()) * 1000))
-            answer = await channel.call(ask.code, fields, ask.body, timeout_ms=left_ms)
+            if ask.oneway:
+                if frame is None:
+                    channel.oneway(ask.code, fields, ask.body)
+                else:
+                    channel.oneway_ready(frame)
+                return None
+            if frame is None:
+                answer = await channel.call(ask.code, fields, ask.body, timeout_ms=left_ms)
+            else:
+                future: asyncio.Future[RemotingCommand] = loop.create_future()
+                channel.begin(frame, ask.code, future, timeout_ms=left_ms)
+                answer = await future
             if answer.code != ResponseCode.GO_AWAY or attempt:
                 break
             self._client.leave(ask.address)  # the broker is leaving; whoever listens there now is asked once more
         return answer
+
+    def begin(self, ask: ReadyAsk, context: Any) -> bool:
+        """Ask at once over a connection that is there; ``context`` hears of the end, see ``Channel.begin``.
+
+        Returns: False where ``ask`` has to be used: there is no connection, or requests are signed.
+        """
+        channel = None if self._sign is not None else self._client.ready(ask.address)
+        if channel is None:
+            return False
+        channel.begin(ask.frame, ask.code, context, timeout_ms=max(1, round(ask.timeout_s * 1000)))
+        return True
+
+    async def _connected(self, ask: Ask | ReadyAsk, deadline: float) -> Channel:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._client.channel(ask.address)
+        except TimeoutError:
+            raise ConnectError(f"{ask.address}: no connection in {ask.timeout_s:.2f} s") from None
+        except (ConnectionLost, ValueError) as error:
+            raise ConnectError(str(error)) from None

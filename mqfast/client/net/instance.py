@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from mqfast.client.net.aio_shell import AioShell
+from mqfast.client.net.fork import leave_sockets
 from mqfast.client.net.requests import BrokerRequests, Handler
 from mqfast.client.net.steps import Ask, Steps, broker_error
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
@@ -102,7 +103,7 @@ class ClientInstance:
             context=self._context,
             logger=_log,
         )
-        self.shell = AioShell(self.remoting, self.sign)
+        self.shell = AioShell(self.remoting, None if settings.credentials is None else self.sign)
         self.routes.on_change.append(lambda topic, route: self.heartbeat_soon())
 
     @property
@@ -364,11 +365,18 @@ _registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSet
 )
 
 
-def forget() -> None:
-    """In a child process: no instance came along."""
+def forget() -> list[Any]:
+    """In a child process: no instance came along, and its copies of their sockets are closed. Returns: what to keep."""
     global _registry_lock
     _registry_lock = threading.Lock()
+    inherited: list[Any] = []
+    for loop, by_settings in list(_registry.items()):
+        inherited.append(loop)
+        for one in (one for many in by_settings.values() for one in many):
+            inherited.append(one)
+            leave_sockets(one.remoting.filenos())
     _registry.clear()
+    return inherited
 
 
 def _client_id(settings: InstanceSettings) -> str:

@@ -94,8 +94,8 @@ def shared() -> IoThread:
         return _shared
 
 
-def forget() -> None:
-    """In a child process: the thread did not come along, and its lock may have been held."""
+def forget() -> IoThread | None:
+    """In a child process: the thread did not come along, and its lock may have been held. Returns: what is to stay."""
     global _lock, _shared
-    _lock = threading.Lock()
-    _shared = None
+    inherited, _lock, _shared = _shared, threading.Lock(), None
+    return inherited

@@ -6,13 +6,13 @@ Room: client. It must never do I/O, read a clock or know a thread. The shells: `
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mqfast.errors import BrokerBusy, BrokerError, NoRoute, Refused
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import Buffer, RemotingCommand
 
-__all__ = ["Ask", "Pause", "Steps", "broker_error", "checked"]
+__all__ = ["Ask", "Pause", "ReadyAsk", "Steps", "broker_error", "checked"]
 
 
 class Ask(NamedTuple):
@@ -29,6 +29,25 @@ class Ask(NamedTuple):
     oneway: bool = False
 
 
+class ReadyAsk(Protocol):
+    """An ``Ask`` that can make its own frame, for requests on the hot path; a shell that signs uses its fields."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def ext_fields(self) -> dict[str, Any]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def oneway(self) -> bool: ...
+    def frame(self, opaque: int) -> bytes:
+        """The frame of this request without a signature."""
+
+
 class Pause(NamedTuple):
     """Wait so long, then go on; the shell sends None in."""
 
@@ -36,7 +55,7 @@ class Pause(NamedTuple):
 
 
 _Result = TypeVar("_Result")
-Steps: TypeAlias = Generator[Ask | Pause, Any, _Result]
+Steps: TypeAlias = Generator[Ask | ReadyAsk | Pause, Any, _Result]
 """A generator of steps that returns its result."""
 
 

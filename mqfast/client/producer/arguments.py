@@ -1,0 +1,302 @@
+"""What the producers for threads and for asyncio have in common: arguments, their checks, counters, hooks.
+
+Room: client. It must never do I/O.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import count
+from typing import Any, Final, Self, TypeVar
+
+from mqfast.client.hooks import ClientHook, SendContext, tell
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer.encode import Compressor, Outgoing, Wire, checked_topic
+from mqfast.client.producer.pressure import Pressure
+from mqfast.client.producer.send import RETRIED, Sender, Sending
+from mqfast.client.route.fault import V4, V5, FaultTable
+from mqfast.client.route.namespace import unwrap, wrap
+from mqfast.client.route.select import Selector
+from mqfast.client.settings import (
+    PRODUCER_RULES,
+    check,
+    check_group,
+    check_names,
+    instance_settings,
+    producer_arguments,
+)
+from mqfast.client.values import Address, Body, Credentials, MessageQueue, SendResult
+from mqfast.errors import ClientClosed, ConfigError, UsageError
+from mqfast.message import Message
+
+__all__ = ["Counter", "Owner", "ProducerBase"]
+
+_LATENCY_TABLES: Final = {True: V5, "5": V5, "4.9": V4}
+T = TypeVar("T")
+
+
+class Counter:
+    """A number that any thread may raise."""
+
+    __slots__ = ("_next", "add")
+
+    def __init__(self) -> None:
+        self._next = count()
+        self.add: Callable[[], int] = self._next.__next__
+
+    @property
+    def value(self) -> int:
+        """How often it was raised."""
+        return int(self._next.__reduce__()[1][0])
+
+
+class Owner:
+    """A producer as the instance sees it; the producer itself can be forgotten by its user."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._topics: frozenset[str] = frozenset()
+
+    def heartbeat(self) -> Mapping[str, Any]:
+        """RocketMQ's ProducerData."""
+        return {"groupName": self._group}
+
+    def topics(self) -> Iterable[str]:
+        """None: the routes in use are kept fresh anyway."""
+        return self._topics
+
+
+class ProducerBase:
+    """Arguments of a producer; times in seconds but ``linger_ms``.
+
+    Args:
+        group: the producer group, 1 to 120 of the characters a-z, A-Z, 0-9, % | - _.
+        namesrv_addr: ``"a:9876;b:9876"``, a list, or an HTTP address server; None: the variable NAMESRV_ADDR.
+        credentials: None: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, where both are set.
+        tls: True: TLS with the system's certificates; or a context. Certificates are checked unless it says otherwise.
+        send_timeout_s: for all attempts of a send together.
+        retries: attempts after the first one, on another broker where there is one; a send to one queue (``queue=``,
+            ``selector``, a sharding key) is tried once, as in RocketMQ.
+        retry_other_broker_when_not_ok: try again after a status other than SEND_OK.
+        latency_fault: avoid slow brokers; True with the table of 5.x, ``"4.9"`` with that of 4.9.
+        compress_over_bytes: bodies from this size on are compressed; None: none.
+        topic_queues, create_topic_key: of a topic that brokers make at its first send.
+        linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``.
+        max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for.
+        hooks: told of every send.
+        close_timeout_s: what ``close`` takes at most.
+    Raises: ConfigError (UsageError, ValueError) before anything is sent.
+    Source: DefaultMQProducer.
+    """
+
+    def __new__(cls, *args: Any, **arguments: Any) -> Self:
+        """Refuse names that are no arguments, with the nearest one."""
+        check_names(cls.__name__, arguments, cls._argument_names())
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: Address | None = None,
+        *,
+        credentials: Credentials | None = None,
+        tls: bool | ssl.SSLContext = False,
+        namespace: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        send_timeout_s: float = 3.0,
+        retries: int = 2,
+        retry_other_broker_when_not_ok: bool = False,
+        retry_response_codes: Iterable[int] = RETRIED,
+        latency_fault: bool | str = False,
+        selector: Selector | None = None,
+        compress_over_bytes: int | None = 4096,
+        compression: str = "zlib",
+        compress_level: int = 5,
+        max_message_bytes: int = 4 << 20,
+        topic_queues: int = 4,
+        create_topic_key: str = "TBW102",
+        linger_ms: float = 0,
+        batch_bytes: int = 32 << 10,
+        max_in_flight: int = 16_384,
+        max_in_flight_bytes: int = 64 << 20,
+        trace: bool | str = False,
+        hooks: Sequence[ClientHook] = (),
+        close_timeout_s: float = 5.0,
+    ) -> None:
+        check(PRODUCER_RULES, {name: value for name, value in locals().items() if name in PRODUCER_RULES})
+        self.group = check_group(group)
+        self._settings = instance_settings(
+            namesrv_addr,
+            credentials=credentials,
+            tls=tls,
+            namespace=namespace,
+            instance_name=instance_name,
+            unit_name=unit_name,
+        )
+        if latency_fault is not False and latency_fault not in _LATENCY_TABLES:
+            raise ConfigError(f'latency_fault: expected True, False, "5" or "4.9", found {latency_fault!r}')
+        codes = tuple(retry_response_codes)
+        if not all(type(code) is int for code in codes):
+            raise ConfigError(f"retry_response_codes: expected response codes, found {codes!r}")
+        self._hooks = tuple(hooks)
+        for hook in self._hooks:
+            if not isinstance(hook, ClientHook):
+                raise ConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
+        if compression == "zlib" and compress_level > 9:
+            raise ConfigError(f"compress_level: expected 0 to 9 for zlib, found {compress_level}")
+        self._wire = Wire(
+            wrap(namespace, self.group),
+            Compressor(compress_over_bytes, compression, compress_level),
+            max_message_bytes,
+            topic_queues,
+            create_topic_key,
+            unit_name is not None,
+            (lambda topic: wrap(namespace, topic)) if namespace else str,
+        )
+        self._sender = Sender(
+            self._wire,
+            retries=retries,
+            retry_codes=codes,
+            retry_when_not_ok=retry_other_broker_when_not_ok,
+            faults=FaultTable(_LATENCY_TABLES[latency_fault]) if latency_fault else None,
+            without_namespace=(lambda topic: unwrap(namespace, topic)) if namespace else str,
+        )
+        self._selector = selector
+        self._timeout_s = float(send_timeout_s)
+        self._usual = Sending(self._timeout_s, None, selector)
+        self._linger_s = linger_ms / 1000
+        self._batch_bytes = batch_bytes
+        self._limits = (max_in_flight, max_in_flight_bytes)
+        self._pressure = Pressure(*self._limits)
+        self._trace = trace
+        self._close_timeout_s = float(close_timeout_s)
+        self._owner = Owner(self._wire.group)
+        self._instance: ClientInstance | None = None
+        self._closed = False
+        self._sent, self._failed = Counter(), Counter()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """What a face has beside this."""
+
+    @classmethod
+    def _argument_names(cls) -> tuple[str, ...]:
+        found: list[str] = []
+        for one in cls.__mro__:
+            code = getattr(one.__dict__.get("__init__"), "__code__", None)
+            if code is not None:
+                found += code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        return tuple(dict.fromkeys(found))
+
+    @classmethod
+    def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
+        """A producer by Java's names and milliseconds: ``{"producerGroup": "g", "sendMsgTimeout": 3000}``.
+
+        Raises: ConfigError for a name that is none, with the nearest one.
+        """
+        return cls(**producer_arguments(settings))
+
+    def stats(self) -> Mapping[str, Any]:
+        """Counts of this producer, and how brokers know it."""
+        instance = self._instance
+        return {
+            "group": self.group,
+            "client_id": None if instance is None else instance.client_id,
+            "sent": self._sent.value,
+            "failed": self._failed.value,
+            "retried": self._sender.retried,
+            "in_flight": self._pressure.messages,
+            "in_flight_bytes": self._pressure.bytes,
+            "topics": () if instance is None else instance.routes.topics,
+            "closed": self._closed,
+        }
+
+    # -- for both faces ------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed(f"producer of group {self.group}: it is closed")
+
+    def _how(self, queue: MessageQueue | None, selector: Selector | None, timeout_s: float | None) -> Sending:
+        if queue is None and selector is None and timeout_s is None:
+            return self._usual
+        if timeout_s is not None:
+            check({"timeout_s": PRODUCER_RULES["send_timeout_s"]}, {"timeout_s": timeout_s})
+        if queue is not None and selector is not None:
+            raise UsageError("queue: expected a queue or a selector, found both")
+        if selector is not None:
+            check(PRODUCER_RULES, {"selector": selector})
+        return Sending(
+            self._timeout_s if timeout_s is None else float(timeout_s),
+            queue,
+            selector or (self._selector if queue is None else None),
+        )
+
+    def _contexts(self, messages: Iterable[Message]) -> list[SendContext]:
+        contexts = [SendContext(message, self.group) for message in messages]
+        for context in contexts:
+            tell(self._hooks, "before_send", context)
+        return contexts
+
+    def _after(
+        self,
+        contexts: Iterable[SendContext],
+        results: Sequence[SendResult | None],
+        error: Exception | None,
+        seconds: float,
+    ) -> None:
+        for i, context in enumerate(contexts):
+            context.error = error
+            context.seconds = seconds
+            if results:
+                context.result = results[i]
+                context.queue = None if results[i] is None else results[i].message_queue  # type: ignore[union-attr]
+            tell(self._hooks, "after_send", context)
+
+    def _count(self, error: object) -> None:
+        if error is None:
+            self._sent.add()
+        else:
+            self._failed.add()
+
+    def _publish_topic(self, topic: str) -> str:
+        return self._wire.topic(checked_topic(topic))
+
+    def _has_route(self, out: Outgoing) -> bool:
+        instance = self._instance
+        return instance is not None and bool(instance.routes.publish_queues(out.topic))
+
+
+def message_of(
+    given: Message | str,
+    body: Body | None,
+    tags: str | None,
+    keys: str | Iterable[str] | None,
+    properties: Mapping[str, str | int | bool] | None,
+    sharding_key: str | None,
+    delay_level: int | None,
+    delay_s: float | None,
+    deliver_at: datetime | int | None,
+) -> Message:
+    """The message of a send, which is given as a Message, or as topic, body and the rest. Raises: UsageError."""
+    if isinstance(given, Message):
+        rest = (body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
+        if any(one is not None for one in rest):
+            raise UsageError("send: expected a Message alone, found fields beside it; they belong into the Message")
+        return given
+    if body is None:
+        raise UsageError(f"send: expected a Message, or topic and body, found {given!r} alone")
+    return Message(
+        given,
+        body,
+        tags=tags,
+        keys=keys,
+        properties=properties,
+        sharding_key=sharding_key,
+        delay_level=delay_level,
+        delay_s=delay_s,
+        deliver_at=deliver_at,
+    )

@@ -1,0 +1,384 @@
+"""The producer for asyncio: it lives in the running loop and starts no thread.
+
+Room: client. It must never block the loop. Source: DefaultMQProducer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, overload
+
+from mqfast.client.net import fork
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer.arguments import ProducerBase, message_of
+from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
+from mqfast.client.producer.encode import Outgoing, batch_of, prepared
+from mqfast.client.producer.send import Sending
+from mqfast.client.route.select import Selector
+from mqfast.client.values import Body, MessageQueue, SendResult, When
+from mqfast.errors import Backlog, ClientError, ClientForked, MqfastError, SendTimeout
+from mqfast.message import Message
+
+__all__ = ["AsyncProducer"]
+
+_log = logging.getLogger("mqfast.client.producer")
+
+
+class AsyncProducer(ProducerBase):
+    __doc__ = """Sends messages from an event loop.
+
+        async with AsyncProducer("order-service", "127.0.0.1:9876") as producer:
+            await producer.send("orders", b"42", tags="new", keys="42")
+
+    Thread: that of one event loop.
+    Durability: a result means that the broker has the message, and ``status`` what it could not confirm beyond that.
+    A send that is repeated after a lost answer may store the message twice, with one msg_id.
+    """ + (ProducerBase.__doc__ or "")
+
+    def _set_up(self) -> None:
+        self._starting: asyncio.Lock | None = None
+        self._pipeline: Pipeline | None = None
+        self._linger: Linger | None = None
+        self._forked = False
+        fork.watch(self)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> Self:
+        """Begin, if the first send has not done it. Raises: ClientClosed, ClientForked."""
+        await self._begun()
+        return self
+
+    async def _begun(self) -> ClientInstance:
+        instance = self._instance
+        if instance is not None:
+            return instance
+        self._check_usable()
+        self._starting = self._starting or asyncio.Lock()
+        async with self._starting:
+            if self._instance is None:
+                self._check_usable()
+                instance = ClientInstance.shared(self._settings, asyncio.get_running_loop())
+                await instance.acquire()
+                instance.add_producer(self._wire.group, self._owner)
+                self._pipeline = Pipeline(instance, self._sender)
+                self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)
+                self._instance = instance
+            return self._instance
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._forked:
+            raise ClientForked(f"producer of group {self.group}: it was started in another process; make one here")
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Send what waits, wait for what is out, say goodbye to the brokers; a second call does nothing.
+
+        Args: timeout_s: at most, in all; by default ``close_timeout_s``. What did not end is logged.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
+        left = await self.flush(max(0.0, deadline - time.monotonic()))
+        if left:
+            _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+        instance, self._instance = self._instance, None
+        if instance is None:
+            return
+        try:
+            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                try:
+                    await instance.remove_producer(self._wire.group, self._owner)
+                finally:
+                    await instance.release()
+        except (MqfastError, TimeoutError) as error:
+            _log.warning("producer of group %s: closed without a word to the brokers: %s", self.group, error)
+
+    def after_fork(self) -> None:
+        """In a child: the loop and its connections are the parent's."""
+        if self._instance is not None:
+            self._forked = True
+        self._instance = self._pipeline = self._linger = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_instance", None) is not None and not self._closed:
+            self._closed = True
+            warnings.warn(f"producer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    @overload
+    async def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = ...,
+        selector: Selector | None = ...,
+        timeout_s: float | None = ...,
+    ) -> SendResult: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: Body,
+        /,
+        *,
+        tags: str | None = ...,
+        keys: str | Iterable[str] | None = ...,
+        properties: Mapping[str, str | int | bool] | None = ...,
+        sharding_key: str | None = ...,
+        delay_level: int | None = ...,
+        delay_s: float | None = ...,
+        deliver_at: When | None = ...,
+        queue: MessageQueue | None = ...,
+        selector: Selector | None = ...,
+        timeout_s: float | None = ...,
+    ) -> SendResult: ...
+
+    async def send(
+        self,
+        given: Message | str,
+        body: Body | None = None,
+        /,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str | int | bool] | None = None,
+        sharding_key: str | None = None,
+        delay_level: int | None = None,
+        delay_s: float | None = None,
+        deliver_at: When | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and await the broker's answer; see ``Producer.send``.
+
+        It awaits room first while ``max_in_flight`` messages are on their way. A cancelled send stops waiting; the
+        message may be stored, and the CancelledError has its ``msg_id``.
+        """
+        message = message_of(given, body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
+        how = self._how(queue, selector, timeout_s)
+        if self._instance is None:
+            await self._begun()
+        contexts = self._contexts([message]) if self._hooks else None
+        out = prepared(message if contexts is None else contexts[0].message, self._wire)
+        return await self._send(out, how, contexts)
+
+    async def _send(self, out: Outgoing, how: Sending, contexts: list[Any] | None) -> SendResult:
+        size = len(out.body) + len(out.properties)
+        begin = time.monotonic()
+        if not self._pressure.try_take(1, size) and not await self._pressure.take_async(1, size, how.timeout_s):
+            raise SendTimeout(
+                f"{out.message.topic}: {self._pressure.messages} messages with {self._pressure.bytes} bytes were on "
+                f"their way for {how.timeout_s:g} s (max_in_flight {self._limits[0]}); nothing was sent",
+                msg_id=out.msg_id,
+                maybe_stored=False,
+            )
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+
+        def ended(result: SendResult | None, error: Exception | None) -> None:
+            self._pressure.give(1, size)
+            self._count(error)
+            if contexts is not None:
+                self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
+            if not future.done():
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    assert result is not None
+                    future.set_result(result)
+
+        self._start(out, how, ended)
+        try:
+            return await future
+        except asyncio.CancelledError as error:
+            error.msg_id = out.msg_id  # type: ignore[attr-defined]
+            raise
+
+    def _start(self, out: Outgoing, how: Sending, done: Done) -> None:
+        pipeline, linger = self._pipeline, self._linger
+        assert pipeline is not None
+        assert linger is not None
+        if self._linger_s and how.queue is None and how.selector is None and is_batchable(out) and self._has_route(out):
+            linger.add(out, done)
+        else:
+            pipeline.start(out, how, done)
+
+    def send_nowait(
+        self, message: Message, /, *, on_done: Callable[[SendResult | ClientError], None] | None = None
+    ) -> None:
+        """Send without waiting. The producer has to be started.
+
+        Args: on_done: called in the loop with the result or the error.
+        Raises: Backlog when ``max_in_flight`` messages are on their way; MessageIllegal.
+        """
+        if self._instance is None:
+            self._check_usable()
+            raise ClientError(f"producer of group {self.group}: send_nowait needs start() or `async with` before it")
+        contexts = self._contexts([message]) if self._hooks else None
+        out = prepared(message if contexts is None else contexts[0].message, self._wire)
+        size = len(out.body) + len(out.properties)
+        if not self._pressure.try_take(1, size):
+            raise Backlog(
+                f"{out.message.topic}: {self._pressure.messages} messages with {self._pressure.bytes} bytes are on "
+                f"their way (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); nothing was sent",
+                msg_id=out.msg_id,
+            )
+        begin = time.monotonic()
+
+        def ended(result: SendResult | None, error: Exception | None) -> None:
+            self._pressure.give(1, size)
+            self._count(error)
+            if contexts is not None:
+                self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
+            if on_done is not None:
+                _tell(on_done, _as_client_error(error) if error is not None else result)
+
+        self._start(out, self._usual, ended)
+
+    async def send_oneway(self, message: Message, /) -> str:
+        """Send without an answer: whether it arrives is not known. Returns: its msg_id."""
+        instance = await self._begun()
+        contexts = self._contexts([message]) if self._hooks else []
+        out = prepared(contexts[0].message if contexts else message, self._wire)
+        how = Sending(self._timeout_s, None, self._selector, oneway=True)
+        await instance.shell.run(self._sender.send(instance, out, how))
+        self._sent.add()
+        self._after(contexts, (), None, 0.0)
+        return out.msg_id
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request; see ``Producer.send_batch``."""
+        await self._begun()
+        many = list(messages)
+        contexts = self._contexts(many) if self._hooks else []
+        begin = time.monotonic()
+        out = batch_of([context.message for context in contexts] or many, self._wire)
+        try:
+            result = await self._send(out, self._how(queue, None, timeout_s), None)
+        except Exception as error:
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        if contexts:
+            singles = [result._replace(msg_id=one, msg_ids=(one,)) for one in result.msg_ids]
+            self._after(contexts, singles, None, time.monotonic() - begin)
+        return result
+
+    # -- many ----------------------------------------------------------------------------------------------------------
+
+    async def send_many(self, messages: Iterable[Message], /) -> AsyncIterator[SendResult | ClientError]:
+        """Send messages of any topics, many at once and in batches; see ``Producer.send_many``."""
+        instance = await self._begun()
+        pipeline, pressure = self._pipeline, self._pressure
+        assert pipeline is not None
+        loop = asyncio.get_running_loop()
+        grouping = Grouping(self._sender, self._batch_bytes)
+        ends: deque[list[Any]] = deque()  # [has it ended, result or error, whom to wake, bytes], in order
+        begun = 0
+
+        def done(slot: list[Any], result: SendResult | None, error: Exception | None) -> None:
+            self._count(error)
+            pressure.give(1, slot[3])
+            slot[1] = result if error is None else _as_client_error(error)
+            slot[0] = True
+            if slot[2] is not None and not slot[2].done():
+                slot[2].set_result(None)
+
+        def start(groups: list[Group]) -> None:
+            for group in groups:
+                start_group(pipeline, group, self._timeout_s, done)
+
+        async def wait(slot: list[Any]) -> Any:
+            if not slot[0]:
+                slot[2] = loop.create_future()
+                try:
+                    async with asyncio.timeout(self._timeout_s + 5.0):
+                        await slot[2]
+                except TimeoutError:
+                    return ClientError(f"no end of a send in {self._timeout_s + 5.0:g} s; it may be stored")
+            return slot[1]
+
+        bad: MqfastError | None = None
+        try:
+            for message in messages:
+                try:
+                    contexts = self._contexts([message]) if self._hooks else []
+                    out = prepared(contexts[0].message if contexts else message, self._wire)
+                    if not instance.routes.publish_queues(out.topic):
+                        await instance.shell.run(self._sender.queues(instance, out.topic, self._timeout_s))
+                except ClientError as error:
+                    ends.append([True, error, None, 0])
+                    continue
+                except MqfastError as error:
+                    bad = error
+                    break
+                size = len(out.body) + len(out.properties)
+                while not pressure.try_take(1, size):
+                    start(grouping.rest())
+                    if ends:
+                        yield await wait(ends.popleft())
+                    elif not await pressure.take_async(1, size, self._timeout_s):
+                        raise Backlog(f"{out.message.topic}: other sends left no room in {self._timeout_s:g} s")
+                    else:
+                        break
+                slot: list[Any] = [False, None, None, size]
+                ends.append(slot)
+                groups = grouping.add(instance, out, slot)
+                if groups:
+                    start(groups)
+                    begun += 1
+                    if not begun % 16:
+                        await asyncio.sleep(0)  # answers are read, and other tasks run
+                while ends and ends[0][0]:
+                    yield ends.popleft()[1]
+        finally:
+            start(grouping.rest())
+        while ends:
+            yield await wait(ends.popleft())
+        if bad is not None:
+            raise bad
+
+    async def flush(self, timeout_s: float | None = None) -> int:
+        """Send what waits and await what is on its way. Returns: how many messages still are."""
+        if self._linger is not None:
+            self._linger.flush()
+        return await self._pressure.wait_empty_async(self._close_timeout_s if timeout_s is None else timeout_s)
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that messages of a topic go to, as far as they are known: empty before the first send to it."""
+        name = self._publish_topic(topic)
+        known = () if self._instance is None else self._instance.routes.publish_queues(name)
+        return tuple(queue._replace(topic=topic) for queue in known)
+
+
+def _as_client_error(error: Exception) -> ClientError:
+    return error if isinstance(error, ClientError) else ClientError(str(error))
+
+
+def _tell(on_done: Callable[[Any], None], outcome: Any) -> None:
+    try:
+        on_done(outcome)
+    except Exception:
+        _log.exception("on_done of a send failed")

@@ -1,0 +1,297 @@
+"""Many messages at once: sends that nobody waits for one by one, batches made on the way, results in order.
+
+Room: client. It must never put messages into one batch that have different topics or queues, or let a message of a
+sharding key overtake another one. Source: MessageBatch, ProduceAccumulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.steps import Steps
+from mqfast.client.producer.encode import Outgoing, joined
+from mqfast.client.producer.send import SendAsk, Sender, Sending
+from mqfast.client.route.select import by_hash
+from mqfast.client.values import MessageQueue, SendResult
+from mqfast.errors import ClientError, ConnectionLost, MqfastError, TooManyCalls
+from mqfast.message import RETRY_PREFIX
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of", "is_batchable", "results_of"]
+
+BATCH_MESSAGES_MAX: Final = 1024
+"""Messages in one batch; with more of them the header of the answer, which names them all, would grow large."""
+_OPEN_GROUPS_MAX: Final = 256
+
+Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
+"""Hears of the end of a send: its result, or its error."""
+
+
+class _Flight:
+    """The steps of one send, driven by the answers themselves: no task, no future."""
+
+    __slots__ = ("_done", "_instance", "_steps", "_step")
+
+    def __init__(self, instance: ClientInstance, steps: Steps[SendResult | None], done: Done) -> None:
+        self._instance = instance
+        self._steps = steps
+        self._done = done
+        self._step: Any = None
+
+    def go(self, answer: RemotingCommand | None, error: Exception | None) -> None:
+        """The next step, until one has to wait."""
+        while True:
+            try:
+                step = self._steps.send(answer) if error is None else self._steps.throw(error)
+            except StopIteration as end:
+                self._done(end.value, None)
+                return
+            except Exception as failure:
+                self._done(None, failure)
+                return
+            answer = error = None
+            self._step = step
+            if type(step) is SendAsk and not step.oneway:
+                try:
+                    if self._instance.shell.begin(step, self):
+                        return
+                except (ConnectionLost, TooManyCalls) as failure:
+                    error = failure
+                    continue
+            self._instance.spawn(self._slowly(step), "mqfast send")
+            return
+
+    async def _slowly(self, step: Any) -> None:
+        answer: RemotingCommand | None = None
+        error: Exception | None = None
+        try:
+            answer = await self._instance.shell.ask(step)
+        except asyncio.CancelledError:
+            error = ConnectionLost(f"{step.address}: the client was closed before the answer came")
+        except MqfastError as failure:
+            error = failure
+        self.go(answer, error)
+
+    # What a channel tells its callers: the look of a future.
+
+    def done(self) -> bool:
+        """Has it ended already?"""
+        return False
+
+    def set_result(self, answer: RemotingCommand) -> None:
+        """The answer of the last step."""
+        if answer.code == ResponseCode.GO_AWAY:
+            self._instance.remoting.leave(self._step.address)
+            self._instance.spawn(self._slowly(self._step), "mqfast send")
+        else:
+            self.go(answer, None)
+
+    def set_exception(self, error: Exception) -> None:
+        """The last step failed."""
+        self.go(None, error)
+
+
+class Pipeline:
+    """Sends of one producer whose ends are told to a function.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, instance: ClientInstance, sender: Sender) -> None:
+        self.instance = instance
+        self.sender = sender
+        self._in_order: dict[MessageQueue, deque[tuple[Outgoing, Sending, Done]]] = {}
+
+    def start(self, out: Outgoing, how: Sending, done: Done) -> None:
+        """Begin a send. ``done`` is called once, perhaps at once."""
+        _Flight(self.instance, self.sender.send(self.instance, out, how), done).go(None, None)
+
+    def start_in_order(self, out: Outgoing, how: Sending, done: Done) -> None:
+        """Begin a send to ``how.queue`` behind the sends to that queue that have not ended."""
+        assert how.queue is not None
+        queue = how.queue
+        waiting = self._in_order.get(queue)
+        if waiting is not None:
+            waiting.append((out, how, done))
+            return
+        self._in_order[queue] = deque()
+        self.start(out, how, lambda result, error: self._next(queue, done, result, error))
+
+    def _next(self, queue: MessageQueue, done: Done, result: SendResult | None, error: Exception | None) -> None:
+        waiting = self._in_order[queue]
+        if waiting:
+            out, how, following = waiting.popleft()
+            self.start(out, how, lambda result, error: self._next(queue, following, result, error))
+        else:
+            del self._in_order[queue]
+        done(result, error)
+
+
+# -- one result for each message of a batch ----------------------------------------------------------------------------
+
+
+def results_of(result: SendResult, many: list[Outgoing]) -> list[SendResult]:
+    """The result of each message of a batch."""
+    ids = result.offset_msg_id.split(",")
+    return [
+        result._replace(
+            msg_id=one.msg_id,
+            msg_ids=one.msg_ids,
+            offset_msg_id=ids[i] if len(ids) == len(many) else result.offset_msg_id,
+            queue_offset=result.queue_offset + i,
+        )
+        for i, one in enumerate(many)
+    ]
+
+
+def error_of(error: Exception, one: Outgoing) -> Exception:
+    """The error of a batch for one of its messages."""
+    own = copy.copy(error)
+    if isinstance(own, ClientError):
+        own.msg_id = one.msg_id
+    own.__cause__ = error
+    return own
+
+
+def is_batchable(out: Outgoing) -> bool:
+    """May it be part of a batch?"""
+    return not (
+        out.delayed
+        or out.sys_flag
+        or out.code != RequestCode.SEND_MESSAGE_V2
+        or out.message.topic.startswith(RETRY_PREFIX)
+        or out.reconsume_times
+    )
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """Messages that go into one request. Attributes: ``queue``: the one they must go to, None for any."""
+
+    __slots__ = ("bytes", "many", "queue", "tags")
+
+    def __init__(self, queue: MessageQueue | None) -> None:
+        self.queue = queue
+        self.many: list[Outgoing] = []
+        self.tags: list[Any] = []
+        self.bytes = 0
+
+    def add(self, out: Outgoing, tag: Any) -> None:
+        """One more."""
+        self.many.append(out)
+        self.tags.append(tag)
+        self.bytes += 22 + len(out.body) + len(out.properties)
+
+
+class Grouping:
+    """Puts messages into groups, one request each.
+
+    Args: batch_bytes: a group is full from this size on.
+    """
+
+    def __init__(self, sender: Sender, batch_bytes: int) -> None:
+        self._sender = sender
+        self._batch_bytes = min(batch_bytes, sender.wire.max_message_bytes)
+        self._open: dict[tuple[Any, ...], Group] = {}
+
+    def add(self, instance: ClientInstance, out: Outgoing, tag: Any) -> list[Group]:
+        """One more message, whose topic's route is known. Returns: the groups that are to be sent now, in order."""
+        queue = None
+        if out.sharding_key:
+            queue = by_hash(instance.routes.publish_queues(out.topic), out.sharding_key)
+        key = (out.topic, queue, out.message.wait_store_ok)
+        ready: list[Group] = []
+        if not is_batchable(out):
+            if queue is not None and key in self._open:
+                ready.append(self._open.pop(key))  # it must not be overtaken
+            alone = Group(queue)
+            alone.add(out, tag)
+            return [*ready, alone]
+        group = self._open.get(key)
+        size = 22 + len(out.body) + len(out.properties)
+        if group is not None and group.bytes + size > self._batch_bytes:
+            ready.append(self._open.pop(key))
+            group = None
+        if group is None:
+            if len(self._open) >= _OPEN_GROUPS_MAX:
+                ready += self.rest()
+            group = self._open[key] = Group(queue)
+        group.add(out, tag)
+        if group.bytes >= self._batch_bytes or len(group.many) >= BATCH_MESSAGES_MAX:
+            ready.append(self._open.pop(key))
+        return ready
+
+    def rest(self) -> list[Group]:
+        """All groups that are not full."""
+        ready = list(self._open.values())
+        self._open.clear()
+        return ready
+
+    def take(self, key: tuple[Any, ...]) -> Group | None:
+        """One group that is not full."""
+        return self._open.pop(key, None)
+
+
+def start_group(pipeline: Pipeline, group: Group, timeout_s: float, done: Callable[[Any, Any, Any], None]) -> None:
+    """Send a group. ``done`` is called for each of its messages with (tag, result, error)."""
+    many, tags = group.many, group.tags
+    how = Sending(timeout_s, group.queue)
+
+    def ended(result: SendResult | None, error: Exception | None) -> None:
+        if error is not None:
+            for one, tag in zip(many, tags, strict=True):
+                done(tag, None, error if len(many) == 1 else error_of(error, one))
+            return
+        assert result is not None
+        for own, tag in zip([result] if len(many) == 1 else results_of(result, many), tags, strict=True):
+            done(tag, own, None)
+
+    try:
+        out = many[0] if len(many) == 1 else joined(many, pipeline.sender.wire, any_keys=True)
+    except MqfastError as error:
+        ended(None, error)
+        return
+    if group.queue is None:
+        pipeline.start(out, how, ended)
+    else:
+        pipeline.start_in_order(out, how, ended)
+
+
+class Linger:
+    """Sends that wait a little for others of their topic, to go with them in one request.
+
+    Args: linger_s: how long the first message of a group waits. timeout_s: of the request.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, pipeline: Pipeline, batch_bytes: int, linger_s: float, timeout_s: float) -> None:
+        self._pipeline = pipeline
+        self._grouping = Grouping(pipeline.sender, batch_bytes)
+        self._linger_s = linger_s
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, out: Outgoing, done: Done) -> None:
+        """Send it with others. The route of its topic is known."""
+        self._start(self._grouping.add(self._pipeline.instance, out, done))
+        if self._timer is None:
+            self._timer = self._pipeline.instance.loop.call_later(self._linger_s, self.flush)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._start(self._grouping.rest())
+
+    def _start(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            start_group(self._pipeline, group, self._timeout_s, lambda done, result, error: done(result, error))

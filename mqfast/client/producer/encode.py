@@ -1,0 +1,385 @@
+"""A message becomes what is sent: checks, unique id, property string, compressed body, the header's fields.
+
+Room: client. It must never do I/O, and never change the message that it is given. Source: DefaultMQProducerImpl
+(sendKernelImpl, tryToCompressMessage), Validators, MessageClientIDSetter.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from mqfast import properties as names
+from mqfast.client.producer._encode import SendHead, UniqueIds, encode_batch
+from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge, PropertiesTooLong
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_accepts_topic
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import VERSION
+
+__all__ = ["Compressor", "Outgoing", "Wire", "batch_of", "head_of", "local_address", "new_id", "new_ids", "prepared"]
+
+LANGUAGE: Final = "PYTHON"
+MSG_TYPE: Final = "MSG_TYPE"
+"""Property of a reply: its value is ``reply``."""
+_NO_SENDS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    }
+)  # fmt: skip
+_DELAYS: Final = (names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+
+
+# -- unique ids --------------------------------------------------------------------------------------------------------
+
+
+def local_address() -> str:
+    """The address by which this machine reaches others; 127.0.0.1 where it has none. Nothing is sent."""
+    for family, far in ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((far, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def _month(seconds: float) -> tuple[int, int]:
+    now = datetime.fromtimestamp(seconds)
+    begin = datetime(now.year, now.month, 1)
+    end = datetime(now.year + now.month // 12, now.month % 12 + 1, 1)
+    return int(begin.timestamp() * 1000), int(end.timestamp() * 1000)
+
+
+def new_ids(address: str | None = None, *, clock: Callable[[], float] = time.time) -> UniqueIds:
+    """A maker of unique ids for this process. Args: address: of this machine."""
+    address = local_address() if address is None else address
+    host = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address.partition("%")[0])
+    return UniqueIds(host + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4), clock, _month)
+
+
+_ids: UniqueIds | None = None
+_making = threading.Lock()
+
+
+def new_id() -> str:
+    """One more unique id of this process. Thread: any."""
+    global _ids
+    ids = _ids
+    if ids is None:
+        with _making:
+            ids = _ids = _ids or new_ids()
+    return ids.next()
+
+
+def forget_ids() -> None:
+    """In a child of a fork: its ids begin with its own process id."""
+    global _ids, _making
+    _ids, _making = None, threading.Lock()
+
+
+# -- compression -------------------------------------------------------------------------------------------------------
+
+
+class Compressor:
+    """Compresses bodies from a size on.
+
+    Args: over_bytes: bodies of at least so many bytes; None: none. kind: zlib, lz4 or zstd. level: of zlib and zstd.
+    Raises: ConfigError, also where the package of ``kind`` is missing.
+    Source: CompressorFactory; a body that grew is sent as it is.
+    """
+
+    def __init__(self, over_bytes: int | None, kind: str = "zlib", level: int = 5) -> None:
+        self.over_bytes = 1 << 62 if over_bytes is None else over_bytes
+        self.kind = kind
+        self._level = level
+        self._compress: Callable[[bytes], bytes]
+        if kind == "zlib":
+            self._compress, self._flags = self._zlib, SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB
+        elif kind == "lz4":
+            try:
+                import lz4.frame  # type: ignore[import-untyped, unused-ignore]
+            except ImportError:
+                raise ConfigError('compression: lz4 needs the package "lz4": pip install lz4') from None
+            self._lz4 = lz4.frame
+            self._compress, self._flags = self._frame, SysFlag.COMPRESSED | SysFlag.COMPRESSION_LZ4
+        elif kind == "zstd":
+            try:
+                import zstandard
+            except ImportError:
+                raise ConfigError('compression: zstd needs the package "zstandard": pip install zstandard') from None
+            self._new_zstd = zstandard.ZstdCompressor
+            self._compress, self._flags = self._zstd, SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZSTD
+        else:
+            raise ConfigError(f"compression: expected zlib, lz4 or zstd, found {kind!r}")
+
+    def _zlib(self, body: bytes) -> bytes:
+        return zlib.compress(body, self._level)
+
+    def _frame(self, body: bytes) -> bytes:
+        # Java's reader refuses frames whose blocks depend on each other.
+        return bytes(self._lz4.compress(body, block_linked=False))
+
+    def _zstd(self, body: bytes) -> bytes:
+        return self._new_zstd(level=self._level).compress(body)
+
+    def __call__(self, body: bytes) -> tuple[bytes, int]:
+        """The body to send, and the bits of its sysFlag."""
+        if len(body) < self.over_bytes:
+            return body, 0
+        small = self._compress(body)
+        return (small, self._flags) if len(small) < len(body) else (body, 0)
+
+
+# -- one message -------------------------------------------------------------------------------------------------------
+
+
+class Wire(NamedTuple):
+    """What a producer does to every message. Args: see the producer's settings; ``topic``: adds the namespace."""
+
+    group: str
+    compress: Compressor
+    max_message_bytes: int = 4 << 20
+    topic_queues: int = 4
+    create_topic_key: str = "TBW102"
+    unit_mode: bool = False
+    topic: Callable[[str], str] = str
+
+
+class Outgoing:
+    """One message, or one batch, ready to be sent to any queue of its topic; every attempt sends the same bytes.
+
+    Attributes: ``topic``: with the namespace; ``msg_id`` and ``msg_ids``: unique ids; ``bytes``: of the body.
+    """
+
+    __slots__ = (
+        "batch", "body", "born_ms", "code", "delayed", "flag", "message", "msg_id", "msg_ids", "properties",
+        "reconsume_times", "sharding_key", "sys_flag", "topic",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, topic: str, body: bytes, properties: bytes, msg_id: str) -> None:
+        self.message = message
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.msg_id = msg_id
+        self.msg_ids: tuple[str, ...] = (msg_id,)
+        self.code: int = RequestCode.SEND_MESSAGE_V2
+        self.flag = message.flag
+        self.sys_flag = 0
+        self.born_ms = message.born_timestamp
+        self.reconsume_times: int = message.reconsume_times
+        self.sharding_key = message.sharding_key
+        self.delayed = False
+        self.batch = False
+
+
+def checked_topic(topic: object) -> str:
+    """The topic, when a producer may send to it. Raises: MessageIllegal."""
+    if not isinstance(topic, str):
+        raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
+    if not broker_accepts_topic(topic):
+        limit = 255 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else 127
+        raise MessageIllegal(
+            f"topic: expected 1 to {limit} of the characters a-z, A-Z, 0-9, % | - _, "
+            f"found {len(topic)}: {topic[:140]!r}"
+        )
+    if topic in _NO_SENDS:
+        raise MessageIllegal(
+            f"topic: expected one that clients may send to, found {topic!r}, which is the broker's own"
+        )
+    return topic
+
+
+def _checked_body(message: Message, most: int) -> bytes:
+    body: Any = message.body
+    if isinstance(body, str):
+        body = message.encoded_body()
+    if type(body) is not bytes:
+        try:
+            body = bytes(memoryview(body))  # a copy: what is sent must not change until the last attempt
+        except (TypeError, ValueError):
+            raise MessageIllegal(
+                f"body: expected bytes, a contiguous bytes-like object or str, found {type(message.body).__name__}"
+            ) from None
+    if len(body) > most:
+        raise MessageTooLarge(f"body: expected at most {most} bytes (max_message_bytes), found {len(body)}")
+    if not body:
+        raise MessageIllegal("body: expected at least one byte, as RocketMQ's brokers and clients do, found none")
+    return bytes(body)
+
+
+def _check_rest(message: Message) -> None:
+    for name in ("queue_id", "sys_flag", "prepared_transaction_offset", "born_host", "store_host"):
+        if getattr(message, name):
+            raise MessageIllegal(
+                f"{name}: expected none in a message to send, found {getattr(message, name)!r}"
+                + ("; choose a queue by queue= of send" if name == "queue_id" else "; the store alone takes it")
+            )
+    for name, most in (("flag", 1 << 31), ("reconsume_times", 1 << 31)):
+        value = getattr(message, name)
+        if type(value) is not int or not -most <= value < most:
+            raise MessageIllegal(f"{name}: expected a whole number of 32 bits, found {value!r}")
+    if message.born_timestamp is not None and type(message.born_timestamp) is not int:
+        raise MessageIllegal(f"born_timestamp: expected milliseconds since the epoch, found {message.born_timestamp!r}")
+
+
+def _is_plain(message: Message) -> bool:
+    tags, keys = message.tags, message.keys
+    return (
+        message.properties is None
+        and (tags is None or (type(tags) is str and "\x01" not in tags and "\x02" not in tags))
+        and (keys is None or (type(keys) is str and "\x01" not in keys and "\x02" not in keys))
+        and message.sharding_key is None
+        and message.delay_level is None
+        and message.delay_s is None
+        and message.deliver_at is None
+        and message.wait_store_ok
+    )
+
+
+def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None) -> Outgoing:
+    """Check a message and make what is sent of it.
+
+    Args: more: properties of the client itself, which win.
+    Raises: MessageIllegal and its kinds, before anything is sent.
+    """
+    if not isinstance(message, Message):
+        raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
+    topic = checked_topic(message.topic)
+    body = _checked_body(message, wire.max_message_bytes)
+    if message.flag or message.reconsume_times or not _is_default(message):
+        _check_rest(message)
+    if more is None and _is_plain(message):
+        msg_id = new_id()
+        text = f"UNIQ_KEY\x01{msg_id}\x02"
+        if message.tags:
+            text += f"TAGS\x01{message.tags}\x02"
+        if message.keys:
+            text += f"KEYS\x01{message.keys}\x02"
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            bad = error.object[error.start]
+            raise MessageIllegal(f"properties: expected text that has a UTF-8 form, found {bad!r}") from None
+        if len(data) > names.MAX_PROPERTIES_BYTES:
+            raise PropertiesTooLong(
+                f"properties: expected at most {names.MAX_PROPERTIES_BYTES} bytes, found {len(data)}"
+            )
+        out = Outgoing(message, wire.topic(topic), body, data, msg_id)
+    else:
+        pairs = _pairs(message)
+        pairs.update(more or {})
+        given = pairs.setdefault(names.UNIQ_KEY, "") or new_id()
+        pairs[names.UNIQ_KEY] = given
+        out = Outgoing(message, wire.topic(topic), body, names.encode(pairs), str(given))
+        out.delayed = any(pairs.get(name) for name in _DELAYS)
+        if str(pairs.get(names.TRAN_MSG)).lower() == "true":
+            out.sys_flag |= SysFlag.TRANSACTION_PREPARED
+        if pairs.get(MSG_TYPE) == "reply":
+            out.code = RequestCode.SEND_REPLY_MESSAGE_V2
+    out.body, bits = wire.compress(body)
+    out.sys_flag |= bits
+    return out
+
+
+def _is_default(message: Message) -> bool:
+    return not (
+        message.queue_id
+        or message.sys_flag
+        or message.prepared_transaction_offset
+        or message.born_host
+        or message.store_host
+        or message.born_timestamp is not None
+    )
+
+
+def _pairs(message: Message) -> dict[str, Any]:
+    given = message.properties
+    if isinstance(given, bytes):
+        message.encoded_properties()  # it checks what stands beside ready bytes
+        return dict(names.decode(given))
+    if given is not None and not isinstance(given, Mapping):
+        raise MessageIllegal(f"properties: expected a mapping or bytes, found {type(given).__name__}")
+    return dict(message.merged_properties(given or {}))
+
+
+# -- a batch -----------------------------------------------------------------------------------------------------------
+
+
+def batch_of(messages: Iterable[Message], wire: Wire) -> Outgoing:
+    """One request of several messages, which become neighbours in one queue.
+
+    Raises: MessageIllegal where they have different topics, waits or sharding keys, a delay, or a retry topic;
+    MessageTooLarge.
+    Source: MessageBatch.generateFromList, MessageDecoder.encodeMessages.
+    """
+    plain = wire._replace(compress=_NO_COMPRESSION)
+    return joined([prepared(message, plain) for message in messages], wire)
+
+
+def joined(many: list[Outgoing], wire: Wire, *, any_keys: bool = False) -> Outgoing:
+    """One request of several messages that are ready and not compressed.
+
+    Args: any_keys: their sharding keys may differ, since the caller chose the queue. Raises: as batch_of.
+    """
+    if not many:
+        raise MessageIllegal("messages: expected at least one, found none")
+    first = many[0]
+    for one in many:
+        if one.topic != first.topic:
+            raise MessageIllegal(f"messages: expected one topic, found {first.topic!r} and {one.topic!r}")
+        if one.message.wait_store_ok != first.message.wait_store_ok:
+            raise MessageIllegal("messages: expected one wait_store_ok, found both")
+        if one.delayed or one.sys_flag or one.code != RequestCode.SEND_MESSAGE_V2:
+            raise MessageIllegal(
+                "messages: expected no delay, transaction or reply in a batch, found one; send it alone"
+            )
+        if one.sharding_key != first.sharding_key and not any_keys:
+            raise MessageIllegal(
+                f"messages: expected one sharding_key, found {first.sharding_key!r} and {one.sharding_key!r}; "
+                "use send_many, which sends each to its queue"
+            )
+    if first.message.topic.startswith(RETRY_PREFIX):
+        raise MessageIllegal(f"messages: expected no retry topic in a batch, found {first.topic!r}")
+    body = encode_batch([(one.flag, one.body, one.properties) for one in many])
+    if len(body) > wire.max_message_bytes:
+        raise MessageTooLarge(
+            f"messages: expected at most {wire.max_message_bytes} bytes together (max_message_bytes), found {len(body)}"
+        )
+    # The header's properties go to every message of the batch: a UNIQ_KEY there would replace their own.
+    out = Outgoing(first.message, first.topic, body, b"", ",".join(one.msg_id for one in many))
+    if not first.message.wait_store_ok:
+        out.properties = b"WAIT\x01false\x02"
+    out.msg_ids = tuple(one.msg_id for one in many)
+    out.code, out.batch, out.flag, out.born_ms = RequestCode.SEND_BATCH_MESSAGE, True, 0, None
+    return out
+
+
+_NO_COMPRESSION: Final = Compressor(None)
+
+
+# -- the header --------------------------------------------------------------------------------------------------------
+
+
+def head_of(out: Outgoing, wire: Wire, broker_name: str, queue_id: int) -> SendHead:
+    """The header of sends like this one to a queue, without what changes from message to message."""
+    fields = {
+        "a": wire.group,
+        "b": out.topic,
+        "c": wire.create_topic_key,
+        "d": wire.topic_queues,
+        "e": queue_id,
+        "j": out.reconsume_times,
+        "k": "true" if wire.unit_mode else "false",
+        "m": "true" if out.batch else "false",
+        "n": broker_name,
+    }
+    return SendHead(out.code, fields, VERSION, LANGUAGE)

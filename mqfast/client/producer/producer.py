@@ -1,0 +1,464 @@
+"""The producer for threads: a send goes over the caller's own socket, everything else over the loop of one thread.
+
+Room: client. It must never let a sync send touch the event loop, and never hang: every wait has a deadline.
+Source: DefaultMQProducer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Self, overload
+
+from mqfast.client.net import fork, io_thread
+from mqfast.client.net.exit import close_at_exit
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.lane import Lanes, lanes_of
+from mqfast.client.producer.arguments import ProducerBase, message_of
+from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
+from mqfast.client.producer.encode import Outgoing, batch_of, prepared
+from mqfast.client.producer.send import Sending
+from mqfast.client.route.select import Selector
+from mqfast.client.values import Body, MessageQueue, SendResult, When
+from mqfast.errors import Backlog, ClientError, MqfastError
+from mqfast.message import Message
+
+__all__ = ["Producer"]
+
+_START_S: Final = 10.0
+_log = logging.getLogger("mqfast.client.producer")
+
+
+class Producer(ProducerBase):
+    __doc__ = """Sends messages from threads.
+
+        with Producer("order-service", "127.0.0.1:9876") as producer:
+            producer.send("orders", b"42", tags="new", keys="42")
+
+    Thread: any; many threads may share one. Fork: a child goes on by itself at its next send.
+    Durability: a result means that the broker has the message, and ``status`` what it could not confirm beyond that.
+    A send that is repeated after a lost answer may store the message twice, with one msg_id.
+    """ + (ProducerBase.__doc__ or "")
+
+    def _set_up(self) -> None:
+        self._starting = threading.Lock()
+        self._lanes: Lanes | None = None
+        self._pipeline: Pipeline | None = None
+        self._linger: Linger | None = None
+        self._io: io_thread.IoThread | None = None
+        self._inbox: deque[tuple[Outgoing, Sending, Done]] = deque()
+        self._called = False
+        self._warned = False
+        fork.watch(self)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Begin, if the first send has not done it. Raises: ClientClosed."""
+        self._begun()
+        return self
+
+    def _begun(self) -> ClientInstance:
+        instance = self._instance
+        if instance is not None:
+            return instance
+        self._check_open()
+        with self._starting:
+            if self._instance is None:
+                io = self._io = io_thread.shared()
+                io.call(self._begin(io), _START_S)
+                close_at_exit(self)
+            assert self._instance is not None
+            return self._instance
+
+    async def _begin(self, io: io_thread.IoThread) -> None:
+        instance = ClientInstance.shared(self._settings, io.loop)
+        await instance.acquire()
+        instance.add_producer(self._wire.group, self._owner)
+        self._pipeline = Pipeline(instance, self._sender)
+        self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)
+        self._lanes = lanes_of(instance)
+        self._instance = instance
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Send what waits, wait for what is out, say goodbye to the brokers; a second call does nothing.
+
+        Args: timeout_s: at most, in all; by default ``close_timeout_s``. What did not end is logged.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
+        left = self._wait_for_all(deadline - time.monotonic())
+        if left:
+            _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+        with self._starting:
+            instance, self._instance = self._instance, None
+            io = self._io
+        if instance is None or io is None or not io.is_alive:
+            return
+        try:
+            io.call(_end(instance, self._wire.group, self._owner), max(0.1, deadline - time.monotonic()))
+        except (MqfastError, RuntimeError) as error:
+            _log.warning("producer of group %s: closed without a word to the brokers: %s", self.group, error)
+
+    def after_fork(self) -> None:
+        """In a child: begin anew at the next send; what was on its way is the parent's."""
+        self._starting = threading.Lock()
+        self._instance = self._lanes = self._pipeline = self._linger = self._io = None
+        self._inbox = deque()
+        self._called = False
+        self._pressure = type(self._pressure)(*self._limits)
+
+    def __del__(self) -> None:
+        instance, io = getattr(self, "_instance", None), getattr(self, "_io", None)
+        if instance is None or self._closed or io is None or not io.is_alive:
+            return
+        self._closed = True
+        warnings.warn(f"producer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
+        group, owner = self._wire.group, self._owner
+        io.soon(lambda: io.loop.create_task(_end(instance, group, owner)))
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def send(
+        self,
+        message: Message,
+        /,
+        *,
+        queue: MessageQueue | None = ...,
+        selector: Selector | None = ...,
+        timeout_s: float | None = ...,
+    ) -> SendResult: ...
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        body: Body,
+        /,
+        *,
+        tags: str | None = ...,
+        keys: str | Iterable[str] | None = ...,
+        properties: Mapping[str, str | int | bool] | None = ...,
+        sharding_key: str | None = ...,
+        delay_level: int | None = ...,
+        delay_s: float | None = ...,
+        deliver_at: When | None = ...,
+        queue: MessageQueue | None = ...,
+        selector: Selector | None = ...,
+        timeout_s: float | None = ...,
+    ) -> SendResult: ...
+
+    def send(
+        self,
+        given: Message | str,
+        body: Body | None = None,
+        /,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str | int | bool] | None = None,
+        sharding_key: str | None = None,
+        delay_level: int | None = None,
+        delay_s: float | None = None,
+        deliver_at: When | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait for the broker's answer.
+
+        Args: a Message, or topic, body and what the message has beside them. queue: exactly this one; selector: chooses
+        it; a sharding key chooses it by Java's hash. timeout_s: for all attempts together.
+        Returns: the result; its four statuses all mean that the broker has the message.
+        Raises: MessageIllegal, UsageError (nothing was sent); NoRoute, ConnectError, SendTimeout, SendFailed,
+        BrokerError (Refused, BrokerBusy), ClientClosed. ``maybe_stored`` and ``msg_id`` of an error tell the rest.
+        """
+        message = message_of(given, body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
+        how = self._how(queue, selector, timeout_s)
+        instance = self._instance or self._begun()
+        if not self._warned and asyncio._get_running_loop() is not None:
+            self._warn()
+        if self._hooks:
+            return self._send_with_hooks(instance, message, how)
+        out = prepared(message, self._wire)
+        if self._linger_s and how.queue is None and how.selector is None and is_batchable(out):
+            return self._send_with_others(out, how)
+        return self._send(instance, out, how)
+
+    def _send(self, instance: ClientInstance, out: Outgoing, how: Sending) -> SendResult:
+        assert self._lanes is not None
+        try:
+            result = self._lanes.run(self._sender.send(instance, out, how))
+        except BaseException as error:
+            self._failed.add()
+            if not isinstance(error, Exception):
+                error.msg_id = out.msg_id  # type: ignore[attr-defined]
+            raise
+        self._sent.add()
+        assert result is not None
+        return result
+
+    def _send_with_hooks(self, instance: ClientInstance, message: Message, how: Sending) -> SendResult:
+        contexts = self._contexts([message])
+        begin = time.monotonic()
+        try:
+            result = self._send(instance, prepared(contexts[0].message, self._wire), how)
+        except Exception as error:
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        self._after(contexts, (result,), None, time.monotonic() - begin)
+        return result
+
+    def _send_with_others(self, out: Outgoing, how: Sending) -> SendResult:
+        future: Future[SendResult] = Future()
+        self._start_async(out, how, _into(future))
+        return future.result(how.timeout_s + self._linger_s + 1.0)
+
+    def _warn(self) -> None:
+        self._warned = True
+        warnings.warn(
+            "Producer.send blocks the event loop of this thread; use AsyncProducer", RuntimeWarning, stacklevel=3
+        )
+
+    def send_oneway(self, message: Message, /) -> str:
+        """Send without waiting for an answer: whether it arrives is not known. Returns: its msg_id.
+
+        Raises: as send, where the message could not be given to the connection.
+        """
+        instance = self._begun()
+        contexts = self._contexts([message]) if self._hooks else []
+        out = prepared(contexts[0].message if contexts else message, self._wire)
+        assert self._lanes is not None
+        self._lanes.run(self._sender.send(instance, out, Sending(self._timeout_s, None, self._selector, oneway=True)))
+        self._sent.add()
+        self._after(contexts, (), None, 0.0)
+        return out.msg_id
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        /,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request; they become neighbours in one queue.
+
+        Raises: MessageIllegal for different topics, waits or sharding keys, a delay or a retry topic; else as send.
+        """
+        instance = self._begun()
+        many = list(messages)
+        contexts = self._contexts(many) if self._hooks else []
+        begin = time.monotonic()
+        out = batch_of([context.message for context in contexts] or many, self._wire)
+        try:
+            result = self._send(instance, out, self._how(queue, None, timeout_s))
+        except Exception as error:
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        if contexts:
+            singles = [result._replace(msg_id=one, msg_ids=(one,)) for one in result.msg_ids]
+            self._after(contexts, singles, None, time.monotonic() - begin)
+        return result
+
+    # -- without waiting -----------------------------------------------------------------------------------------------
+
+    def send_future(
+        self, message: Message, /, *, on_done: Callable[[Future[SendResult]], None] | None = None
+    ) -> Future[SendResult]:
+        """Send without waiting for the end. Waits while ``max_in_flight`` messages are out, ``send_timeout_s`` at most.
+
+        Args: on_done: called with the future in the thread of the loop; it must not block.
+        Raises: MessageIllegal; Backlog where no room came in time.
+        """
+        self._begun()
+        contexts = self._contexts([message]) if self._hooks else []
+        out = prepared(contexts[0].message if contexts else message, self._wire)
+        future: Future[SendResult] = Future()
+        if on_done is not None:
+            future.add_done_callback(on_done)
+        done = _into(future)
+        if contexts:
+            done = self._hooked(contexts, done)
+        self._start_async(out, self._usual, done)
+        return future
+
+    def _hooked(self, contexts: list[Any], done: Done) -> Done:
+        begin = time.monotonic()
+
+        def ended(result: SendResult | None, error: Exception | None) -> None:
+            self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
+            done(result, error)
+
+        return ended
+
+    def _start_async(self, out: Outgoing, how: Sending, done: Done) -> None:
+        size = len(out.body) + len(out.properties)
+        pressure = self._pressure
+        if not pressure.take(1, size, self._timeout_s):
+            raise Backlog(
+                f"{out.message.topic}: {pressure.messages} messages with {pressure.bytes} bytes are on their way for "
+                f"{self._timeout_s:g} s (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); "
+                "nothing was sent",
+                msg_id=out.msg_id,
+            )
+
+        def ended(result: SendResult | None, error: Exception | None) -> None:
+            self._count(error)
+            pressure.give(1, size)
+            done(result, error)
+
+        self._to_loop(out, how, ended)
+
+    def _to_loop(self, out: Outgoing, how: Sending, done: Done) -> None:
+        self._inbox.append((out, how, done))
+        if not self._called:
+            self._called = True
+            assert self._io is not None
+            self._io.soon(self._take_inbox)
+
+    def _take_inbox(self) -> None:
+        self._called = False
+        inbox, pipeline, linger = self._inbox, self._pipeline, self._linger
+        assert pipeline is not None
+        assert linger is not None
+        while inbox:
+            out, how, done = inbox.popleft()
+            if self._linger_s and how.queue is None and how.selector is None and self._has_route(out):
+                linger.add(out, done)
+            else:
+                pipeline.start(out, how, done)
+
+    # -- many ----------------------------------------------------------------------------------------------------------
+
+    def send_many(self, messages: Iterable[Message], /) -> Iterator[SendResult | ClientError]:
+        """Send messages of any topics, many at once and in batches. Yields: one result or error each, in their order.
+
+        Messages of one sharding key keep their order in its queue. ``max_in_flight`` and ``max_in_flight_bytes`` bound
+        what is read ahead.
+        Raises: MessageIllegal for the message that is none, behind the results of those before it.
+        """
+        instance = self._begun()
+        grouping = Grouping(self._sender, self._batch_bytes)
+        ends: deque[list[Any]] = deque()  # [has it ended, result or error, does the reader wait, bytes], in order
+        changed = threading.Condition()
+        pressure = self._pressure
+
+        def done(slot: list[Any], result: SendResult | None, error: Exception | None) -> None:
+            self._count(error)
+            pressure.give(1, slot[3])
+            slot[1] = result if error is None else _as_client_error(error)
+            slot[0] = True
+            if slot[2]:  # the reader waits for this one
+                with changed:
+                    changed.notify()
+
+        def start(groups: list[Group]) -> None:
+            assert self._io is not None
+            if groups:
+                self._io.soon(lambda: self._start_groups(groups, done))
+
+        def wait(slot: list[Any]) -> Any:
+            if not slot[0]:
+                with changed:
+                    slot[2] = True
+                    if not changed.wait_for(lambda: slot[0], self._timeout_s + 5.0):
+                        return ClientError(f"no end of a send in {self._timeout_s + 5.0:g} s; it may be stored")
+            return slot[1]
+
+        bad: MqfastError | None = None
+        try:
+            for message in messages:
+                try:
+                    contexts = self._contexts([message]) if self._hooks else []
+                    out = prepared(contexts[0].message if contexts else message, self._wire)
+                    if not instance.routes.publish_queues(out.topic):
+                        assert self._lanes is not None
+                        self._lanes.run(self._sender.queues(instance, out.topic, self._timeout_s))
+                except ClientError as error:
+                    ends.append([True, error, False, 0])
+                    continue
+                except MqfastError as error:
+                    bad = error
+                    break
+                size = len(out.body) + len(out.properties)
+                while not pressure.try_take(1, size):
+                    start(grouping.rest())
+                    if ends:
+                        yield wait(ends.popleft())
+                    elif not pressure.take(1, size, self._timeout_s):
+                        raise Backlog(f"{out.message.topic}: other sends left no room in {self._timeout_s:g} s")
+                    else:
+                        break
+                slot: list[Any] = [False, None, False, size]
+                ends.append(slot)
+                start(grouping.add(instance, out, slot))
+                while ends and ends[0][0]:
+                    yield ends.popleft()[1]
+        finally:
+            start(grouping.rest())
+        while ends:
+            yield wait(ends.popleft())
+        if bad is not None:
+            raise bad
+
+    def _start_groups(self, groups: list[Group], done: Callable[[Any, Any, Any], None]) -> None:
+        assert self._pipeline is not None
+        for group in groups:
+            start_group(self._pipeline, group, self._timeout_s, done)
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Send what waits and wait for what is on its way. Returns: how many messages still are."""
+        return self._wait_for_all(self._close_timeout_s if timeout_s is None else timeout_s)
+
+    def _wait_for_all(self, timeout_s: float) -> int:
+        linger, io = self._linger, self._io
+        if linger is not None and io is not None and io.is_alive:
+            io.soon(linger.flush)
+        return self._pressure.wait_empty(timeout_s)
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that messages of a topic go to. Raises: NoRoute, ConnectError."""
+        instance = self._begun()
+        assert self._lanes is not None
+        found = self._lanes.run(self._sender.queues(instance, self._publish_topic(topic), self._timeout_s))
+        return tuple(queue._replace(topic=topic) for queue in found)
+
+
+async def _end(instance: ClientInstance, group: str, owner: Any) -> None:
+    try:
+        await instance.remove_producer(group, owner)
+    finally:
+        await instance.release()
+
+
+def _into(future: Future[SendResult]) -> Done:
+    def done(result: SendResult | None, error: Exception | None) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            assert result is not None
+            future.set_result(result)
+
+    return done
+
+
+def _as_client_error(error: Exception) -> ClientError:
+    return error if isinstance(error, ClientError) else ClientError(str(error))

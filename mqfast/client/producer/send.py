@@ -1,0 +1,333 @@
+"""The steps of a send: which queue, which answer means what, what is tried again, and until when.
+
+Room: client. It must never do I/O, and reads the clock that it was given only. A message keeps its unique id over all
+attempts. Source: DefaultMQProducerImpl (sendDefaultImpl, sendKernelImpl), MQClientAPIImpl.processSendResponse.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.steps import Steps, broker_error
+from mqfast.client.producer._encode import SendHead
+from mqfast.client.producer.encode import Outgoing, Wire, head_of
+from mqfast.client.route.fault import FaultTable
+from mqfast.client.route.select import RoundRobin, Selector, by_hash, chosen
+from mqfast.client.values import MessageQueue, SendResult, SendStatus
+from mqfast.errors import (
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConnectError,
+    ConnectionLost,
+    NoRoute,
+    SendFailed,
+    SendTimeout,
+    TooManyCalls,
+    UsageError,
+)
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["RETRIED", "SendAsk", "Sender", "Sending"]
+
+RETRIED: Final = (17, 14, 1, 16, 204, 205, 2, 1500)
+"""The answers after which another attempt is made."""
+_STORED: Final = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+_HEADS_MAX: Final = 10_000
+
+
+class SendAsk:
+    """The request of one attempt: an ``Ask`` whose frame is made from a ready header.
+
+    Attributes: as those of Ask.
+    """
+
+    __slots__ = ("address", "born_ms", "code", "flag", "head", "oneway", "out", "timeout_s")
+
+    def __init__(
+        self, address: str, head: SendHead, out: Outgoing, born_ms: int, timeout_s: float, oneway: bool = False
+    ) -> None:
+        self.address = address
+        self.code = head.code
+        self.head = head
+        self.out = out
+        self.born_ms = born_ms
+        self.timeout_s = timeout_s
+        self.oneway = oneway
+
+    @property
+    def body(self) -> bytes:
+        """The body as it is sent."""
+        return self.out.body
+
+    @property
+    def ext_fields(self) -> dict[str, Any]:
+        """The header's fields."""
+        out = self.out
+        return {
+            **self.head.fields,
+            "f": out.sys_flag,
+            "g": self.born_ms,
+            "h": out.flag,
+            "i": out.properties.decode(),
+        }
+
+    def frame(self, opaque: int) -> bytes:
+        """The frame of a request that is not signed."""
+        out = self.out
+        return self.head.frame(opaque, out.sys_flag, self.born_ms, out.flag, out.properties, out.body, self.oneway)
+
+
+class Sending:
+    """What one send may be told beside its message.
+
+    Args: timeout_s: for all attempts together. queue: exactly this queue. selector: chooses the queue. oneway: no
+    answer is wanted. before: steps that are run before each attempt, with its queue and address.
+    """
+
+    __slots__ = ("before", "oneway", "queue", "selector", "timeout_s")
+
+    def __init__(
+        self,
+        timeout_s: float,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        oneway: bool = False,
+        before: Callable[[MessageQueue, str], Steps[None]] | None = None,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.queue = queue
+        self.selector = selector
+        self.oneway = oneway
+        self.before = before
+
+
+class Sender:
+    """Makes the steps of sends for one producer.
+
+    Args: faults: None without latency fault tolerance. clock: seconds that only grow; now: seconds since the epoch.
+    Thread: any.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        retries: int = 2,
+        retry_codes: Iterable[int] = RETRIED,
+        retry_when_not_ok: bool = False,
+        faults: FaultTable | None = None,
+        without_namespace: Callable[[str], str] = str,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.wire = wire
+        self.retries = retries
+        self.retry_codes = frozenset(retry_codes)
+        self.retry_when_not_ok = retry_when_not_ok
+        self.faults = faults
+        self.retried = 0
+        self._without_namespace = without_namespace
+        self._clock = clock
+        self._now = now
+        self._robins: dict[str, RoundRobin] = {}
+        self._heads: dict[tuple[Any, ...], SendHead] = {}
+
+    # -- where to ------------------------------------------------------------------------------------------------------
+
+    def queues(self, instance: ClientInstance, topic: str, timeout_s: float) -> Steps[Sequence[MessageQueue]]:
+        """The queues that a topic (with its namespace) may be sent to. Raises: NoRoute, ConnectError, BrokerError."""
+        known = instance.routes.publish_queues(topic)
+        if known:
+            return known
+        route = yield from instance.publish_route(
+            topic, copied_topic=self.wire.create_topic_key, queues=self.wire.topic_queues, timeout_s=timeout_s
+        )
+        found = instance.routes.publish_queues(topic)
+        if not found:
+            brokers = ", ".join(sorted(route.brokers)) or "no broker"
+            raise NoRoute(f"topic {topic}: {brokers} has it, but none has a master and a queue with write permission")
+        return found
+
+    def _robin(self, topic: str) -> RoundRobin:
+        robin = self._robins.get(topic)
+        return self._robins.setdefault(topic, RoundRobin()) if robin is None else robin
+
+    def pick(self, queues: Sequence[MessageQueue], topic: str, last_broker: str | None) -> MessageQueue:
+        """The queue of an attempt that may go to any."""
+        robin = self._robin(topic)
+        if self.faults is None:
+            return robin.pick(queues, last_broker)
+        return self.faults.pick(queues, last_broker, robin)
+
+    def _fixed(self, queues: Sequence[MessageQueue], out: Outgoing, how: Sending) -> MessageQueue | None:
+        """The one queue that this message must go to; None: any."""
+        if how.queue is not None:
+            return _checked_queue(how.queue, out)
+        if how.selector is not None:
+            plain = [queue._replace(topic=out.message.topic) for queue in queues]
+            return _checked_queue(chosen(plain, out.message, how.selector), out)
+        return by_hash(queues, out.sharding_key) if out.sharding_key else None
+
+    def _head(self, out: Outgoing, queue: MessageQueue) -> SendHead:
+        key = (out.code, out.topic, queue.broker_name, queue.queue_id, out.reconsume_times)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[key] = head_of(out, self.wire, queue.broker_name, queue.queue_id)
+        return head
+
+    # -- the send ------------------------------------------------------------------------------------------------------
+
+    def send(self, instance: ClientInstance, out: Outgoing, how: Sending) -> Steps[SendResult | None]:
+        """Send one message or batch. Returns: its result, None for one-way.
+
+        Raises: NoRoute, ConnectError, SendTimeout, SendFailed, BrokerError (Refused, BrokerBusy).
+        """
+        begin = self._clock()
+        deadline = begin + how.timeout_s
+        queues = yield from self.queues(instance, out.topic, how.timeout_s)
+        fixed = self._fixed(queues, out, how)
+        attempts_max = 1 if how.oneway or fixed is not None else 1 + self.retries
+        failures: list[tuple[str, float, Exception]] = []
+        maybe_stored = False
+        stored: SendResult | None = None
+        last_broker: str | None = None
+        for attempt in range(attempts_max):
+            attempt_begin = self._clock()
+            left = deadline - attempt_begin
+            if left <= 0:
+                break
+            queue = fixed if fixed is not None else self.pick(queues, out.topic, last_broker)
+            last_broker = queue.broker_name
+            address = instance.routes.address(last_broker)
+            if address is None:
+                yield from instance.route(out.topic, timeout_s=left, refresh=True)
+                address = instance.routes.address(last_broker)
+                if address is None:
+                    nowhere = ConnectError(
+                        f"no known route names the master of broker {last_broker}", msg_id=out.msg_id
+                    )
+                    failures.append((last_broker, self._clock() - attempt_begin, nowhere))
+                    continue
+                left = deadline - self._clock()
+            if attempt:
+                self.retried += 1
+            born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
+            try:
+                if how.before is not None:
+                    yield from how.before(queue, address)
+                answer = yield SendAsk(address, self._head(out, queue), out, born, left, how.oneway)
+            except (ConnectError, ConnectionLost, CallTimeout, TooManyCalls) as error:
+                seconds = self._clock() - attempt_begin
+                failures.append((f"{last_broker} {address}", seconds, error))
+                maybe_stored = maybe_stored or isinstance(error, (ConnectionLost, CallTimeout))
+                if self.faults is not None:
+                    self.faults.update(last_broker, seconds, isolated=True, reachable=False)
+                continue
+            if how.oneway:
+                return None
+            seconds = self._clock() - attempt_begin
+            status = _STORED.get(answer.code)
+            if self.faults is not None:
+                self.faults.update(last_broker, seconds, isolated=status is None)
+            if status is not None:
+                stored = self._result(status, answer, out, queue, address)
+                if status is SendStatus.SEND_OK or not self.retry_when_not_ok:
+                    return stored
+                continue
+            refusal = broker_error(answer, address, out.message.topic, msg_id=out.msg_id)
+            failures.append((f"{last_broker} {address}", seconds, refusal))
+            if answer.code not in self.retry_codes:
+                if stored is not None:
+                    return stored
+                raise refusal
+        if stored is not None:
+            return stored
+        raise _failed(out, failures, self._clock() - begin, maybe_stored)
+
+    def _result(
+        self, status: SendStatus, answer: RemotingCommand, out: Outgoing, queue: MessageQueue, address: str
+    ) -> SendResult:
+        fields = answer.ext_fields
+        try:
+            queue_id, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
+            offset_msg_id = str(fields["msgId"])
+        except (KeyError, ValueError) as error:
+            raise BrokerError(
+                f"{out.message.topic}: {address} answered code {answer.code} without a valid msgId, queueId and "
+                f"queueOffset ({error}); the message may be stored",
+                code=answer.code,
+                remark=answer.remark or "",
+                broker=address,
+                msg_id=out.msg_id,
+            ) from None
+        return SendResult(
+            status,
+            out.msg_id,
+            offset_msg_id,
+            MessageQueue(self._without_namespace(out.topic), queue.broker_name, queue_id),
+            queue_offset,
+            fields.get("transactionId"),
+            fields.get("recallHandle"),
+            fields.get("MSG_REGION"),
+            out.msg_ids,
+        )
+
+
+def _checked_queue(queue: object, out: Outgoing) -> MessageQueue:
+    if not isinstance(queue, MessageQueue):
+        raise UsageError(f"queue: expected a MessageQueue, found {queue!r}")
+    if queue.topic not in (out.message.topic, out.topic):
+        raise UsageError(f"queue: expected a queue of topic {out.message.topic!r}, found one of {queue.topic!r}")
+    return queue
+
+
+def _failed(
+    out: Outgoing, failures: list[tuple[str, float, Exception]], seconds: float, maybe_stored: bool
+) -> ClientError:
+    """The error of a send whose attempts have all failed: what, where, how long, and whether it may be stored."""
+    topic, msg_id = out.message.topic, out.msg_id
+    end = f"the message may be stored (msg_id {msg_id})" if maybe_stored else f"nothing was stored (msg_id {msg_id})"
+    if not failures:
+        return SendTimeout(
+            f"{topic}: no attempt in {seconds:.2f} s: the time was over before a broker was asked; {end}",
+            msg_id=msg_id,
+            maybe_stored=False,
+        )
+    where, took, error = failures[-1]
+    if len(failures) == 1:
+        if isinstance(error, CallTimeout):
+            text = f"{topic}: {where} gave no answer in {took:.2f} s; {end}"
+            one: ClientError = SendTimeout(text, msg_id=msg_id, maybe_stored=True)
+        elif isinstance(error, BrokerError):
+            one = error
+        elif isinstance(error, ConnectError):
+            one = ConnectError(f"{topic}: {where}: {error}; {end}", msg_id=msg_id)
+        else:
+            text = f"{topic}: 1 attempt in {seconds:.2f} s: {where}: {error}; {end}"
+            one = SendFailed(text, attempts=tuple(failures), msg_id=msg_id, maybe_stored=maybe_stored)
+    else:
+        parts = "; ".join(f"{where} {_reason(error, took)}" for where, took, error in failures)
+        text = f"{topic}: {len(failures)} attempts in {seconds:.2f} s: {parts}; {end}"
+        one = SendFailed(text, attempts=tuple(failures), msg_id=msg_id, maybe_stored=maybe_stored)
+    one.__cause__ = error if error is not one else None
+    return one
+
+
+def _reason(error: Exception, took: float) -> str:
+    if isinstance(error, CallTimeout):
+        return f"gave no answer in {took:.2f} s"
+    if isinstance(error, BrokerError):
+        return f"answered code {error.code}" + (f" {error.remark!r}" if error.remark else "")
+    return f"{error} ({took:.2f} s)"

@@ -1,0 +1,126 @@
+"""Brokers that were slow or failed are avoided for a while: latency fault tolerance, with the tables of 5.x and of 4.9.
+
+Room: client. It must never ask a broker, and it reads the clock that it was given only. Source: MQFaultStrategy,
+LatencyFaultToleranceImpl.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from mqfast.client.route.select import RoundRobin
+from mqfast.client.values import MessageQueue
+
+__all__ = ["V4", "V5", "FaultTable", "LatencyTable"]
+
+
+class LatencyTable(NamedTuple):
+    """How long a broker is avoided after a latency: from each ``latency_ms`` on for ``avoided_ms``.
+
+    Attributes: isolated_ms: what a failed attempt counts as; overwrites: a later update may shorten the time.
+    """
+
+    latency_ms: tuple[int, ...]
+    avoided_ms: tuple[int, ...]
+    isolated_ms: int
+    overwrites: bool
+
+    def avoided_after(self, latency_ms: float) -> int:
+        """Milliseconds for which a broker with this latency is avoided."""
+        for limit, avoided in zip(reversed(self.latency_ms), reversed(self.avoided_ms), strict=True):
+            if latency_ms >= limit:
+                return avoided
+        return 0
+
+
+V5: Final = LatencyTable((50, 100, 550, 1800, 3000, 5000, 15000), (0, 0, 2000, 5000, 6000, 10000, 30000), 10_000, False)
+"""The table of 5.x."""
+V4: Final = LatencyTable(
+    (50, 100, 550, 1000, 2000, 3000, 15000), (0, 0, 30000, 60000, 120000, 180000, 600000), 30_000, True
+)
+"""The table of 4.9."""
+
+
+class _Item:
+    __slots__ = ("available_from_s", "latency_ms", "reachable")
+
+    def __init__(self) -> None:
+        self.latency_ms = 0.0
+        self.available_from_s = 0.0
+        self.reachable = True
+
+
+class FaultTable:
+    """What is known of each broker's latency.
+
+    Args: table: V5 or V4. clock: seconds that only grow.
+    Thread: any; a race between two updates loses one of them.
+    """
+
+    def __init__(
+        self,
+        table: LatencyTable = V5,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        source: random.Random | None = None,
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._random = source or random.Random()
+        self._items: dict[str, _Item] = {}
+        self._worst = RoundRobin()
+
+    def update(self, broker: str, latency_s: float, *, isolated: bool = False, reachable: bool = True) -> None:
+        """One attempt ended. Args: isolated: it failed; reachable: there was a connection and an answer."""
+        latency_ms = latency_s * 1000
+        avoided_s = self._table.avoided_after(self._table.isolated_ms if isolated else latency_ms) / 1000
+        item = self._items.setdefault(broker, _Item())
+        item.latency_ms = latency_ms
+        item.reachable = reachable
+        until = self._clock() + avoided_s
+        if self._table.overwrites or (avoided_s > 0 and until > item.available_from_s):
+            item.available_from_s = until
+
+    def is_available(self, broker: str) -> bool:
+        """Is the broker's time of being avoided over?"""
+        item = self._items.get(broker)
+        return item is None or self._clock() >= item.available_from_s
+
+    def is_reachable(self, broker: str) -> bool:
+        """Did the last attempt reach the broker?"""
+        item = self._items.get(broker)
+        return item is None or item.reachable
+
+    def pick(self, queues: Sequence[MessageQueue], last_broker: str | None, robin: RoundRobin) -> MessageQueue:
+        """The next queue of a broker that is not avoided; where there is none, of a fair one, at last of any."""
+        if self._table.overwrites:
+            return self._pick_as_4(queues, robin)
+        others = [queue for queue in queues if queue.broker_name != last_broker]
+        return (
+            robin.first(others, lambda queue: self.is_available(queue.broker_name))
+            or robin.first(others, lambda queue: self.is_reachable(queue.broker_name))
+            or robin.pick(queues)
+        )
+
+    def _pick_as_4(self, queues: Sequence[MessageQueue], robin: RoundRobin) -> MessageQueue:
+        found = robin.first(queues, lambda queue: self.is_available(queue.broker_name))
+        if found is not None:
+            return found
+        broker = self._one_of_the_better_half()
+        of_broker = [queue for queue in queues if queue.broker_name == broker]
+        if broker is not None and not of_broker:
+            self._items.pop(broker, None)
+        return of_broker[robin.number() % len(of_broker)] if of_broker else robin.pick(queues)
+
+    def _one_of_the_better_half(self) -> str | None:
+        now = self._clock()
+        ranked = list(self._items.items())
+        self._random.shuffle(ranked)
+        ranked.sort(key=lambda one: (now < one[1].available_from_s, one[1].latency_ms, one[1].available_from_s))
+        if not ranked:
+            return None
+        half = len(ranked) // 2
+        return ranked[self._worst.number() % half if half else 0][0]

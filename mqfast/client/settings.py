@@ -1,0 +1,290 @@
+"""Arguments of clients: their checks, with the nearest name and the limit in the error, and Java's names for them.
+
+Room: client. It must never connect, and refuses before anything is sent. Source: DefaultMQProducer,
+DefaultMQPushConsumer, ClientConfig, Validators.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from mqfast.client.net.instance import InstanceSettings
+from mqfast.client.route.name_servers import parse_addresses
+from mqfast.client.values import Address, Credentials
+from mqfast.errors import ConfigError
+
+__all__ = [
+    "CONSUMER_RULES",
+    "PRODUCER_RULES",
+    "Rule",
+    "check",
+    "check_group",
+    "check_names",
+    "consumer_arguments",
+    "instance_settings",
+    "nearest",
+    "producer_arguments",
+]
+
+GROUP_CHARACTERS_MAX: Final = 120
+_GROUP_CHARACTERS: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_FRAME_BYTES: Final = 16 << 20
+
+
+class Rule(NamedTuple):
+    """What a setting may be.
+
+    Args: kind: a type, "number" (int or float) or "call"; low, high: both allowed; choices: of a text; optional: None
+    is allowed; unit: for the error.
+    """
+
+    kind: type | str
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+
+PRODUCER_RULES: Final[Mapping[str, Rule]] = {
+    "send_timeout_s": Rule("number", 0.001, 86_400, "seconds"),
+    "retries": Rule(int, 0, 100, "attempts after the first one"),
+    "retry_other_broker_when_not_ok": Rule(bool),
+    "compress_over_bytes": Rule(int, 0, _FRAME_BYTES, "bytes", optional=True),
+    "compression": Rule(str, choices=("zlib", "lz4", "zstd")),
+    "compress_level": Rule(int, 0, 22),
+    "max_message_bytes": Rule(int, 1, _FRAME_BYTES - 65_536, "bytes"),
+    "topic_queues": Rule(int, 1, 65_536, "queues"),
+    "create_topic_key": Rule(str),
+    "linger_ms": Rule("number", 0, 60_000, "milliseconds"),
+    "batch_bytes": Rule(int, 1, _FRAME_BYTES - 65_536, "bytes"),
+    "max_in_flight": Rule(int, 1, 1 << 31, "messages"),
+    "max_in_flight_bytes": Rule(int, 1, 1 << 62, "bytes"),
+    "close_timeout_s": Rule("number", 0, 86_400, "seconds"),
+    "selector": Rule("call", optional=True),
+}
+
+CONSUMER_RULES: Final[Mapping[str, Rule]] = {
+    "model": Rule(str, choices=("clustering", "broadcasting")),
+    "orderly": Rule(bool),
+    "threads": Rule(int, 1, 10_000, "handlers at once"),
+    "pull_batch": Rule(int, 1, 1024, "messages"),
+    "pull_interval_s": Rule("number", 0, 65.535, "seconds"),
+    "max_cached_messages": Rule(int, 1, 65_535, "messages"),
+    "max_cached_bytes": Rule(int, 1, 1 << 40, "bytes"),
+    "max_span": Rule(int, 1, 65_535, "queue offsets"),
+    "consume_timeout_s": Rule("number", 0.001, 86_400 * 30, "seconds"),
+    "max_reconsume_times": Rule(int, -1, 1 << 30, "deliveries"),
+    "suspend_s": Rule("number", 0.01, 30, "seconds"),
+    "close_timeout_s": Rule("number", 0, 86_400, "seconds"),
+    "auto_commit_s": Rule("number", 0.1, 86_400, "seconds", optional=True),
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean ...?)`` with the nearest known name, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse an argument that does not exist. Raises: ConfigError with the nearest name."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{what}: no setting is named {name!r}{nearest(name, known)}")
+
+
+def check(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> None:
+    """Check the values that have a rule. Raises: ConfigError with the name, the limit and the unit."""
+    for name, value in given.items():
+        rule = rules.get(name)
+        if rule is not None and not (value is None and rule.optional):
+            _check_one(name, rule, value)
+
+
+def _check_one(name: str, rule: Rule, value: Any) -> None:
+    unit = f" {rule.unit}" if rule.unit else ""
+    if rule.kind == "call":
+        if not callable(value):
+            raise ConfigError(f"{name}: expected a function, found {value!r}")
+        return
+    wanted: tuple[type, ...] = (int, float) if rule.kind == "number" else (rule.kind,)  # type: ignore[assignment]
+    number: Any = value
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        kind = "a number" if rule.kind == "number" else wanted[0].__name__
+        raise ConfigError(f"{name}: expected {kind}{' of' + unit if unit else ''}, found {value!r}")
+    if rule.choices and value not in rule.choices:
+        near = nearest(number, rule.choices)
+        raise ConfigError(
+            f"{name}: expected {', '.join(rule.choices[:-1])} or {rule.choices[-1]}, found {value!r}{near}"
+        )
+    if rule.low is not None and rule.high is not None and not rule.low <= number <= rule.high:
+        raise ConfigError(f"{name}: expected {rule.low:g} to {rule.high:g}{unit}, found {value!r}")
+    if rule.kind is str and not value:
+        raise ConfigError(f"{name}: expected a text, found an empty one")
+
+
+def check_group(group: object) -> str:
+    """The name of a group. Raises: ConfigError."""
+    if not isinstance(group, str):
+        raise ConfigError(f"group: expected str, found {type(group).__name__}")
+    if not 0 < len(group) <= GROUP_CHARACTERS_MAX or not _GROUP_CHARACTERS.issuperset(group):
+        raise ConfigError(
+            f"group: expected 1 to {GROUP_CHARACTERS_MAX} of the characters a-z, A-Z, 0-9, % | - _, "
+            f"found {len(group)}: {group[:140]!r}"
+        )
+    if group in ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"):
+        raise ConfigError(f"group: expected a name of your own, found {group!r}, which RocketMQ reserves")
+    return group
+
+
+def instance_settings(
+    namesrv_addr: Address | None,
+    *,
+    credentials: Credentials | None = None,
+    tls: bool | ssl.SSLContext = False,
+    namespace: str | None = None,
+    instance_name: str | None = None,
+    unit_name: str | None = None,
+) -> InstanceSettings:
+    """What makes clients share connections. Credentials that are not given come from ROCKETMQ_ACCESS_KEY and
+    ROCKETMQ_SECRET_KEY (and ROCKETMQ_SECURITY_TOKEN), where both are set.
+
+    Raises: ConfigError.
+    """
+    if credentials is None:
+        access, secret = os.environ.get("ROCKETMQ_ACCESS_KEY"), os.environ.get("ROCKETMQ_SECRET_KEY")
+        if access and secret:
+            credentials = Credentials(access, secret, os.environ.get("ROCKETMQ_SECURITY_TOKEN") or None)
+    elif not isinstance(credentials, Credentials):
+        raise ConfigError(f"credentials: expected Credentials, found {type(credentials).__name__}")
+    if not isinstance(tls, (bool, ssl.SSLContext)):
+        raise ConfigError(f"tls: expected True, False or an ssl.SSLContext, found {type(tls).__name__}")
+    texts: dict[str, Any] = {"namespace": namespace, "instance_name": instance_name, "unit_name": unit_name}
+    for name, value in texts.items():
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigError(f"{name}: expected a text, found {value!r}")
+    return InstanceSettings(parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name)
+
+
+# -- Java's names ------------------------------------------------------------------------------------------------------
+
+
+class _Java(NamedTuple):
+    ours: str
+    kind: str = "text"  # text, int, bool, ms (becomes seconds), minutes (become seconds)
+
+
+_CLIENT_JAVA: Final = {
+    "namesrvAddr": _Java("namesrv_addr"),
+    "nameServer": _Java("namesrv_addr"),
+    "instanceName": _Java("instance_name"),
+    "unitName": _Java("unit_name"),
+    "namespace": _Java("namespace"),
+    "useTLS": _Java("tls", "bool"),
+    "tlsEnable": _Java("tls", "bool"),
+    "enableMsgTrace": _Java("trace", "bool"),
+    "accessKey": _Java("access_key"),
+    "secretKey": _Java("secret_key"),
+    "securityToken": _Java("security_token"),
+}
+_PRODUCER_JAVA: Final = {
+    **_CLIENT_JAVA,
+    "producerGroup": _Java("group"),
+    "group": _Java("group"),
+    "sendMsgTimeout": _Java("send_timeout_s", "ms"),
+    "sendMessageTimeout": _Java("send_timeout_s", "ms"),
+    "retryTimesWhenSendFailed": _Java("retries", "int"),
+    "retryTimesWhenSendAsyncFailed": _Java("retries", "int"),
+    "retryAnotherBrokerWhenNotStoreOK": _Java("retry_other_broker_when_not_ok", "bool"),
+    "retryNextServer": _Java("retry_other_broker_when_not_ok", "bool"),
+    "compressMsgBodyOverHowmuch": _Java("compress_over_bytes", "int"),
+    "compressMessageBodyThreshold": _Java("compress_over_bytes", "int"),
+    "compressType": _Java("compression"),
+    "compressLevel": _Java("compress_level", "int"),
+    "maxMessageSize": _Java("max_message_bytes", "int"),
+    "defaultTopicQueueNums": _Java("topic_queues", "int"),
+    "createTopicKey": _Java("create_topic_key"),
+    "sendLatencyFaultEnable": _Java("latency_fault", "bool"),
+    "backPressureForAsyncSendNum": _Java("max_in_flight", "int"),
+    "backPressureForAsyncSendSize": _Java("max_in_flight_bytes", "int"),
+    "batchMaxBytes": _Java("batch_bytes", "int"),
+    "batchMaxDelayMs": _Java("linger_ms", "int"),
+}
+_CONSUMER_JAVA: Final = {
+    **_CLIENT_JAVA,
+    "consumerGroup": _Java("group"),
+    "group": _Java("group"),
+    "messageModel": _Java("model", "lower"),
+    "consumeFromWhere": _Java("from_where", "where"),
+    "consumeThreadMax": _Java("threads", "int"),
+    "consumeThreadNumber": _Java("threads", "int"),
+    "pullBatchSize": _Java("pull_batch", "int"),
+    "pullInterval": _Java("pull_interval_s", "ms"),
+    "pullThresholdForQueue": _Java("max_cached_messages", "int"),
+    "pullThresholdSizeForQueue": _Java("max_cached_bytes", "mib"),
+    "consumeConcurrentlyMaxSpan": _Java("max_span", "int"),
+    "consumeTimeout": _Java("consume_timeout_s", "minutes"),
+    "maxReconsumeTimes": _Java("max_reconsume_times", "int"),
+    "suspendCurrentQueueTimeMillis": _Java("suspend_s", "ms"),
+    "awaitTerminationMillisWhenShutdown": _Java("close_timeout_s", "ms"),
+}
+_WHERE: Final = {"CONSUME_FROM_LAST_OFFSET": "last", "CONSUME_FROM_FIRST_OFFSET": "first"}
+
+
+def producer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
+    """The arguments of a producer from Java's settings. Raises: ConfigError for a name or value that is none."""
+    return _from_java("producer", settings, _PRODUCER_JAVA)
+
+
+def consumer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
+    """The arguments of a consumer from Java's settings. Raises: ConfigError for a name or value that is none."""
+    return _from_java("consumer", settings, _CONSUMER_JAVA)
+
+
+def _from_java(what: str, settings: Any, table: Mapping[str, _Java]) -> dict[str, Any]:
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{what}: expected a mapping of Java's settings, found {type(settings).__name__}")
+    check_names(what, settings, table)
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        ours = table[name].ours
+        converted = _converted(name, table[name].kind, value)
+        if found.get(ours, converted) != converted:
+            raise ConfigError(f"{name}: expected one value for {ours}, found {found[ours]!r} and {converted!r}")
+        found[ours] = converted
+    if "group" not in found:
+        raise ConfigError(f"{what}: expected {what}Group, found none")
+    keys = [found.pop(name, None) for name in ("access_key", "secret_key", "security_token")]
+    if any(keys):
+        if not (keys[0] and keys[1]):
+            raise ConfigError("accessKey and secretKey: expected both, found one")
+        found["credentials"] = Credentials(*keys)
+    return found
+
+
+def _converted(name: str, kind: str, value: Any) -> Any:
+    if kind == "bool":
+        text = str(value).strip().lower()
+        if text not in ("true", "false"):
+            raise ConfigError(f"{name}: expected true or false, found {value!r}")
+        return text == "true"
+    if kind in ("text", "lower", "where"):
+        text = str(value)
+        if kind == "where":
+            if text not in _WHERE:
+                raise ConfigError(f"{name}: expected {' or '.join(_WHERE)}, found {text!r}{nearest(text, _WHERE)}")
+            return _WHERE[text]
+        return text.lower() if kind == "lower" or name == "compressType" else text
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise ConfigError(f"{name}: expected a whole number, found {value!r}") from None
+    if kind == "ms":
+        return number / 1000
+    return number * {"minutes": 60, "mib": 1 << 20}.get(kind, 1)
