@@ -37,8 +37,8 @@ OF_THE_NETWORK = {
     "msgspec": ("mqfast.broker", "mqfast.client", "mqfast.namesrv", "mqfast.remoting"),
     "lark": ("mqfast.broker.pull.filter",),
     "yaml": ("mqfast.broker.acl",),
-    "lz4.frame": ("mqfast.client.delivery",),
-    "zstandard": ("mqfast.client.delivery",),
+    "lz4.frame": ("mqfast.client.delivery", "mqfast.client.producer.encode"),
+    "zstandard": ("mqfast.client.delivery", "mqfast.client.producer.encode"),
 }
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
     from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.delivery import Delivery
+    from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
+    from mqfast.client.producer.async_producer import AsyncProducer
+    from mqfast.client.producer.producer import Producer
     from mqfast.client.values import (
         Address,
         Body,
@@ -35,15 +38,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "AsyncPullConsumer",
+    "AsyncProducer",
     "Body",
+    "ClientHook",
+    "ConsumeContext",
     "ConsumeStatus",
     "Credentials",
     "Delivery",
     "MessageQueue",
     "PullConsumer",
     "PullStatus",
+    "Producer",
     "ResetPlan",
     "Retry",
+    "SendContext",
     "SendResult",
     "SendStatus",
     "TransactionStatus",
@@ -52,6 +60,11 @@ __all__ = [
 
 # Where each name is; the imports above, which only type checkers read, say the same.
 _HOMES = {
+    "AsyncProducer": "producer.async_producer",
+    "ClientHook": "hooks",
+    "ConsumeContext": "hooks",
+    "Producer": "producer.producer",
+    "SendContext": "hooks",
     "Address": "values",
     "AsyncPullConsumer": "consumer.async_pull_consumer",
     "Body": "values",
