@@ -20,6 +20,7 @@ __all__ = [
     "NAME_VALUE_SEPARATOR",
     "PROPERTY_SEPARATOR",
     "TAG_KEY",
+    "attempts_of",
     "decode",
     "encode",
     "index_entries",
@@ -27,7 +28,9 @@ __all__ = [
     "index_key",
     "index_keys",
     "jhash",
+    "origin_of",
     "queue_pairs",
+    "revived",
     "split_keys",
     "tag_codes",
     "tags_code",
@@ -82,6 +85,20 @@ DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 # Names with this prefix live in memory only; a stored record should not have them.
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+
+DLQ_ATTEMPTS: Final = "DLQ_ATTEMPTS"
+"""Property of ours: how often a dead letter was sent back. A consumer that fails again keeps it on the message."""
+ORIGINS: Final = (RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
+"""Properties that name the topic that a dead letter was first read from, the better one first."""
+# What brokers and clients put on a message on its way to the dead letters; a new message would go the same way.
+OF_THE_WAY: Final = frozenset(
+    (
+        WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, MAX_RECONSUME_TIMES, TIMER_DELAY_SEC, TIMER_DELAY_MS,
+        TIMER_DELIVER_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES, TIMER_OUT_MS, TIMER_DEL_UNIQKEY,
+        TRAN_MSG, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, INNER_BASE, POP_CK, FIRST_POP_TIME,
+        DLQ_ORIGIN_TOPIC, "RECONSUME_TIME", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", DLQ_ATTEMPTS,
+    )
+)  # fmt: skip
 
 _FIRST_BUCKETS: Final = 128
 
@@ -244,3 +261,35 @@ def index_hash(text: str) -> int:
     """The non-negative hash of an index entry; -2^31, which has no positive counterpart, becomes 0."""
     h = jhash(text)
     return 0 if h == -0x80000000 else abs(h)
+
+
+# --- dead letters ---
+
+
+def origin_of(properties: Mapping[str, str]) -> str | None:
+    """The topic that a dead letter was first read from; None where it does not tell."""
+    for name in ORIGINS:
+        topic = properties.get(name)
+        if topic and not topic.startswith(("%RETRY%", "%DLQ%")):
+            return topic
+    return None
+
+
+def attempts_of(properties: Mapping[str, str]) -> int:
+    """How often a dead letter was sent back before."""
+    text = properties.get(DLQ_ATTEMPTS, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def revived(properties: Mapping[str, str], topic: str) -> dict[str, str]:
+    """The properties of a dead letter that is sent to ``topic`` as a new message.
+
+    It keeps keys, tags, unique key and the application's properties. Attempts are counted on; the consumer's own count
+    begins again.
+    """
+    kept = {name: value for name, value in properties.items() if name not in OF_THE_WAY}
+    kept[DLQ_ATTEMPTS] = str(attempts_of(properties) + 1)
+    origin = origin_of(properties)
+    if origin is not None and origin != topic:
+        kept[DLQ_ORIGIN_TOPIC] = origin
+    return kept

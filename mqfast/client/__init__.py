@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqfast.client.admin.admin_client import AdminClient
+    from mqfast.client.admin.async_admin_client import AsyncAdminClient
     from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
     from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.delivery import Delivery
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Address",
+    "AdminClient",
+    "AsyncAdminClient",
     "AsyncPullConsumer",
     "AsyncProducer",
     "Body",
@@ -66,6 +70,8 @@ _HOMES = {
     "Producer": "producer.producer",
     "SendContext": "hooks",
     "Address": "values",
+    "AdminClient": "admin.admin_client",
+    "AsyncAdminClient": "admin.async_admin_client",
     "AsyncPullConsumer": "consumer.async_pull_consumer",
     "Body": "values",
     "ConsumeStatus": "values",

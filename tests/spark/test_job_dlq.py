@@ -20,9 +20,11 @@ from conftest import copy_of, golden_cases
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StoreLocked, StoreNotFound, TopicTooLong, UsageError
+from mqfast.properties import DLQ_ATTEMPTS as ATTEMPTS
+from mqfast.properties import attempts_of, origin_of
 from mqfast.spark.commit import STAMP, Transaction
 from mqfast.spark.jobs import dlq
-from mqfast.spark.jobs.dead_letters import ATTEMPTS, SentLetters, attempts_of, offsets_of, origin_of, runs_of
+from mqfast.spark.jobs.dead_letters import SentLetters, offsets_of, runs_of
 from mqfast.spark.jobs.dlq import Settings, run, settings_of
 from mqfast.spark.jobs.report import Report
 from mqfast.store.check.verify import verify

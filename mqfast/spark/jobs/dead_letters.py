@@ -28,25 +28,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["ATTEMPTS", "DLQ_PREFIX", "ORIGINS", "Runs", "SentLetters", "origin_of", "revived", "runs_of"]
+__all__ = ["DLQ_PREFIX", "Runs", "SentLetters", "offsets_of", "revived", "runs_of"]
 
 DLQ_PREFIX: Final = "%DLQ%"
-ATTEMPTS: Final = "DLQ_ATTEMPTS"
-"""Property of ours: how often a letter was sent back. A consumer that fails again keeps it on the message."""
-ORIGINS: Final = (_properties.RETRY_TOPIC, _properties.DLQ_ORIGIN_TOPIC)
-"""Properties that name the topic that a letter was first read from, the better one first."""
-# What brokers and clients put on a message on its way to the dead letters; it would send a new one the same way.
-_OF_THE_WAY: Final = frozenset(
-    (
-        _properties.WAIT, _properties.DELAY, _properties.RETRY_TOPIC, _properties.REAL_TOPIC, _properties.REAL_QID,
-        _properties.MAX_RECONSUME_TIMES, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELAY_MS,
-        _properties.TIMER_DELIVER_MS, _properties.TIMER_ENQUEUE_MS, _properties.TIMER_DEQUEUE_MS,
-        _properties.TIMER_ROLL_TIMES, _properties.TIMER_OUT_MS, _properties.TIMER_DEL_UNIQKEY, _properties.TRAN_MSG,
-        _properties.INNER_MULTI_DISPATCH, _properties.INNER_MULTI_QUEUE_OFFSET, _properties.INNER_NUM,
-        _properties.INNER_BASE, _properties.POP_CK, _properties.FIRST_POP_TIME, _properties.DLQ_ORIGIN_TOPIC,
-        "RECONSUME_TIME", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", ATTEMPTS,
-    )
-)  # fmt: skip
 _NOTE: Final = re.compile(r"(\d+)\.letters")
 
 Queue = tuple[str, int]
@@ -151,20 +135,10 @@ def _by_queue(letters: dict[str, list[list[int]]]) -> dict[Queue, Runs]:
 # --- letters ---------------------------------------------------------------------------------------------------------
 
 
-def origin_of(properties: Mapping[str, str]) -> str | None:
-    """The topic that a letter was first read from; None where it does not tell."""
-    for name in ORIGINS:
-        topic = properties.get(name)
-        if topic and not topic.startswith(("%RETRY%", DLQ_PREFIX)):
-            return topic
-    return None
-
-
 def revived(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
     """Rows of dead letters as rows for the sink: to their own topics, or all to ``topic``.
 
-    What it was keeps: body, keys, tags, unique key, the application's properties, born time and host, flag. Attempts
-    are counted on; the consumer's own count begins again.
+    What it was keeps: body, born time and host, flag, and of the properties what ``properties.revived`` says.
     """
     import pyarrow as pa
 
@@ -172,27 +146,16 @@ def revived(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
     topics: list[str] = []
     texts: list[list[tuple[str, str]]] = []
     for row in _decoded(batch.column("properties")):
-        origin = origin_of(row)
-        found = topic or origin
+        found = topic or _properties.origin_of(row)
         assert found is not None, "a letter without origin was chosen"
         topics.append(found)
-        kept = {name: value for name, value in row.items() if name not in _OF_THE_WAY}
-        kept[ATTEMPTS] = str(attempts_of(row) + 1)
-        if origin is not None and origin != found:
-            kept[_properties.DLQ_ORIGIN_TOPIC] = origin
-        texts.append(list(kept.items()))
+        texts.append(list(_properties.revived(row, found).items()))
     columns = {
         "topic": pa.array(topics, pa.string()),
         "properties": pa.array(texts, pa.map_(pa.string(), pa.string())),
         **{name: batch.column(name) for name in names},
     }
     return pa.record_batch(columns)
-
-
-def attempts_of(properties: Mapping[str, str]) -> int:
-    """How often a letter was sent back before."""
-    text = properties.get(ATTEMPTS, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _decoded(column: pa.Array) -> Iterator[dict[str, str]]:

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import UsageError
 from mqfast.message import check_topic
+from mqfast.properties import DLQ_ATTEMPTS, ORIGINS
 from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, open_access
 from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
 from mqfast.spark.jobs.dead_letters import (
-    ATTEMPTS,
     DLQ_PREFIX,
-    ORIGINS,
     Queue,
     Runs,
     SentLetters,
@@ -193,8 +192,10 @@ def _letters(spark: SparkSession, settings: Settings, queues: Sequence[OffsetRan
         return f.col("properties")[name]
 
     origin = f.coalesce(*(f.when(_is_topic(property_of(name)), property_of(name)) for name in ORIGINS))
-    # What is no number counts as none, as in ``dead_letters.attempts_of``.
-    attempts = f.when(property_of(ATTEMPTS).rlike("^[0-9]{1,9}$"), property_of(ATTEMPTS).cast("int")).otherwise(0)
+    # What is no number counts as none, as in ``properties.attempts_of``.
+    attempts = f.when(property_of(DLQ_ATTEMPTS).rlike("^[0-9]{1,9}$"), property_of(DLQ_ATTEMPTS).cast("int")).otherwise(
+        0
+    )
     target = f.lit(settings.topic) if settings.topic is not None else origin
     kind = (
         f.when(~f.col("wanted"), KINDS[0])
@@ -395,7 +396,7 @@ def build_parser() -> argparse.ArgumentParser:
     chosen.add_argument("--where", metavar="SQL", help="a condition over the columns of messages")
     chosen.add_argument(
         "--max-attempts", type=count, default=3, metavar="N",
-        help=f"not those that were sent back N times, as their property {ATTEMPTS} says (default: 3)",
+        help=f"not those that were sent back N times, as their property {DLQ_ATTEMPTS} says (default: 3)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only tell what would be sent")
     parser.add_argument(

@@ -1,0 +1,213 @@
+"""What the bodies of admin answers carry, as types, and what they become for the caller.
+
+Room: client. It must never take a missing field for an error where some version of RocketMQ leaves it out. Source: the
+classes of the same names in RocketMQ's remoting.protocol.body and remoting.protocol.admin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mqfast.client.values import MessageQueue
+from mqfast.errors import FieldError
+from mqfast.remoting.bodies import TopicConfig, decode_body
+
+__all__ = [
+    "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody", "GroupsBody",
+    "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody", "TopicConfig", "TopicListBody",
+    "TopicStatsBody", "by_queue", "properties_text", "settings_of", "subscriptions_of",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+class _Queue(Struct, rename="camel", frozen=True):
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+def by_queue(what: str, table: Mapping[str, T]) -> dict[MessageQueue, T]:
+    """A map whose keys are the JSON of queues, in the order of queues. Raises: FieldError."""
+    found: dict[MessageQueue, T] = {}
+    for key, value in table.items():
+        queue = decode_body(key.encode(), _Queue, f"{what} (key)")
+        found[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = value
+    return {queue: found[queue] for queue in sorted(found)}
+
+
+class _BrokerAddrs(Struct, rename="camel"):
+    broker_addrs: dict[int, str] = {}
+    broker_name: str = ""
+    cluster: str = ""
+
+
+class ClusterBody(Struct, rename="camel"):
+    """Answer of 106."""
+
+    broker_addr_table: dict[str, _BrokerAddrs] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class TopicListBody(Struct, rename="camel"):
+    """Answer of 206, 224, 304, 305 and 343."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class GroupListBody(Struct, rename="camel"):
+    """Answer of 300."""
+
+    group_list: list[str] = []
+
+
+class GroupsBody(Struct, rename="camel"):
+    """Answer of 201: the settings of each group, whatever fields they have."""
+
+    subscription_group_table: dict[str, dict[str, Any]] = {}
+
+
+class TableBody(Struct, rename="camel"):
+    """Answer of 28 and 219."""
+
+    table: dict[str, str] = {}
+
+
+class _TopicOffset(Struct, rename="camel"):
+    last_update_timestamp: int = 0
+    max_offset: int = 0
+    min_offset: int = 0
+
+
+class TopicStatsBody(Struct, rename="camel"):
+    """Answer of 202."""
+
+    offset_table: dict[str, _TopicOffset] = {}
+
+
+class _OffsetWrapper(Struct, rename="camel"):
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_timestamp: int = 0
+    pull_offset: int = 0
+
+
+class ConsumeStatsBody(Struct, rename="camel"):
+    """Answer of 208."""
+
+    consume_tps: float = 0.0
+    offset_table: dict[str, _OffsetWrapper] = {}
+
+
+class _TimeSpan(Struct, rename="camel"):
+    message_queue: _Queue
+    delay_time: int = 0
+
+    @property
+    def queue(self) -> MessageQueue:
+        at = self.message_queue
+        return MessageQueue(at.topic, at.broker_name, at.queue_id)
+
+
+class TimeSpansBody(Struct, rename="camel"):
+    """Answer of 303."""
+
+    consume_time_span_set: list[_TimeSpan] = []
+
+
+class OffsetsBody(Struct, rename="camel"):
+    """Answer of 222."""
+
+    offset_table: dict[str, int] = {}
+
+
+class _Connection(Struct, rename="camel"):
+    client_id: str = ""
+    client_addr: str = ""
+    language: str | int = ""
+    version: int = 0
+
+
+class _Subscription(Struct, rename="camel"):
+    topic: str = ""
+    sub_string: str = ""
+    expression_type: str | None = "TAG"
+
+
+class ConnectionsBody(Struct, rename="camel"):
+    """Answer of 203 and 204."""
+
+    connection_set: list[_Connection] = []
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | int | None = None
+    subscription_table: dict[str, _Subscription] = {}
+
+
+class _Producer(Struct, rename="camel"):
+    client_id: str = ""
+    remote_ip: str = msgspec.field(name="remoteIP", default="")
+    language: str | int = ""
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+class ProducersBody(Struct):
+    """Answer of 328."""
+
+    data: dict[str, list[_Producer]] = {}
+
+
+class RunningInfoBody(Struct, rename="camel"):
+    """Answer of 307."""
+
+    properties: dict[str, str] = {}
+    subscription_set: list[_Subscription] = []
+    mq_table: dict[str, dict[str, Any]] = {}
+    mq_pop_table: dict[str, dict[str, Any]] = {}
+    status_table: dict[str, dict[str, Any]] = {}
+    user_consumer_info: dict[str, str] = {}
+    jstack: str | None = None
+
+
+class DirectResultBody(Struct, rename="camel"):
+    """Answer of 309; Go sends the number of the result."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str | int = ""
+    remark: str | None = None
+    spent_time_mills: int = 0
+
+
+def subscriptions_of(subscriptions: Mapping[str, _Subscription] | list[_Subscription]) -> dict[str, str]:
+    """Topic -> expression."""
+    rows = subscriptions.values() if isinstance(subscriptions, Mapping) else subscriptions
+    return {one.topic: one.sub_string for one in sorted(rows, key=lambda one: one.topic)}
+
+
+def settings_of(what: str, body: bytes) -> dict[str, str]:
+    """A body of lines ``name=value``, as servers write them: without escapes. Raises: FieldError."""
+    try:
+        lines = body.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise FieldError(what, "lines name=value in UTF-8", str(error)) from None
+    pairs = [line.partition("=") for line in lines if line]
+    if wrong := [name for name, sign, _ in pairs if not sign]:
+        raise FieldError(what, "lines name=value", repr(wrong[0][:60]))
+    return {name: value for name, _, value in sorted(pairs)}
+
+
+def properties_text(pairs: Mapping[str, str]) -> bytes:
+    """Settings as the body of 25 and 318: one line each."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in pairs.items()).encode()
+
+
+def _escaped(value: str) -> str:
+    text = value.replace("\\", "\\\\")
+    return "\\" + text if text.startswith((" ", "\t")) else text

@@ -1,0 +1,129 @@
+"""What an administrator gives, checked before anything is sent: names, numbers, times.
+
+Room: client. It must never ask a server. An error names the argument, what was expected with its limit, what was found,
+and the nearest name where there is one. Source: TopicValidator, Validators.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Final
+
+from mqfast.errors import ConfigError
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
+
+__all__ = [
+    "MILLISECONDS_LEAST", "checked_flag", "checked_group", "checked_name", "checked_number", "checked_pairs",
+    "checked_perm", "checked_topic", "known_name", "milliseconds", "nearest",
+]  # fmt: skip
+
+_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_TOPIC_MAX, _GROUP_MAX, _RETRY_OR_DLQ_MAX = 127, 120, 255
+_BITS: Final = {"r": 4, "w": 2, "i": 1}
+MILLISECONDS_LEAST: Final = 10**12
+"""2001-09-09. A smaller number is no time in ms: seconds, or an offset."""
+_NAMES_SHOWN: Final = 8
+_I64_MAX: Final = 2**63 - 1
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """``; the nearest name is 'x'`` for a message, or an empty text."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; the nearest name is {found[0]!r}" if found else ""
+
+
+def known_name(what: str, name: object, known: Collection[str]) -> str:
+    """The name, where it is one of the known ones. Raises: ConfigError."""
+    if not isinstance(name, str):
+        raise ConfigError(f"{what}: expected a str, found {type(name).__name__}")
+    if name not in known:
+        few = ", ".join(sorted(known)) if len(known) <= _NAMES_SHOWN else f"{len(known)} names"
+        raise ConfigError(f"{what}: expected one of {few or 'none'}; found {name!r}{nearest(name, known)}")
+    return name
+
+
+def checked_name(what: str, name: object, most: int) -> str:
+    """A name that brokers take. Raises: ConfigError."""
+    if not isinstance(name, str):
+        raise ConfigError(f"{what}: expected a str, found {type(name).__name__}")
+    if not 0 < len(name) <= most:
+        raise ConfigError(f"{what}: expected 1 to {most} characters, found {len(name)}: {name[:40]!r}")
+    if _LEGAL.fullmatch(name) is None:
+        wrong = sorted({c for c in name if _LEGAL.fullmatch(c) is None})
+        raise ConfigError(f"{what}: expected letters, digits and % | - _ only, found {''.join(wrong)!r} in {name!r}")
+    return name
+
+
+def checked_topic(topic: object) -> str:
+    """A topic's name. Raises: ConfigError."""
+    is_of_group = str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return checked_name("topic", topic, _RETRY_OR_DLQ_MAX if is_of_group else _TOPIC_MAX)
+
+
+def checked_group(group: object, what: str = "group") -> str:
+    """A group's name. Raises: ConfigError."""
+    return checked_name(what, group, _GROUP_MAX)
+
+
+def checked_number(what: str, number: object, least: int, most: int) -> int:
+    """A whole number within its limits. Raises: ConfigError."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ConfigError(f"{what}: expected a whole number, found {type(number).__name__} {number!r}")
+    if not least <= number <= most:
+        raise ConfigError(f"{what}: expected {least} to {most}, found {number}")
+    return number
+
+
+def checked_flag(what: str, flag: object) -> bool:
+    """True or False. Raises: ConfigError."""
+    if not isinstance(flag, bool):
+        raise ConfigError(f"{what}: expected True or False, found {flag!r}")
+    return flag
+
+
+def checked_perm(perm: object) -> int:
+    """Permission bits of ``r``, ``w``, ``rw`` (and ``i``: topics made by a send inherit). Raises: ConfigError."""
+    if not isinstance(perm, str) or not perm or set(perm) - set(_BITS) or len(set(perm)) != len(perm):
+        raise ConfigError(f"perm: expected 'rw', 'r' or 'w', found {perm!r}")
+    return sum(_BITS[letter] for letter in perm)
+
+
+def milliseconds(what: str, when: object) -> int:
+    """A time in ms since the epoch; a datetime without a zone is local time. Raises: ConfigError."""
+    if isinstance(when, datetime):
+        try:
+            return max(0, round(when.timestamp() * 1000))
+        except (OverflowError, OSError, ValueError) as error:
+            raise ConfigError(
+                f"{what}: expected a time that a clock of this machine has, found {when!r}: {error}"
+            ) from None
+    if isinstance(when, bool) or not isinstance(when, int):
+        raise ConfigError(f"{what}: expected a datetime or ms since the epoch, found {type(when).__name__} {when!r}")
+    if when == 0 or MILLISECONDS_LEAST <= when <= _I64_MAX:
+        return when
+    raise ConfigError(
+        f"{what}: expected ms since the epoch (0, or {MILLISECONDS_LEAST} and above), found {when}: "
+        f"{'seconds need a factor of 1000' if when > 10**9 else 'a time may also be a datetime'}"
+    )
+
+
+def checked_pairs(what: str, changes: object) -> dict[str, str]:
+    """Settings to change, as texts: booleans as Java has them, numbers as digits. Raises: ConfigError."""
+    if not isinstance(changes, Mapping) or not changes:
+        raise ConfigError(f"{what}: expected a mapping of names to values, found {changes!r}")
+    texts: dict[str, str] = {}
+    for name, value in changes.items():
+        if not isinstance(name, str) or not name or re.search(r"[\s=:#!\\]", name):
+            raise ConfigError(f"{what}: expected names of settings, found {name!r}")
+        if isinstance(value, bool):
+            texts[name] = str(value).lower()
+        elif isinstance(value, (int, str)):
+            texts[name] = str(value)
+        else:
+            raise ConfigError(f"{what}: {name}: expected a text, a number or a bool, found {type(value).__name__}")
+        if re.search(r"[\r\n]", texts[name]):
+            raise ConfigError(f"{what}: {name}: expected one line, found {value!r}")
+    return texts

@@ -1,0 +1,356 @@
+"""Consumer groups: their settings, who is connected, what a member says of itself, and producers.
+
+Room: client. A change must keep the settings that it does not name, and never delete offsets or dead letters by a
+default. Source: DefaultMQAdminExtImpl, UpdateSubGroupSubCommand, DeleteSubscriptionGroupCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mqfast.client.admin.asking import Asking, Broker, read_answer
+from mqfast.client.admin.bodies import (
+    ConnectionsBody,
+    DirectResultBody,
+    GroupsBody,
+    ProducersBody,
+    RunningInfoBody,
+    by_queue,
+    subscriptions_of,
+)
+from mqfast.client.admin.call import call
+from mqfast.client.admin.checks import checked_flag, checked_group, checked_number, known_name
+from mqfast.client.admin.topics import delete_topic
+from mqfast.client.delivery import Delivery
+from mqfast.client.net.steps import Steps
+from mqfast.errors import BrokerError, ConfigError, UsageError
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+__all__ = ["GroupCalls", "known_group", "members_at"]
+
+_RETRIES_MAX: Final = 1 << 20
+_CLIENT_S: Final = 15.0  # a broker itself waits 10 s for a client
+_SYSTEM: Final = frozenset(
+    {
+        "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER",
+        "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS",
+    }
+)  # fmt: skip
+_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
+_RESULTS: Final = (
+    "CR_SUCCESS", "CR_LATER", "CR_ROLLBACK", "CR_COMMIT", "CR_THROW_EXCEPTION", "CR_RETURN_NULL",
+)  # fmt: skip
+
+
+class GroupCalls(Asking):
+    """The calls about consumer groups and producers."""
+
+    @call
+    def groups(self, *, cluster: str | None = None, system: bool = False) -> Steps[Sequence[str]]:
+        """All consumer groups that brokers know. Args: system: RocketMQ's own groups as well."""
+        found = yield from _group_names(self, (yield from self._clusters()).of(cluster))
+        return sorted(name for name in found if system or not _is_system(name))
+
+    @call
+    def group_config(self, group: str) -> Steps[Mapping[str, Mapping[str, Any]]]:
+        """The settings of a group on each broker, by RocketMQ's names (``retryMaxTimes``, ...).
+
+        Raises: ConfigError with the nearest name when no broker knows the group.
+        """
+        checked_group(group)
+        found: dict[str, Mapping[str, Any]] = {}
+        for broker in (yield from self._clusters()).of(None):
+            settings = yield from _config_at(self, broker.any, group)
+            if settings is not None:
+                found[broker.name] = settings
+        if not found:
+            yield from known_group(self, group)
+        return found
+
+    @call
+    def create_group(
+        self,
+        group: str,
+        *,
+        orderly: bool = False,
+        retry_max: int = 16,
+        cluster: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        """Make a consumer group on every master of a cluster, or set an existing one so.
+
+        Args:
+            orderly: its messages are consumed in order (``consumeMessageOrderly``; brokers of 4.x do not know that).
+            retry_max: so often a message comes again before it is a dead letter; -1: no limit.
+            cluster: may be left out where there is one.
+            settings: more of them, by RocketMQ's names; what is not named stays as it is.
+        """
+        checked_group(group)
+        checked_number("retry_max", retry_max, -1, _RETRIES_MAX)
+        given = dict(settings or {})
+        unknown = sorted(given.keys() - _FRESH.keys() - {"attributes", "groupRetryPolicy", "subscriptionDataSet"})
+        for name in unknown:
+            known_name("settings", name, [*_FRESH, "attributes", "groupRetryPolicy", "subscriptionDataSet"])
+        changed = {
+            **given,
+            "consumeMessageOrderly": checked_flag("orderly", orderly),
+            "retryMaxTimes": retry_max,
+            "groupName": group,
+        }
+        brokers = (yield from self._clusters()).of_the_one(cluster)
+        bodies = []
+        for broker in brokers:
+            old = yield from _config_at(self, broker.master, group)
+            whole = {**_FRESH, **(old or {})}
+            whole.pop("attributes", None)  # a change of attributes is written otherwise than their state
+            bodies.append((broker.master, msgspec.json.encode({**whole, **changed})))
+        for address, body in bodies:
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            yield from self._call(address, code, None, body, about=f"group {group}")
+
+    @call
+    def delete_group(
+        self, group: str, *, cluster: str | None = None, offsets: bool = False, topics: bool = False
+    ) -> Steps[None]:
+        """Delete a group from every master that knows it. A consumer that connects may make it again.
+
+        Args:
+            cluster: only there.
+            offsets: forget how far it was as well; else a group of this name goes on there.
+            topics: delete its retry topic and its dead letters as well, with their messages.
+        Raises: ConfigError when no broker knows the group.
+        """
+        checked_group(group)
+        checked_flag("offsets", offsets), checked_flag("topics", topics)
+        if _is_system(group):
+            raise ConfigError(f"group: expected one of the users, found one of RocketMQ's own: {group}")
+        brokers = (yield from self._clusters()).of(cluster)
+        yield from known_group(self, group, brokers)
+        fields = {"groupName": group, "cleanOffset": offsets, "removeOffset": offsets}
+        for broker in brokers:
+            code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+            yield from self._call(broker.master, code, fields, about=f"deletion of group {group}")
+        if topics:
+            known = yield from self._all_topics()
+            for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
+                if topic in known:
+                    yield from delete_topic(self, topic, cluster)
+
+    @call
+    def connections(self, group: str) -> Steps[Sequence[Mapping[str, Any]]]:
+        """The members of a consumer group that are connected; empty when there are none.
+
+        Each has ``client_id``, ``address``, ``language``, ``version`` (a number), ``brokers`` (where it is connected),
+        and what its group says: ``consume_type``, ``model``, ``from_where``, ``subscriptions`` (topic -> expression).
+        Raises: ConfigError with the nearest name when no broker knows the group.
+        """
+        checked_group(group)
+        rows: dict[str, dict[str, Any]] = {}
+        brokers = (yield from self._clusters()).of(None)
+        for broker in brokers:
+            members = yield from members_at(self, broker.any, group)
+            for one in members.connection_set:
+                row = rows.setdefault(one.client_id, {
+                    "client_id": one.client_id, "address": one.client_addr, "language": str(one.language),
+                    "version": one.version, "brokers": [], "consume_type": members.consume_type,
+                    "model": members.message_model, "from_where": members.consume_from_where,
+                    "subscriptions": subscriptions_of(members.subscription_table),
+                })  # fmt: skip
+                row["brokers"].append(broker.name)
+        if not rows:
+            yield from known_group(self, group, brokers)
+        return [rows[client_id] for client_id in sorted(rows)]
+
+    @call
+    def producers(self, group: str | None = None) -> Steps[Sequence[Mapping[str, Any]]]:
+        """The producers that are connected, each with ``group``, ``client_id``, ``address``, ``language``, ``version``
+        and ``brokers``.
+
+        Args: group: only of this group; brokers of 4.x can tell of one group only.
+        """
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for broker in (yield from self._clusters()).of(None):
+            for row in (yield from _producers_at(self, broker, group)):
+                known = rows.setdefault((row["group"], row["client_id"]), {**row, "brokers": []})
+                known["brokers"].append(broker.name)
+        return [rows[key] for key in sorted(rows)]
+
+    @call
+    def running_info(self, group: str, client_id: str, *, stack: bool = False) -> Steps[Mapping[str, Any]]:
+        """What a member says of itself: ``properties``, ``subscriptions``, ``queues``, ``status``, ``stack``.
+
+        Args: client_id: as ``connections`` has it; stack: its threads as well.
+        Raises: ConfigError when no such member is connected; BrokerError when the member does not answer.
+        """
+        address = yield from _address_of_member(self, group, client_id)
+        fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": checked_flag("stack", stack)}
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        answer = yield from self._call(address, code, fields, about=f"member {client_id}", timeout_s=self._client_s)
+
+        def read(data: bytes) -> dict[str, Any]:
+            found = decode_body(data, RunningInfoBody, "body")
+            return {
+                "properties": found.properties,
+                "subscriptions": subscriptions_of(found.subscription_set),
+                "queues": by_queue("body.mqTable", found.mq_table),
+                "pop_queues": by_queue("body.mqPopTable", found.mq_pop_table),
+                "status": found.status_table,
+                "user": found.user_consumer_info,
+                "stack": found.jstack,
+            }
+
+        return read_answer(answer, address, read)
+
+    @call
+    def consume_directly(self, message: Delivery, group: str, client_id: str) -> Steps[Mapping[str, Any]]:
+        """Have a member consume a stored message now, whatever the group's offsets are. Nothing is committed.
+
+        Returns: ``result`` (``CR_SUCCESS``, ``CR_LATER``, ...), ``remark``, ``spent_ms``, ``order``, ``auto_commit``.
+        """
+        if not isinstance(message, Delivery):
+            raise UsageError(f"message: expected a Delivery, found {type(message).__name__}")
+        yield from _address_of_member(self, group, client_id)
+        broker = (yield from self._clusters()).brokers.get(message.queue.broker_name)
+        if broker is None:
+            raise ConfigError(f"message: expected one of a broker of this cluster, found {message!r}")
+        fields = {
+            "consumerGroup": group, "clientId": client_id, "msgId": message.offset_msg_id, "topic": message.topic,
+            "brokerName": broker.name,
+        }  # fmt: skip
+        code, about = RequestCode.CONSUME_MESSAGE_DIRECTLY, f"member {client_id}"
+        answer = yield from self._call(broker.any, code, fields, about=about, timeout_s=self._client_s)
+
+        def read(data: bytes) -> dict[str, Any]:
+            found = decode_body(data, DirectResultBody, "body")
+            result = found.consume_result
+            if isinstance(result, int) and 0 <= result < len(_RESULTS):
+                result = _RESULTS[result]
+            return {
+                "result": str(result),
+                "remark": found.remark,
+                "spent_ms": found.spent_time_mills,
+                "order": found.order,
+                "auto_commit": found.auto_commit,
+            }
+
+        return read_answer(answer, broker.any, read)
+
+    @property
+    def _client_s(self) -> float:
+        return max(self._timeout_s, _CLIENT_S)
+
+
+def _is_system(group: str) -> bool:
+    return group in _SYSTEM or group.startswith(_SYSTEM_PREFIX)
+
+
+def _group_names(asking: Asking, brokers: Collection[Broker]) -> Steps[set[str]]:
+    names: set[str] = set()
+    for broker in brokers:
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        body = yield from asking._ask(broker.any, code, GroupsBody, about="list of groups")
+        names.update(body.subscription_group_table)
+    return names
+
+
+def known_group(asking: Asking, group: str, brokers: Collection[Broker] | None = None) -> Steps[None]:
+    """Nothing. Raises: ConfigError with the nearest name where no broker knows the group."""
+    if brokers is None:
+        brokers = (yield from asking._clusters()).of(None)
+    names = yield from _group_names(asking, brokers)
+    known_name("group", group, {name for name in names if name == group or not _is_system(name)})
+
+
+def _config_at(asking: Asking, address: str, group: str) -> Steps[dict[str, Any] | None]:
+    """A group's settings on one broker; None: it has no such group."""
+    also = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    answer = yield from asking._call(
+        address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group}, also=also, about=f"group {group}"
+    )
+    if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        return None
+    if answer.code == ResponseCode.SUCCESS:
+        return read_answer(answer, address, lambda data: decode_body(data, dict[str, Any], "body"))
+    table = (yield from asking._ask(address, code, GroupsBody, about=f"group {group}")).subscription_group_table
+    return table.get(group)
+
+
+def members_at(asking: Asking, address: str, group: str) -> Steps[ConnectionsBody]:
+    """Who of a consumer group is connected to one broker; nobody: an empty one."""
+    also = (ResponseCode.CONSUMER_NOT_ONLINE,)
+    fields = {"consumerGroup": group}
+    answer = yield from asking._call(
+        address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=also, about=f"group {group}"
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        return ConnectionsBody()
+    return read_answer(answer, address, lambda data: decode_body(data, ConnectionsBody, "body"))
+
+
+def _address_of_member(asking: Asking, group: str, client_id: str) -> Steps[str]:
+    """The broker that a member is connected to. Raises: ConfigError with the nearest client id."""
+    checked_group(group)
+    known: set[str] = set()
+    for broker in (yield from asking._clusters()).of(None):
+        members = yield from members_at(asking, broker.any, group)
+        ids = {one.client_id for one in members.connection_set}
+        if client_id in ids:
+            return broker.any
+        known |= ids
+    if not known:
+        raise ConfigError(f"client_id: expected a member of group {group}, but none is connected; found {client_id!r}")
+    known_name("client_id", client_id, known)
+    raise AssertionError("a known member has an address")
+
+
+def _producers_at(asking: Asking, broker: Broker, group: str | None) -> Steps[list[dict[str, Any]]]:
+    if group is not None:
+        checked_group(group)
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        fields, also = {"producerGroup": group}, (ResponseCode.SYSTEM_ERROR,)  # 1: there are none
+        answer = yield from asking._call(broker.any, code, fields, also=also, about=f"producers {group}")
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        found = read_answer(answer, broker.any, lambda data: decode_body(data, ConnectionsBody, "body"))
+        return [_producer(group, one.client_id, one.client_addr, one) for one in found.connection_set]
+    try:
+        body = yield from asking._ask(broker.any, RequestCode.GET_ALL_PRODUCER_INFO, ProducersBody, about="producers")
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise ConfigError(
+                f"group: expected one, because broker {broker.name} cannot tell of all: {error}"
+            ) from None
+        raise
+    return [_producer(name, one.client_id, one.remote_ip, one) for name, rows in body.data.items() for one in rows]
+
+
+def _producer(group: str, client_id: str, address: str, one: Any) -> dict[str, Any]:
+    address = address.removeprefix("/")
+    return {
+        "group": group, "client_id": client_id, "address": address, "language": str(one.language),
+        "version": one.version,
+    }  # fmt: skip
+
+
+# What a group has that is made: RocketMQ's names and defaults. Source: SubscriptionGroupConfig.
+_FRESH: Final[Mapping[str, Any]] = {
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupName": "",
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}

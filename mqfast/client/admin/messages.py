@@ -1,0 +1,268 @@
+"""Messages by id, key and time; dead letters, and sending one back; what the trace topic says of a message.
+
+Room: client. It must never change what is stored: a dead letter that is sent back stays where it is. Nor does it send
+to a topic that does not exist, so that no topic is made by chance. An id is looked for in the index first: its form
+does not tell a producer's id from a broker's. Source: MQAdminImpl, QueryMessageByKey,
+MessageDecoder, MsgTraceDecodeUtil.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from mqfast import properties as names
+from mqfast.client.admin.asking import Asking, Broker, read_answer, read_field
+from mqfast.client.admin.browse import Span, pages_of
+from mqfast.client.admin.call import call, paged
+from mqfast.client.admin.checks import checked_group, checked_number, checked_topic, milliseconds
+from mqfast.client.admin.groups import known_group
+from mqfast.client.admin.trace_data import TRACE_TOPIC, trace_rows
+from mqfast.client.delivery import Delivery, Source, decode_deliveries
+from mqfast.client.net.steps import Steps
+from mqfast.client.values import MessageQueue, SendResult, SendStatus, When
+from mqfast.errors import CallTimeout, ConfigError, ConnectionLost, NoRoute, OffsetError, SendTimeout, UsageError
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, SysFlag, decode_message_id
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+__all__ = ["MessageCalls"]
+
+_I64_MAX: Final = 2**63 - 1
+_COUNT_MAX: Final = 1 << 20
+_SENDER: Final = "CLIENT_INNER_PRODUCER"
+_STATUS: Final = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+class MessageCalls(Asking):
+    """The calls about messages."""
+
+    @call
+    def find(
+        self,
+        topic: str,
+        *,
+        msg_id: str | None = None,
+        key: str | None = None,
+        begin: When | None = None,
+        end: When | None = None,
+        max_count: int = 64,
+    ) -> Steps[Sequence[Delivery]]:
+        """Messages of a topic by id, by key or by time; empty when there are none.
+
+        Args:
+            msg_id: the producer's unique id, or the broker's offset id.
+            key: one of a message's keys; a broker gives 64 at most (its setting ``maxMsgsNumBatch``).
+            begin, end: of the store time, both included; with ``msg_id`` or ``key`` of those only.
+        """
+        checked_topic(topic)
+        if msg_id is not None and key is not None:
+            raise ConfigError("find: expected one of msg_id and key, found both")
+        if (msg_id, key, begin, end) == (None, None, None, None):
+            raise ConfigError("find: expected msg_id, key, or a time by begin and end, found none")
+        span = _span(begin, end)
+        checked_number("max_count", max_count, 1, _COUNT_MAX)
+        if msg_id is not None:
+            found = yield from _by_id(self, topic, _word("msg_id", msg_id))
+        elif key is not None:
+            found = yield from _by_key(self, topic, _word("key", key), span, max_count)
+        else:
+            found = []
+            for page in pages_of(self, topic, self._brokers_of(topic), span, "*", max_count):
+                found += yield from page
+        return sorted(filter(span.holds, found), key=lambda one: (one.store_timestamp, one.queue, one.queue_offset))
+
+    @paged
+    def browse(
+        self,
+        topic: str,
+        *,
+        begin: When | None = None,
+        end: When | None = None,
+        tags: str = "*",
+        max_count: int | None = 2000,
+    ) -> Iterator[Steps[Sequence[Delivery]]]:
+        """The messages of all queues of a topic, ordered by store time; nothing is committed.
+
+        Args:
+            begin, end: of the store time, both included; left out: from the first one, to the last one of now.
+            tags: ``"*"``, or tags joined by ``||``.
+            max_count: so many at most, and a line in the log when there are more; None: all.
+        """
+        checked_topic(topic)
+        if max_count is not None:
+            checked_number("max_count", max_count, 1, _I64_MAX)
+        return pages_of(self, topic, self._brokers_of(topic), _span(begin, end), tags, max_count)
+
+    @paged
+    def dead_letters(
+        self, group: str, *, begin: When | None = None, end: When | None = None
+    ) -> Iterator[Steps[Sequence[Delivery]]]:
+        """The dead letters of a group, ordered by store time; none: nothing. ``resend`` sends one to its topic again.
+
+        Raises: ConfigError with the nearest name when no broker knows the group.
+        """
+        checked_group(group)
+        topic = DLQ_PREFIX + group
+        return pages_of(self, topic, _brokers_of_letters(self, group), _span(begin, end), "*", None)
+
+    @call
+    def resend(self, message: Delivery, *, topic: str | None = None) -> Steps[SendResult]:
+        """Send a message again, a dead letter to the topic that it came from; the stored one stays.
+
+        Body, keys, tags, unique id and the application's properties are the same; property ``DLQ_ATTEMPTS`` counts how
+        often a letter was sent back. Args: topic: another one.
+        Raises: ConfigError when the letter does not tell its topic; NoRoute when that topic is gone.
+        """
+        return (yield from _resent(self, message, topic))
+
+    @call
+    def trace(self, msg_id: str, *, trace_topic: str = TRACE_TOPIC) -> Steps[Sequence[Mapping[str, Any]]]:
+        """What clients with trace wrote of a message, by time: ``type`` is Pub, SubBefore, SubAfter, EndTransaction or
+        Recall; the other fields are those of that type (``group``, ``client_host``, ``cost_ms``, ``success``, ...).
+
+        Args: msg_id: the producer's unique id.
+        """
+        checked_topic(trace_topic)
+        found = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), Span(None, None), 64)
+        rows = []
+        for message in found:
+            rows += [{"client_host": message.born_host, **one} for one in trace_rows(message.body)]
+        rows = [one for one in rows if one.get("msg_id") == msg_id]
+        # The end of a consumption has the time of its begin where its client does not write one.
+        begun = {one["request_id"]: one["timestamp"] for one in rows if one["type"] == "SubBefore"}
+        for one in rows:
+            if one.get("timestamp") is None:
+                one["timestamp"] = begun.get(one.get("request_id"))
+        return sorted(rows, key=lambda one: (one["timestamp"] or 0, _ORDER.get(one["type"], 9)))
+
+
+_ORDER: Final = {"Pub": 0, "EndTransaction": 1, "SubBefore": 2, "SubAfter": 3}
+
+
+def _word(what: str, text: object) -> str:
+    if not isinstance(text, str) or not text or " " in text:
+        raise ConfigError(f"{what}: expected a text without blanks, found {text!r}")
+    return text
+
+
+def _span(begin: When | None, end: When | None) -> Span:
+    begin_ms = None if begin is None else milliseconds("begin", begin)
+    end_ms = None if end is None else milliseconds("end", end)
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise ConfigError(f"begin: expected a time before end, found {begin!r} and {end!r}")
+    return Span(begin_ms, end_ms)
+
+
+def _brokers_of_letters(asking: Asking, group: str) -> Steps[list[Broker]]:
+    try:
+        return (yield from asking._brokers_of(DLQ_PREFIX + group))
+    except NoRoute:
+        yield from known_group(asking, group)
+        return []
+
+
+def _by_key(
+    asking: Asking, topic: str, key: str, span: Span, most: int, *, is_unique: bool = False
+) -> Steps[list[Delivery]]:
+    """Messages that have a key, of all brokers; the index knows hashes only, so each is compared."""
+    fields = {
+        "topic": topic, "key": key, "maxNum": most, "beginTimestamp": span.begin_ms or 0,
+        "endTimestamp": _I64_MAX if span.end_ms is None else span.end_ms, "_UNIQUE_KEY_QUERY": is_unique,
+    }  # fmt: skip
+    found: list[Delivery] = []
+    for broker in (yield from asking._brokers_of(topic)):
+        address, source = broker.any, Source(broker.name)
+        answer = yield from asking._call(
+            address, RequestCode.QUERY_MESSAGE, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"key {key}"
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            found += read_answer(answer, address, partial(decode_deliveries, source=source))
+    if is_unique:
+        return [one for one in found if one.msg_id == key]
+    return [one for one in found if key in one.keys and one.topic == topic][:most]
+
+
+def _by_id(asking: Asking, topic: str, msg_id: str) -> Steps[list[Delivery]]:
+    found = yield from _by_key(asking, topic, msg_id, Span(None, None), 32, is_unique=True)
+    if found:
+        return found
+    try:
+        place = decode_message_id(msg_id)
+    except (OffsetError, ValueError):
+        return []
+    # The address in an id may be any machine's: only a broker of this cluster is asked.
+    address = place.store_host
+    broker = next((one for one in (yield from asking._clusters()).of(None) if address in one.addresses.values()), None)
+    if broker is None:
+        return []
+    fields = {"topic": topic, "offset": place.physical_offset}
+    answer = yield from asking._call(
+        address, RequestCode.VIEW_MESSAGE_BY_ID, fields, also=(ResponseCode.SYSTEM_ERROR,), about=f"message {msg_id}"
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    source = Source(broker.name)
+    found = read_answer(answer, address, partial(decode_deliveries, source=source))
+    return [one for one in found if topic in (one.topic, one.properties.get(names.REAL_TOPIC))]
+
+
+# --- sending a stored message once more ---
+
+
+def _resent(asking: Asking, message: Delivery, topic: str | None) -> Steps[SendResult]:
+    """Send it. Raises: ConfigError, NoRoute, SendTimeout, BrokerError."""
+    if not isinstance(message, Delivery):
+        raise UsageError(f"message: expected a Delivery, found {type(message).__name__}")
+    to = _topic_of(message) if topic is None else checked_topic(topic)
+    route = yield from asking._route(to)
+    queues = route.publish_queues()
+    if not queues:
+        raise NoRoute(f"topic {to}: expected a queue that may be written, the name servers know none")
+    queue = _chosen(message, queues)
+    address = route.brokers[queue.broker_name].addresses[0]
+    fields = {
+        "a": _SENDER, "b": to, "c": "TBW102", "d": 4, "e": queue.queue_id,
+        "f": message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK), "g": message.born_timestamp,
+        "h": message.flag, "i": names.encode(names.revived(message.properties, to)).decode(), "j": 0, "k": False,
+        "m": False, "n": queue.broker_name,
+    }  # fmt: skip
+    code, about = RequestCode.SEND_MESSAGE_V2, f"message {message.msg_id} to topic {to}"
+    try:
+        answer = yield from asking._call(address, code, fields, bytes(message.view), also=_STATUS, about=about)
+    except (CallTimeout, ConnectionLost) as error:
+        raise SendTimeout(str(error), msg_id=message.msg_id) from None
+    at = MessageQueue(to, queue.broker_name, read_field(answer, address, "queueId"))
+    more = answer.ext_fields
+    return SendResult(
+        _STATUS[ResponseCode(answer.code)],
+        message.msg_id,
+        str(more.get("msgId", "")),
+        at,
+        read_field(answer, address, "queueOffset"),
+        more.get("transactionId"),
+        more.get("recallHandle"),
+        more.get("MSG_REGION"),
+        (message.msg_id,),
+    )
+
+
+def _topic_of(message: Delivery) -> str:
+    if not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return message.topic
+    found = names.origin_of(message.properties)
+    if found is None:
+        raise ConfigError(f"topic: expected one, because {message!r} does not tell where it came from")
+    return found
+
+
+def _chosen(message: Delivery, queues: tuple[MessageQueue, ...]) -> MessageQueue:
+    """By the sharding key where there is one, as a producer does; else by the letter's own place."""
+    key = message.properties.get(names.SHARDINGKEY)
+    number = message.queue_offset if key is None else abs(names.jhash(key))
+    return queues[number % len(queues)]

@@ -1,0 +1,290 @@
+"""How far consumer groups are, and setting that anew: a plan first, then exactly what the plan says.
+
+Room: client. It must never change an offset in a dry run, and never one that the plan does not name. A broker of 5.x
+sets offsets itself and tells the members at their next pull (``useServerSideResetOffset``). An older one, asked to
+reset a running group, chooses the offsets of all queues by a time: one queue of such a group cannot be set there.
+Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from mqfast.client.admin.asking import Asking, Broker, read_answer, read_field
+from mqfast.client.admin.bodies import ConsumeStatsBody, TimeSpansBody, by_queue, settings_of
+from mqfast.client.admin.call import call
+from mqfast.client.admin.checks import checked_flag, checked_group, checked_topic, known_name
+from mqfast.client.admin.groups import known_group, members_at
+from mqfast.client.admin.plan import NOTHING_COMMITTED, QueueStats, Target, Where, row, target_of
+from mqfast.client.admin.topics import stats_at
+from mqfast.client.consumer.queue_bounds import offset_at, store_offset
+from mqfast.client.net.steps import Steps
+from mqfast.client.values import MessageQueue, ResetPlan
+from mqfast.errors import ConfigError
+from mqfast.message import RETRY_PREFIX
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+__all__ = ["Lag", "OffsetCalls"]
+
+_SERVER_SIDE = "useServerSideResetOffset"
+
+
+class Lag(NamedTuple):
+    """How far a group is in one queue.
+
+    Attributes: committed: its next offset, 0 also where it has committed nothing; behind: messages that it has still to
+    read; age: how long ago the first of them was stored.
+    """
+
+    committed: int
+    behind: int
+    age: timedelta
+
+
+class OffsetCalls(Asking):
+    """The calls about offsets."""
+
+    @call
+    def lag(self, group: str, topic: str | None = None) -> Steps[Mapping[MessageQueue, Lag]]:
+        """How far a group is in every queue of its topics: committed, behind, age.
+
+        A group that is connected is shown with the topics that it subscribes to now, its retry topic too. Messages that
+        were deleted are not behind. Raises: ConfigError with the nearest name when no broker knows the group.
+        """
+        checked_group(group)
+        if topic is None:
+            brokers = (yield from self._clusters()).of(None)
+        else:
+            checked_topic(topic)
+            brokers = yield from self._brokers_of(topic)
+        found: dict[MessageQueue, Lag] = {}
+        for broker in brokers:
+            found |= yield from _lag_at(self, broker.any, group, topic)
+        if not found:
+            yield from known_group(self, group)
+        return {queue: found[queue] for queue in sorted(found)}
+
+    @call
+    def reset_offset(
+        self, group: str, topic: str, to: Where, *, queue: MessageQueue | None = None, dry_run: bool = True
+    ) -> Steps[Sequence[ResetPlan]]:
+        """Set where a group goes on in a topic, running or not, forward or back. Returns the plan, one row a queue.
+
+        Args:
+            to: ``"first"``, ``"last"``, a time (datetime, or ms since the epoch), or, with ``queue``, an offset.
+            queue: only this one.
+            dry_run: True (the default): only the plan, nothing is changed.
+        Raises: ConfigError before anything is changed; BrokerError where a broker refuses.
+        """
+        checked_group(group), checked_topic(topic), checked_flag("dry_run", dry_run)
+        target = target_of(to, of_one_queue=queue is not None)
+        if queue is not None and queue[0] != topic:
+            raise ConfigError(f"queue: expected one of topic {topic}, found {queue!r}")
+        brokers = {broker.name: broker for broker in (yield from self._brokers_of(topic))}
+        if queue is not None:
+            queue = MessageQueue(*queue)
+            known_name("queue: broker", queue.broker_name, brokers)
+            brokers = {queue.broker_name: brokers[queue.broker_name]}
+        yield from known_group(self, group)
+        plans = {}
+        for name, broker in sorted(brokers.items()):
+            plans[name] = yield from _plan_at(self, broker, group, topic, target, queue)
+        if not dry_run:
+            for name, plan in plans.items():
+                yield from _apply(self, brokers[name], group, topic, target, plan, whole_topic=queue is None)
+        return [one for plan in plans.values() for one in plan]
+
+    @call
+    def clone_offset(
+        self, source: str, group: str, topic: str | None = None, *, dry_run: bool = True
+    ) -> Steps[Sequence[ResetPlan]]:
+        """Let a group go on where another one is. Returns the plan of ``group``, one row a queue.
+
+        Args: topic: only this one; left out: all topics that ``source`` has offsets in, but its retry topic.
+            dry_run: True (the default): only the plan, nothing is changed.
+        Raises: ConfigError while ``group`` has members: they would set their own offsets again.
+        """
+        checked_group(source, "source"), checked_group(group), checked_flag("dry_run", dry_run)
+        if source == group:
+            raise ConfigError(f"group: expected another one than the source, found {group!r} twice")
+        if topic is not None:
+            checked_topic(topic)
+        brokers = (yield from self._clusters()).of(None) if topic is None else (yield from self._brokers_of(topic))
+        yield from known_group(self, source)
+        yield from known_group(self, group)
+        plan: list[ResetPlan] = []
+        for broker in brokers:
+            topics = [topic] if topic is not None else (yield from _topics_at(self, broker.any, source))
+            for name in topics:
+                plan += yield from _copy_plan_at(self, broker, source, group, name)
+        if not dry_run:
+            for broker in brokers:
+                if (yield from members_at(self, broker.any, group)).connection_set:
+                    raise ConfigError(f"group: expected one without members, found {group} connected to {broker.name}")
+            for broker in brokers:
+                rows = [one for one in plan if one.queue.broker_name == broker.name]
+                if not (yield from _set_by_broker(self, broker.master, group, rows)):
+                    yield from _store(self, group, rows)
+        return plan
+
+
+# --- lag ---
+
+
+def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Steps[dict[MessageQueue, Lag]]:
+    fields = {"consumerGroup": group, "topic": topic}
+    about = f"lag of group {group}"
+    answer = yield from asking._call(address, RequestCode.GET_CONSUME_STATS, fields, about=about)
+    rows = read_answer(
+        answer,
+        address,
+        lambda data: by_queue("body.offsetTable", decode_body(data, ConsumeStatsBody, "body").offset_table),
+    )
+    late = sorted({queue.topic for queue, one in rows.items() if one.broker_offset > one.consumer_offset})
+    ages: dict[MessageQueue, int] = {}
+    stats: dict[MessageQueue, QueueStats] = {}
+    for name in late:
+        spans = yield from asking._ask(
+            address, RequestCode.QUERY_CONSUME_TIME_SPAN, TimeSpansBody, {"topic": name, "group": group}, about=about
+        )
+        ages |= {span.queue: max(0, span.delay_time) for span in spans.consume_time_span_set}
+        stats |= yield from stats_at(asking, address, name)
+    found = {}
+    for queue, one in rows.items():
+        first = stats[queue].min_offset if queue in stats else 0
+        behind = max(0, one.broker_offset - max(first, one.consumer_offset))
+        age_ms = ages.get(queue, 0) if behind else 0
+        if behind and one.consumer_offset < first:  # a Java broker asks for the time of a message that is gone
+            oldest = yield from _oldest_ms(asking, address, queue)
+            age_ms = max(0, round(time.time() * 1000) - oldest) if oldest > 0 else 0
+        found[queue] = Lag(max(0, one.consumer_offset), behind, timedelta(milliseconds=age_ms))
+    return found
+
+
+def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> Steps[int]:
+    fields = {"topic": queue.topic, "queueId": queue.queue_id}
+    answer = yield from asking._call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, fields, about=str(queue))
+    return read_field(answer, address, "timestamp")
+
+
+# --- plans ---
+
+
+def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) -> Steps[int]:
+    """A group's offset, or NOTHING_COMMITTED. A broker of 4.x may say 0 for nothing."""
+    fields = {"consumerGroup": group, "topic": queue.topic, "queueId": queue.queue_id, "setZeroIfNotFound": False}
+    answer = yield from asking._call(
+        address, RequestCode.QUERY_CONSUMER_OFFSET, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"group {group}"
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        return NOTHING_COMMITTED
+    return max(NOTHING_COMMITTED, read_field(answer, address, "offset"))
+
+
+def _plan_at(
+    asking: Asking, broker: Broker, group: str, topic: str, target: Target, only: MessageQueue | None
+) -> Steps[list[ResetPlan]]:
+    """What a reset does to the queues of one broker."""
+    stats = yield from stats_at(asking, broker.master, topic)
+    if only is not None:
+        known_name("queue: id", str(only.queue_id), [str(queue.queue_id) for queue in stats])
+        stats = {only: stats[only]}
+    plan = []
+    for queue, one in stats.items():
+        to = yield from _wanted(asking, queue, target, one)
+        now = yield from _committed(asking, broker.master, group, queue)
+        plan.append(row(queue, now, to, one))
+    return plan
+
+
+def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueStats) -> Steps[int]:
+    if target.first:
+        return stats.min_offset
+    if target.offset is not None:
+        if not stats.min_offset <= target.offset <= stats.max_offset:
+            raise ConfigError(
+                f"to: expected {stats.min_offset} to {stats.max_offset} in {queue}, found {target.offset}"
+            )
+        return target.offset
+    if target.time_ms is None or stats.max_offset == stats.min_offset:
+        return stats.max_offset
+    found = yield from offset_at(asking._instance, queue, target.time_ms, timeout_s=asking._timeout_s)
+    return min(max(found, stats.min_offset), stats.max_offset)
+
+
+def _topics_at(asking: Asking, address: str, group: str) -> Steps[list[str]]:
+    body = yield from asking._ask(
+        address, RequestCode.GET_CONSUME_STATS, ConsumeStatsBody, {"consumerGroup": group}, about=f"group {group}"
+    )
+    topics = {queue.topic for queue in by_queue("body.offsetTable", body.offset_table)}
+    return sorted(topics - {RETRY_PREFIX + group})
+
+
+def _copy_plan_at(asking: Asking, broker: Broker, source: str, group: str, topic: str) -> Steps[list[ResetPlan]]:
+    plan = []
+    for queue, one in (yield from stats_at(asking, broker.master, topic)).items():
+        to = yield from _committed(asking, broker.master, source, queue)
+        if to != NOTHING_COMMITTED:
+            now = yield from _committed(asking, broker.master, group, queue)
+            plan.append(row(queue, now, to, one))
+    return plan
+
+
+# --- changes ---
+
+
+def _apply(
+    asking: Asking,
+    broker: Broker,
+    group: str,
+    topic: str,
+    target: Target,
+    plan: Sequence[ResetPlan],
+    *,
+    whole_topic: bool,
+) -> Steps[None]:
+    """Set the offsets of a plan at one broker."""
+    address = broker.master
+    if (yield from _set_by_broker(asking, address, group, plan)):
+        return
+    is_online = bool((yield from members_at(asking, address, group)).connection_set)
+    if is_online and not whole_topic:
+        raise ConfigError(
+            f"queue: broker {broker.name} resets all queues of a running group at once ({_SERVER_SIDE} is off, or "
+            f"it is of 4.x); expected no queue=, or group {group} without members"
+        )
+    yield from _store(asking, group, plan)
+    if is_online:  # the broker tells the members; it wants an offset in every queue, which is there now
+        fields = {
+            "topic": topic, "group": group, "timestamp": target.broker_time, "isForce": True, "queueId": -1,
+        }  # fmt: skip
+        code, also = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, (ResponseCode.CONSUMER_NOT_ONLINE,)
+        yield from asking._call(address, code, fields, also=also, about=f"reset of group {group}, topic {topic}")
+
+
+def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[ResetPlan]) -> Steps[bool]:
+    """Have a broker set the offsets itself, in force for its members too. Returns: does it do such a thing?
+
+    Where it does, an offset that is only committed (15) may be ignored: as long as an earlier reset waits for a member.
+    """
+    answer = yield from asking._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
+    settings = read_answer(answer, address, lambda data: settings_of("body", data))
+    if settings.get(_SERVER_SIDE) != "true":
+        return False
+    for one in plan:
+        fields = {
+            "topic": one.queue.topic, "group": group, "timestamp": -1, "isForce": True,
+            "queueId": one.queue.queue_id, "offset": one.to,
+        }  # fmt: skip
+        code, about = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset of group {group} in {one.queue}"
+        yield from asking._call(address, code, fields, about=about)
+    return True
+
+
+def _store(asking: Asking, group: str, plan: Sequence[ResetPlan]) -> Steps[None]:
+    for one in plan:
+        yield from store_offset(asking._instance, group, one.queue, one.to, timeout_s=asking._timeout_s)

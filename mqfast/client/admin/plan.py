@@ -1,0 +1,68 @@
+"""What a reset of offsets would do, and what an administrator's target means in each queue.
+
+Room: client. It must never ask a broker, nor set an offset. A plan row tells how many messages nobody will see and how
+many come again: only what is still in the queue counts.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, NamedTuple, TypeAlias
+
+from mqfast.client.admin.checks import MILLISECONDS_LEAST, milliseconds
+from mqfast.client.values import MessageQueue, ResetPlan
+from mqfast.errors import ConfigError
+
+__all__ = ["NOTHING_COMMITTED", "QueueStats", "Target", "Where", "row", "target_of"]
+
+NOTHING_COMMITTED = -1
+Where: TypeAlias = datetime | int | Literal["first", "last"]
+
+
+class QueueStats(NamedTuple):
+    """One queue: the first offset, the offset behind the last message, and when the last one came (ms, 0: never)."""
+
+    min_offset: int
+    max_offset: int
+    last_update: int
+
+
+class Target(NamedTuple):
+    """Where offsets go: exactly one field is set, or none for the end of each queue."""
+
+    time_ms: int | None = None
+    offset: int | None = None
+    first: bool = False
+
+    @property
+    def broker_time(self) -> int:
+        """As request 222 has a target: 0 is the first message, -1 the end."""
+        return 0 if self.first else -1 if self.time_ms is None else self.time_ms
+
+
+def target_of(to: Where, *, of_one_queue: bool) -> Target:
+    """What ``to`` says; a number is an offset where one queue is named, else a time in ms. Raises: ConfigError."""
+    if isinstance(to, str):
+        if to not in ("first", "last"):
+            raise ConfigError(f"to: expected 'first', 'last', a datetime or a number, found {to!r}")
+        return Target(first=to == "first")
+    if isinstance(to, datetime):
+        return Target(time_ms=milliseconds("to", to))
+    if isinstance(to, bool) or not isinstance(to, int):
+        raise ConfigError(f"to: expected 'first', 'last', a datetime or a number, found {type(to).__name__} {to!r}")
+    if of_one_queue:
+        if not 0 <= to < MILLISECONDS_LEAST:
+            raise ConfigError(f"to: expected an offset of the queue, found {to}; give a time as a datetime")
+        return Target(offset=to)
+    if to < MILLISECONDS_LEAST:
+        raise ConfigError(
+            f"to: expected ms since the epoch ({MILLISECONDS_LEAST} and above), found {to}; an offset needs queue=, "
+            "the first message is 'first'"
+        )
+    return Target(time_ms=milliseconds("to", to))
+
+
+def row(queue: MessageQueue, now: int, to: int, stats: QueueStats) -> ResetPlan:
+    """One queue of a plan. Args: now: the committed offset, or NOTHING_COMMITTED."""
+    at = min(max(now, stats.min_offset), stats.max_offset)
+    return ResetPlan(queue, now, to, skipped=max(0, to - at), replayed=max(0, at - max(to, stats.min_offset)))
