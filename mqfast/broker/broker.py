@@ -38,7 +38,7 @@ from mqfast.broker.stats import BrokerStats
 from mqfast.broker.timers import Timers
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
-from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError
+from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, UsageError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.processors import Processors
@@ -70,7 +70,9 @@ class Broker:
     """A broker in the running event loop.
 
     Args: config: its settings; now_ms: the wall clock; door: the store's table of OS calls, with its clock;
-    store_settings: more settings of the store, by any of its names.
+    client_ms: ms that only grow, by which silent clients expire; port: where it listens instead of ``listenPort``, and
+    there alone; make_channel: as that of ``RemotingServer``; store_settings: more settings of the store, by any of its
+    names.
     Attributes: ``context``: what the parts share, once started.
     Raises: ConfigError where settings cannot be used; what ``open_store`` raises.
     Thread: that of the event loop.
@@ -82,6 +84,9 @@ class Broker:
         *,
         now_ms: Callable[[], int] = _wall_clock_ms,
         door: OsDoor | None = None,
+        client_ms: Callable[[], int] | None = None,
+        port: int | None = None,
+        make_channel: Callable[..., Channel] = Channel,
         **store_settings: Any,
     ) -> None:
         config.check()
@@ -94,11 +99,15 @@ class Broker:
         self._door = door
         # A wall clock that is set does not expire anybody; a virtual one is the only clock there is.
         self._steady_ms = _steady_clock_ms if now_ms is _wall_clock_ms else now_ms
+        self._client_ms = client_ms or self._steady_ms
+        self._port = port
+        self._make_channel = make_channel
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
         self._parts: list[Part] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._started = False
+        self._listeners = 0
         self._reached: asyncio.Future[bool] | None = None
         self._clients: ClientProcessor
         self._send: SendProcessor
@@ -145,23 +154,26 @@ class Broker:
         self.access = AccessControl(config, topic_at)
         self.processors = self.access.processors()
         main = self._server(self.processors)
-        await main.start(config["bindAddress"], config["listenPort"])
+        await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
         port = main.address[1]
         self._make_context(store, tables, self.announced.port or port)
         self._make_parts()
-        if config["listenPort"]:
+        if config["listenPort"] and self._port is None:
             fast = self._server(self.processors)
             await fast.start(config["bindAddress"], port - _FAST_PORT_BELOW)
             self._servers.append(fast)
+        self._start_parts()
+        self.context.registration.start()
+        self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
+        await self.context.registration.told(_REGISTRATION_S)
+
+    def _start_parts(self) -> None:
         for part in self._parts:
             part.start()
         self._by_the_clock(1.0, self.context.stats.tick)
         self._by_the_clock(_SCAN_S, self._scan)
-        self._by_the_clock(store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
-        self.context.registration.start()
-        self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
-        await self.context.registration.told(_REGISTRATION_S)
+        self._by_the_clock(self.context.store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
 
     def _server(self, processors: Processors) -> RemotingServer:
         config = self.config
@@ -177,11 +189,15 @@ class Broker:
             ),
             context=server_context(config.tls("server")),
             on_closed=self._channel_closed,
+            make_channel=self._make_channel,
             logger=logging.getLogger("mqfast.broker"),
         )
 
-    def _make_context(self, store: MessageStore, tables: ConfigTables, port: int) -> None:
+    def _make_context(
+        self, store: MessageStore, tables: ConfigTables, port: int, before: BrokerContext | None = None
+    ) -> None:
         config, now_ms = self.config, self._now_ms
+        expiry_ms = config["channelExpiredTimeout"]
         engine = store.engine
         topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms))
         groups = GroupManager(tables.groups, config)
@@ -190,11 +206,14 @@ class Broker:
         durable = Durable(engine, store.config.sync_flush_timeout_ms / 1000)
         host = self.announced.host
         address = self.access.address = with_port(host, port)
-        encrypted = config["tls.enable"] or config["useTLS"]
-        client = self.access.client(context=client_context(config.tls("client")) if encrypted else None)
-        registration = Registration(
-            config, tables.topics, client, address=address, ha_address=with_port(config["brokerIP2"] or host, port + 1)
-        )
+        if before is None:
+            encrypted = config["tls.enable"] or config["useTLS"]
+            client = self.access.client(context=client_context(config.tls("client")) if encrypted else None)
+            ha_address = with_port(config["brokerIP2"] or host, port + 1)
+            registration = Registration(config, tables.topics, client, address=address, ha_address=ha_address)
+        else:
+            client, registration = before.client, before.registration
+            registration.follow(tables.topics)
         store_host = parse_host(with_port(self.announced.ip, port))
         stats = BrokerStats(config["brokerClusterName"], topics.is_system)
         self.context = BrokerContext(
@@ -207,8 +226,8 @@ class Broker:
             topics=topics,
             groups=groups,
             offsets=tables.offsets,
-            consumers=ConsumerManager(self._steady_ms, expiry_ms=config["channelExpiredTimeout"]),
-            producers=ProducerManager(self._steady_ms),
+            consumers=before.consumers if before else ConsumerManager(self._client_ms, expiry_ms=expiry_ms),
+            producers=before.producers if before else ProducerManager(self._client_ms),
             locks=QueueLocks(self._steady_ms),
             writer=Writer(
                 engine,
@@ -233,6 +252,7 @@ class Broker:
 
     def _make_parts(self) -> None:
         context = self.context
+        self._listeners = len(context.config.listeners)
         self._clients = ClientProcessor(
             context.consumers,
             context.producers,
@@ -329,25 +349,78 @@ class Broker:
         context = self.context
         context.tables.persist(before_offsets=context.store.flush)
 
+    # --- all anew ---
+
+    async def renew(self, store: MessageStore, tables: ConfigTables) -> None:
+        """Go on with another, empty store: ports, connections and members of groups stay, all else is as at a start.
+
+        What the old store has is left to the caller, who closes it. Raises: UsageError where access control is on,
+        whose rules are files of the old store.
+        """
+        if type(self.processors) is not Processors:
+            raise UsageError("renew: expected a broker without access control, whose users are files of its store")
+        before = self.context
+        before.stopping = True
+        self._stop_timers()
+        await self._stop_parts()
+        before.durable.close()
+        del self.config.listeners[self._listeners :]
+        self._make_context(store, tables, int(before.address.rpartition(":")[2]), before)
+        self._make_parts()
+        for group in self.context.consumers.groups():
+            if self.context.groups.get(group.name) is not None:
+                self.context.topics.ensure(retry_topic(group.name), 1)
+        self._start_parts()
+        self.context.registration.tell()
+
     # --- end ---
 
     async def stop(self) -> None:
         """Answer what waits, flush, persist, leave the name servers, close; within two seconds but for a slow disk."""
         if not self._started:
             return
-        self._started = False
         context = self.context
-        context.stopping = True
-        self.processors.is_leaving = True
-        for timer in self._timers:
-            timer.cancel()
-        if self._reached is not None:
-            self._reached.cancel()
+        self._leave()
         await context.registration.stop()
-        for part in reversed(self._parts):
-            await part.stop()
+        await self._stop_parts()
         for server in self._servers:
             await server.stop(_STOP_S)
+        await self._end()
+
+    async def abandon(self) -> None:
+        """End without a word: connections are cut, nobody is told or answered.
+
+        The store is closed as ever; behind a door that drops what is written this is the end of a killed process.
+        """
+        if not self._started:
+            return
+        self._leave()
+        self.context.registration.abandon()
+        for server in self._servers:
+            server.abort()
+        await self.processors.stop(0)
+        await self._stop_parts()
+        await self._end()
+
+    def _leave(self) -> None:
+        self._started = False
+        self.context.stopping = True
+        self.processors.is_leaving = True
+        self._stop_timers()
+        if self._reached is not None:
+            self._reached.cancel()
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    async def _stop_parts(self) -> None:
+        for part in reversed(self._parts):
+            await part.stop()
+
+    async def _end(self) -> None:
+        context = self.context
         context.durable.close()
         await context.client.close()
         await context.loop.run_in_executor(None, self._close_store)

@@ -144,13 +144,21 @@ class Registration:
         elif not was:
             _log.info("registered with name server %s", address)
 
-    async def stop(self) -> None:
-        """Tell all name servers that the broker leaves, and wait at most half a second for it."""
+    def follow(self, topics: TopicTable) -> None:
+        """The topics are those of another table from now on."""
+        self._topics = topics
+
+    def abandon(self) -> None:
+        """Tell nobody anything any more."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        """Tell all name servers that the broker leaves, and wait at most half a second for it."""
+        self.abandon()
         leaving = [
             self._client.call(address, RequestCode.UNREGISTER_BROKER, self._who(), timeout_ms=500)
             for address, is_there in self.registered.items()

@@ -15,6 +15,7 @@ from mqfast.namesrv.kv_config import KvConfig
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.processor import NamesrvProcessor
 from mqfast.namesrv.tables import RouteTables
+from mqfast.remoting.channel import Channel
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
@@ -30,12 +31,18 @@ def _now_ms() -> int:
 class NameServer:
     """A name server in the running event loop.
 
-    Args: config: its settings; now_ms: ms that only grow.
+    Args: config: its settings; now_ms: ms that only grow; make_channel: as that of ``RemotingServer``.
     Raises: ConfigError, CorruptFile where settings or ``kvConfig.json`` cannot be used.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: NamesrvConfig, *, now_ms: Callable[[], int] = _now_ms) -> None:
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        *,
+        now_ms: Callable[[], int] = _now_ms,
+        make_channel: Callable[..., Channel] = Channel,
+    ) -> None:
         self.config = config
         self.tables = RouteTables(now_ms)
         self.processors = Processors()
@@ -51,6 +58,7 @@ class NameServer:
             ),
             context=server_context({name: config[name] for name in _TLS_NAMES if config[name]}),
             on_closed=self._processor.channel_closed,
+            make_channel=make_channel,
         )
         self._scanner: asyncio.TimerHandle | None = None
 

@@ -100,6 +100,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(self, end: End, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None) -> None:
         self._end = end
+        self._dispatch = end.processors.dispatch
         self._server_side = server_side
         self._context = context
         self._host = host
@@ -270,7 +271,7 @@ class Channel(asyncio.Protocol):
             while events and not connection.blocked and not self.is_closed:
                 event = events.popleft()
                 if type(event) is Request:
-                    self._end.processors.dispatch(self, event.command)
+                    self._dispatch(self, event.command)
                     if connection.out_bytes > _FLUSH_BYTES:
                         self._flush()
                 elif type(event) is Answered:

@@ -27,6 +27,7 @@ class RemotingServer:
         processors: who serves which code.
         context: with the certificate, for TLS on the same port; see ``tls.server_context``.
         on_closed: is told of every connection that is gone.
+        make_channel: makes the protocol of a connection, with the arguments of ``Channel``.
         clock: seconds that only grow.
     Thread: that of the event loop.
     """
@@ -38,11 +39,13 @@ class RemotingServer:
         *,
         context: ssl.SSLContext | None = None,
         on_closed: Callable[[Channel], None] | None = None,
+        make_channel: Callable[..., Channel] = Channel,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
     ) -> None:
         self.processors = processors
         self._context = context
+        self._make_channel = make_channel
         self._end = End(processors, settings or RemotingSettings(), clock=clock, logger=logger, on_closed=on_closed)
         self._server: asyncio.Server | None = None
 
@@ -50,7 +53,7 @@ class RemotingServer:
         """Listen; port 0 takes a free one. Raises: OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Channel(self._end, server_side=True, context=self._context),
+            lambda: self._make_channel(self._end, server_side=True, context=self._context),
             host,
             port,
             backlog=_BACKLOG,
@@ -88,6 +91,13 @@ class RemotingServer:
         deadline = time.monotonic() + grace_s
         while self._end.channels and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
+        self.abort()
+
+    def abort(self) -> None:
+        """Listen no more and cut all connections, as the end of the process does. Nothing that is answered goes out."""
+        if self._server is not None:
+            self._server.close()
+        self._end.stop_sweep()
         for channel in list(self._end.channels):
             channel.abort()
         self._server = None
