@@ -209,6 +209,14 @@ def test_a_connection_without_io_knows_no_loop() -> None:
     assert_none([e for e in offending if e.imported in ("asyncio", "socket", "time")], "these do no I/O")
 
 
+def test_what_is_for_tests_stands_above_all_and_its_face_loads_nothing() -> None:
+    above = [e for e in EDGES if is_in(e.imported, "mqfast.testing") and not is_in(e.importer, "mqfast.testing")]
+    assert_none([e for e in above if not is_in(e.importer, "mqfast.cli") or e.at_import], "only the cli, in a function")
+    faces = ("mqfast.testing", "mqfast.testing.plugin")
+    heavy = [e for e in EDGES if e.importer in faces and is_in(e.imported, "mqfast") and not e.typing_only]
+    assert_none([e for e in heavy if e.at_import], "the names and the plug-in load the rest when it is used")
+
+
 def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:
     assert_none([e for e in EDGES if is_in(e.imported, "numpy") and e.at_import], "numpy is imported inside functions")
 
@@ -228,6 +236,7 @@ def test_the_core_needs_only_the_standard_library() -> None:
     optional = {"numpy", "rich", "pyarrow"}
     core = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
     core = [e for e in core if not any(is_in(e.importer, room) for room in OF_THE_NETWORK.get(e.imported, ()))]
+    core = [e for e in core if (e.importer, e.imported) != ("mqfast.testing.plugin", "pytest")]
     offending = [e for e in core if e.imported.split(".")[0] not in known | optional]
     offending += [e for e in core if e.imported.split(".")[0] in optional and e.at_import]
     assert_none(offending, "only the standard library is imported, numpy, rich and pyarrow inside functions")

@@ -351,13 +351,17 @@ class Broker:
 
     # --- all anew ---
 
+    @property
+    def is_renewable(self) -> bool:
+        """Is ``renew`` possible? Not with access control, whose users are files of the store."""
+        return type(self.processors) is Processors
+
     async def renew(self, store: MessageStore, tables: ConfigTables) -> None:
         """Go on with another, empty store: ports, connections and members of groups stay, all else is as at a start.
 
-        What the old store has is left to the caller, who closes it. Raises: UsageError where access control is on,
-        whose rules are files of the old store.
+        What the old store has is left to the caller, who closes it. Raises: UsageError unless it is renewable.
         """
-        if type(self.processors) is not Processors:
+        if not self.is_renewable:
             raise UsageError("renew: expected a broker without access control, whose users are files of its store")
         before = self.context
         before.stopping = True

@@ -100,7 +100,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(self, end: End, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None) -> None:
         self._end = end
-        self._dispatch = end.processors.dispatch
+        self._dispatch: Callable[[Channel, RemotingCommand], None] = end.processors.dispatch
         self._server_side = server_side
         self._context = context
         self._host = host

@@ -9,13 +9,19 @@ import asyncio
 import importlib
 from typing import Any
 
-__all__ = ["runner"]
+__all__ = ["new_event_loop", "runner"]
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The fastest loop that is here."""
+    try:
+        uvloop: Any = importlib.import_module("uvloop")
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def runner() -> asyncio.Runner:
     """A runner with the fastest loop that is here."""
-    try:
-        uvloop: Any = importlib.import_module("uvloop")
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    return asyncio.Runner(loop_factory=new_event_loop)

@@ -21,6 +21,7 @@ __all__ = ["Delays"]
 
 _log = logging.getLogger("mqfast.broker")
 _AFTER_FAILURE_MS: Final = 1000
+_SHORT_MS: Final = 1000  # levels with shorter delays are looked at when a message comes
 
 
 class Delays:
@@ -41,6 +42,7 @@ class Delays:
         self._saver: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._stopped = False
+        self._is_woken = False
         context.writer.deferrals.insert(0, self)  # a level wins over the timer
 
     def register(self, processors: Processors) -> None:
@@ -71,7 +73,17 @@ class Delays:
             return Refusal(done.code, done.remark or "")
         if place is None:
             return None
+        if self.levels.delay_ms(place.queue_id + 1) < _SHORT_MS:
+            self._wake()
         return record.moved(place.topic, place.queue_id, place.properties)
+
+    def _wake(self) -> None:
+        """Have a turn behind the put that is under way, and more until readers see the message."""
+        if not self._is_woken and not self._stopped:
+            self._is_woken = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._context.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         try:
@@ -83,6 +95,10 @@ class Delays:
             wait_ms = _AFTER_FAILURE_MS
         if self._stopped:
             return
+        if self._is_woken:
+            log = self._context.engine.log
+            self._is_woken = log.readable < log.written
+            wait_ms = min(wait_ms, 1) if self._is_woken else wait_ms
         loop = self._context.loop
         self._timer = loop.call_later(wait_ms / 1000, self._turn) if wait_ms else loop.call_soon(self._turn)
 

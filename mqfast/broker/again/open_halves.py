@@ -54,6 +54,11 @@ class OpenHalves:
         """Behind the last half message that readers see."""
         return self._context.store.max_offset(HALF_TOPIC, 0)
 
+    @property
+    def has_open(self) -> bool:
+        """Is any transaction open?"""
+        return self.progress < self.end
+
     def is_open(self, offset: int) -> bool:
         """Is the half message at this queue offset open?"""
         return offset >= self.progress and offset not in self._ended

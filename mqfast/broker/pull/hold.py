@@ -98,6 +98,7 @@ class PullHold:
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._ahead_s = 0.0  # of the loop's clock
         self._arrivals = engine.arrivals()
         self._fd = self._arrivals.fileno()
         self.is_stopped = False
@@ -120,7 +121,7 @@ class PullHold:
         if self.is_stopped or self._count >= self._held_max:
             return False
         queue = topic, queue_id
-        due_s = self._loop.time() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
+        due_s = self._now_s() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
         held = Held(channel, request, queue, offset, wanted, due_s)
         self.waiting.setdefault(queue, {})[held] = None
         self._channels.setdefault(channel, set()).add(held)
@@ -214,14 +215,27 @@ class PullHold:
                 held.checked = found.next_offset
         except MqfastError:
             return True  # the pull itself finds out, and says what is wrong
-        self._note_due(held, self._loop.time() + PROGRESS_S)
+        self._note_due(held, self._now_s() + PROGRESS_S)
         return False
 
     def _wake(self, held: Held) -> None:
         self._forget(held)
         self._serve_again(held.channel, held.request)
 
+    def end(self, queue: Queue) -> None:
+        """Answer the pulls that wait for a queue now, whatever is in it."""
+        for held in list(self.waiting.get(queue, ())):
+            self._wake(held)
+
     # --- time ---
+
+    def _now_s(self) -> float:
+        return self._loop.time() + self._ahead_s
+
+    def pass_time(self, seconds: float) -> None:
+        """So much time passes at once: pulls whose time is over then are answered."""
+        self._ahead_s += seconds
+        self._set_timer()
 
     def _note_due(self, held: Held, due_s: float) -> None:
         if due_s > held.due_s:
@@ -242,11 +256,11 @@ class PullHold:
             heapq.heappop(self._due)
         if self._due:
             self._timer_s = self._due[0][0]
-            self._timer = self._loop.call_at(self._timer_s, self._time_is_over)
+            self._timer = self._loop.call_at(self._timer_s - self._ahead_s, self._time_is_over)
 
     def _time_is_over(self) -> None:
         self._timer = None
-        now, until_s = self._loop.time(), monotonic() + TURN_S
+        now, until_s = self._now_s(), monotonic() + TURN_S
         while self._due and self._due[0][0] <= now:
             held = heapq.heappop(self._due)[2]
             if not held.is_over:

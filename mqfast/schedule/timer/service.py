@@ -417,6 +417,16 @@ class TimerService:
 
     # --- questions ---
 
+    @property
+    def delivered_until_ms(self) -> int:
+        """Messages for earlier times were delivered."""
+        return self._read * self._precision
+
+    def next_due_ms(self) -> int | None:
+        """When the next of what is parked is delivered; None: nothing is."""
+        step = self.wheel.next_used(self._read, self._read + SLOTS)
+        return None if step < 0 else (step + 1) * self._precision
+
     def is_crowded(self, due_ms: int, draw: Callable[[], int]) -> bool:
         """Is a message for this time refused, since its slot has too many? Args: draw: a number from 0 to 999.
 

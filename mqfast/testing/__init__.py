@@ -1,0 +1,37 @@
+"""RocketMQ inside of a test: real name servers and brokers in the process of the test, on free ports, in milliseconds.
+
+    with Broker(topics=["orders"]) as broker:
+        place_order(broker.namesrv_addr)          # the application under test, with any client
+        broker.assert_sent("orders", body=b"42")
+
+Fixtures for pytest come with the plug-in ``mqfast.testing.plugin``, which pytest finds by itself; this package imports
+no pytest. For programs in other languages: ``python -m mqfast.testing -- CMD``. Needs the extra mqfast[broker].
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mqfast.testing.broker import Broker
+    from mqfast.testing.clock import Clock
+    from mqfast.testing.faults import Faults
+    from mqfast.testing.gate import Asked
+
+__all__ = ["Asked", "Broker", "Clock", "Faults"]
+
+# Where each name is; the imports above, which only type checkers read, say the same.
+_HOMES = {"Asked": "gate", "Broker": "broker", "Clock": "clock", "Faults": "faults"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mqfast.testing' has no attribute {name!r}", name=name)
+    value = getattr(import_module(f"mqfast.testing.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,412 @@
+"""The servers of a test: name servers and brokers on free ports of the loopback interface, in one event loop.
+
+Room: testing. It must never be called from outside of the loop (``host.py`` does that), and never delete a directory
+that it did not make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from mqfast.broker.admin.bodies import Offsets, Queue, by_queue
+from mqfast.broker.broker import Broker
+from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.topics import READ, WRITE
+from mqfast.errors import ConfigError, UsageError
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.server import NameServer
+from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.codes import RequestCode
+from mqfast.store.message_store import MessageStore, open_store
+from mqfast.store.meta.tables import ConfigTables
+from mqfast.testing._door import FaultDoor
+from mqfast.testing.clock import Time
+from mqfast.testing.disk_faults import Disk, cut_power
+from mqfast.testing.gate import Gate
+from mqfast.testing.places import remove_tree
+
+__all__ = ["AT_ONCE", "RUNNING", "Cluster", "Member", "check_settings"]
+
+RUNNING: Final = "running"
+SMALL: Final = {
+    "mappedFileSizeCommitLog": str(8 << 20),  # a message of 4 MiB fits
+    "mappedFileSizeConsumeQueue": str(3000 * 20),
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+    "flushDiskType": "SYNC_FLUSH",  # what was acknowledged survives a power cut
+}
+AT_ONCE: Final = " ".join(["0s"] * 18)
+
+
+_P = TypeVar("_P")
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def check_settings(settings: Mapping[str, object]) -> None:
+    """Are these settings of a broker? Raises: ConfigError."""
+    config = BrokerConfig()
+    config.take({name: str(value) for name, value in settings.items()}, "config")
+    if config.unknown:
+        raise ConfigError(next(line for line in config.warnings if config.unknown[0] in line))
+
+
+class Member:
+    """One broker of the cluster.
+
+    Attributes: ``state``: running, stopped or killed; ``broker``: the one that runs, or the last one.
+    """
+
+    def __init__(self, name: str, path: str, settings: Mapping[str, str]) -> None:
+        self.name = name
+        self.path = path
+        self.settings = dict(settings)
+        self.generation = 0
+        self.port: int | None = None
+        self.state = "new"
+        self.broker: Broker
+        self.door: FaultDoor
+        self._spare: asyncio.Future[tuple[str, FaultDoor, MessageStore, ConfigTables]] | None = None
+        self.retired: set[asyncio.Future[None]] = set()
+
+    @property
+    def context(self) -> BrokerContext:
+        """What the parts of the broker share."""
+        return self.broker.context
+
+    def part(self, kind: type[_P]) -> _P:
+        """The part of the broker that is of this class."""
+        return next(part for part in self.broker.parts if isinstance(part, kind))
+
+    @property
+    def is_running(self) -> bool:
+        """Does it serve?"""
+        return self.state == RUNNING
+
+    @property
+    def store_path(self) -> str:
+        """The directory of its store."""
+        return f"{self.path}.{self.generation}" if self.generation else self.path
+
+    def config(self, path: str) -> BrokerConfig:
+        """Its settings as a broker reads them, with a store there. Raises: ConfigError."""
+        config = BrokerConfig()
+        config.take({**self.settings, "storePathRootDir": path}, "mqfast.testing.Broker")
+        return config
+
+
+class Cluster:
+    """Name servers and brokers that share clock, gate and disk.
+
+    Args: root: the directory for what is not the brokers'; stores: a directory for each broker; config: settings of
+        the brokers by RocketMQ's names; topics: name -> queues, those that each broker has from the start.
+    Attributes: ``members``: name -> broker; ``gate``, ``disk``: what faults do; ``time``: the cluster's.
+    Raises: ConfigError for settings that cannot be used.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        stores: Mapping[str, str],
+        config: Mapping[str, str],
+        *,
+        topics: Mapping[str, int],
+        groups: Iterable[str],
+        time_: Time,
+        name_servers: int,
+    ) -> None:
+        self.root = root
+        self.time = time_
+        self.topics = dict(topics)
+        self.groups = list(groups)
+        self.gate = Gate(time_.now_ms)
+        self.disk = Disk()
+        self.name_servers: dict[str, NameServer | None] = {f"namesrv-{i + 1}": None for i in range(name_servers)}
+        self._ports: dict[str, int] = {}
+        own = {"brokerIP1": "127.0.0.1", "listenPort": "0", **SMALL}
+        self.members = {
+            name: Member(name, path, {**own, "brokerName": name, **config}) for name, path in stores.items()
+        }
+        time_.on_change = self._clock_moved
+
+    # --- start and end ---
+
+    async def start(self) -> None:
+        """Serve. Raises: OSError where no port can be had; as ``open_store``."""
+        try:
+            for name in self.name_servers:
+                await self._start_name_server(name)
+            await asyncio.gather(*map(self.start_member, self.members.values()))
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def namesrv_addr(self) -> str:
+        """The name servers, between semicolons."""
+        return ";".join(f"127.0.0.1:{self._ports[name]}" for name in self.name_servers)
+
+    async def _start_name_server(self, name: str) -> None:
+        config = NamesrvConfig()
+        config.take(
+            {
+                "listenPort": str(self._ports.get(name, 0)),
+                "kvConfigPath": f"{self.root}/{name}/kvConfig.json",
+                "configStorePath": f"{self.root}/{name}/namesrv.properties",
+                "deleteTopicWithBrokerRegistration": "true",
+            },
+            "mqfast.testing",
+        )
+        server = NameServer(config, make_channel=self.gate.maker(name, of_brokers=True))
+        await server.start()
+        self.name_servers[name] = server
+        self._ports[name] = server.address[1]
+
+    async def start_member(self, member: Member) -> None:
+        """Let a broker serve, on its store and, where it served before, on its port."""
+        config = member.config(member.store_path)
+        config.take({"namesrvAddr": self.namesrv_addr}, "mqfast.testing")
+        member.door = self._door()
+        member.broker = Broker(
+            config,
+            now_ms=self.time.now_ms,
+            client_ms=_steady_ms,
+            door=member.door,
+            port=member.port if member.port is not None else 0,
+            make_channel=self.gate.maker(member.name),
+        )
+        self.disk.apply(member.door, None)
+        await member.broker.start()
+        member.port = member.broker.address[1]
+        member.state = RUNNING
+        self.disk.apply(member.door, member.context.store)
+        await self.furnish(member, self.topics, self.groups)
+
+    def _door(self) -> FaultDoor:
+        door = FaultDoor()
+        door.set_clock(*self.time.setting)
+        return door
+
+    async def furnish_all(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
+        """Make topics and groups on all brokers that run; when this returns, name servers know them."""
+        await asyncio.gather(*(self.furnish(member, topics, groups) for member in self.running()))
+
+    async def furnish(self, member: Member, topics: Mapping[str, int], groups: Iterable[str]) -> None:
+        """Make topics and groups on a broker, where they are not there."""
+        context = member.context
+        missing = {name: queues for name, queues in topics.items() if name not in context.topics.table}
+        for name, queues in missing.items():
+            context.topics.table.put(name, context.topics.raw(name, queues, READ | WRITE))
+        unknown = [group for group in groups if group not in context.groups.table]
+        for group in unknown:
+            context.groups.table.ensure(group)
+        if unknown:
+            context.groups.table.persist()
+        if missing:
+            context.topics.permission_changed()
+        await context.registration.told(1.0)
+
+    async def close(self) -> None:
+        """End everything and remove what was made."""
+        for member in self.members.values():
+            await self.stop_member(member)
+            await self._drop_spare(member)
+        for name in self.name_servers:
+            await self.stop_name_server(name)
+        self.time.on_change = lambda _ahead_ms, _stands_ms: None
+
+    def die(self) -> None:
+        """From now on nothing is written."""
+        for member in self.members.values():
+            if member.is_running:
+                member.door.die()
+
+    # --- one server ---
+
+    def named(self, name: str) -> list[str]:
+        """The servers of this name; all brokers for an empty one. Raises: UsageError."""
+        if not name:
+            return list(self.members)
+        if name not in self.members and name not in self.name_servers:
+            raise UsageError(f"broker: expected {' or '.join([*self.members, *self.name_servers])}, found {name!r}")
+        return [name]
+
+    async def stop(self, name: str) -> None:
+        """End servers in order."""
+        for one in self.named(name):
+            await (self.stop_member(self.members[one]) if one in self.members else self.stop_name_server(one))
+
+    async def stop_member(self, member: Member) -> None:
+        """End a broker as SIGTERM does."""
+        if member.is_running:
+            member.state = "stopped"
+            await member.broker.stop()
+
+    async def stop_name_server(self, name: str) -> None:
+        """End a name server."""
+        server, self.name_servers[name] = self.name_servers[name], None
+        if server is not None:
+            await server.stop()
+
+    async def kill(self, name: str, *, power_loss: bool) -> None:
+        """End servers as SIGKILL does; power_loss: what no sync covered is gone as well."""
+        for one in self.named(name):
+            if one in self.members:
+                await self._kill_member(self.members[one], power_loss=power_loss)
+            else:
+                await self.stop_name_server(one)
+
+    async def _kill_member(self, member: Member, *, power_loss: bool) -> None:
+        if not member.is_running:
+            if power_loss and member.state == "killed":
+                raise UsageError(f"kill: expected a running broker for power_loss, found {member.name} killed")
+            return
+        member.state = "killed"
+        flushed = member.context.engine.log.flushed
+        member.door.die()
+        await member.broker.abandon()
+        if power_loss:
+            await asyncio.get_running_loop().run_in_executor(None, cut_power, member.store_path, flushed)
+
+    async def restart(self, name: str) -> None:
+        """Let servers serve again; those that run are stopped first."""
+        for one in self.named(name):
+            if one in self.members:
+                await self.stop_member(self.members[one])
+                await self.start_member(self.members[one])
+            else:
+                await self.stop_name_server(one)
+                await self._start_name_server(one)
+
+    # --- all anew ---
+
+    async def reset(self) -> None:
+        """Empty: messages, offsets, groups, faults, clock; ports, connections and the first topics stay."""
+        self.gate.forget()
+        self.disk.heal()
+        self.time.reset()
+        for name, server in self.name_servers.items():
+            if server is None:
+                await self._start_name_server(name)
+        await asyncio.gather(*map(self._reset_member, self.members.values()))
+
+    async def _reset_member(self, member: Member) -> None:
+        if not member.is_running or not member.broker.is_renewable:
+            await self.stop_member(member)
+            await self._drop_spare(member)
+            old = member.store_path
+            member.generation += 1
+            await self.start_member(member)
+            self._later(member, lambda: remove_tree(old))
+            return
+        old_path, old_door, old_store = member.store_path, member.door, member.context.store
+        self.prepare(member)
+        assert member._spare is not None
+        path, door, store, tables = await member._spare
+        member._spare = None
+        member.generation += 1
+        assert path == member.store_path
+        old_door.die()
+        member.door = door
+        member.broker.config.take({"storePathRootDir": path}, "mqfast.testing")
+        await member.broker.renew(store, tables)
+        self._later(member, lambda: _throw_away(old_store, old_path))
+        self.disk.apply(door, store)
+        door.set_clock(*self.time.setting)
+        await self.furnish(member, self.topics, self.groups)
+        self.restart_offsets(member)
+
+    def prepare_all(self) -> None:
+        """As ``prepare``, for all brokers."""
+        for member in self.running():
+            self.prepare(member)
+
+    def prepare(self, member: Member) -> None:
+        """Open the store of the next ``reset`` ahead of time, in a thread."""
+        if member._spare is None:
+            path = f"{member.path}.{member.generation + 1}"
+            config = member.config(path)
+            door = FaultDoor()  # the clock is reset by then
+
+            def open_one() -> tuple[str, FaultDoor, MessageStore, ConfigTables]:
+                of_store = config.store_config()
+                tables = ConfigTables.load(path, of_store, door=door)
+                return path, door, open_store(path, config=of_store, tables=tables, door=door), tables
+
+            member._spare = asyncio.get_running_loop().run_in_executor(None, open_one)
+
+    async def _drop_spare(self, member: Member) -> None:
+        spare, member._spare = member._spare, None
+        if spare is not None:
+            path, door, store, _tables = await spare
+            door.die()
+            self._later(member, lambda: _throw_away(store, path))
+        if member.retired:
+            await asyncio.wait(member.retired)
+
+    def _later(self, member: Member, work: Callable[[], None]) -> None:
+        """Do something in a thread, when there is time; the end waits for it."""
+        future = asyncio.get_running_loop().run_in_executor(None, work)
+        member.retired.add(future)
+        future.add_done_callback(member.retired.discard)
+
+    # --- faults ---
+
+    def drop_connections(self) -> int:
+        """Cut the connections of all clients."""
+        clients = [channel for channel in self.gate.channels if not channel.is_broker]
+        for channel in clients:
+            channel.abort()
+        return len(clients)
+
+    def shuffle_members(self) -> None:
+        """Tell all consumers that their groups changed (40)."""
+        for member in self.running():
+            for group in member.context.consumers.groups():
+                for channel in group.members:
+                    channel.oneway(  # type: ignore[attr-defined]
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name}
+                    )
+
+    def restart_offsets(self, member: Member) -> None:
+        """Tell consumers that are still there that their queues begin at 0 again (220)."""
+        for group in member.context.consumers.groups():
+            for topic in group.subscriptions:
+                found = member.context.topics.get(topic)
+                if found is None or not group.members:
+                    continue
+                queues = [Queue(member.name, queue_id, topic) for queue_id in range(found.read_queue_nums)]
+                body = encode_body(Offsets(by_queue((queue, 0) for queue in queues)))
+                fields = {"topic": topic, "group": group.name, "timestamp": "-1", "isForce": "true"}
+                for channel in group.members:
+                    channel.oneway(  # type: ignore[attr-defined]
+                        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body
+                    )
+
+    def disk_changed(self) -> None:
+        """Let all brokers feel the disk as it is now."""
+        for member in self.running():
+            self.disk.apply(member.door, member.context.store)
+
+    def _clock_moved(self, ahead_ms: int, stands_ms: int) -> None:
+        for member in self.running():
+            member.door.set_clock(ahead_ms, stands_ms)
+
+    def running(self) -> list[Member]:
+        """The brokers that serve."""
+        return [member for member in self.members.values() if member.is_running]
+
+
+def _throw_away(store: MessageStore, path: str) -> None:
+    """Close a store behind a dead door, and remove its directory."""
+    try:
+        store.close()
+    finally:
+        remove_tree(path)

@@ -1,0 +1,147 @@
+"""Faults that a test switches on: of connections, of requests and answers, of the disk.
+
+Each but two is a context manager, and may be limited to some request codes (``only=``) and to a number of requests
+(``times=``). Room: testing. It must never leave a fault on behind its context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final
+
+from mqfast.remoting.codes import ResponseCode
+from mqfast.testing import checks
+from mqfast.testing.gate import Fault
+
+if TYPE_CHECKING:
+    from mqfast.testing.cluster import Cluster
+    from mqfast.testing.disk_faults import Disk
+    from mqfast.testing.host import Host
+
+__all__ = ["Faults"]
+
+_SECONDS_MAX: Final = 3600.0
+_CODE_MAX: Final = (1 << 31) - 1
+_BUSY: Final = (
+    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 201ms, size of queue: 0"
+)
+
+
+class Faults:
+    """The faults of one test cluster. Thread: any but that of the cluster."""
+
+    def __init__(self, host: Host, cluster: Cluster) -> None:
+        self._host = host
+        self._cluster = cluster
+
+    # --- connections ---
+
+    def drop_connections(self) -> int:
+        """Cut all connections of clients now. Returns: how many there were."""
+        return self._host.call(self._cluster.drop_connections)
+
+    @contextlib.contextmanager
+    def refuse_connections(self) -> Iterator[None]:
+        """New connections end at once; those that are there stay (see ``drop_connections``)."""
+        gate = self._cluster.gate
+
+        def add(number: int) -> None:
+            gate.refuses = max(0, gate.refuses + number)
+
+        self._host.call(add, 1)
+        try:
+            yield
+        finally:
+            self._host.call(add, -1)
+
+    # --- requests and answers ---
+
+    def slow(
+        self, seconds: float, *, only: Iterable[int] = (), times: int | None = None
+    ) -> AbstractContextManager[None]:
+        """Requests are served so much later. Raises: UsageError."""
+        seconds = checks.seconds("slow", seconds, _SECONDS_MAX)
+        return self._on(Fault("slow", _codes(only), _times(times), seconds=seconds))
+
+    def lose_answers(self, *, only: Iterable[int] = (), times: int | None = None) -> AbstractContextManager[None]:
+        """Requests are served, and nobody hears of it."""
+        return self._on(Fault("lose answers", _codes(only), _times(times)))
+
+    def lose_requests(self, *, only: Iterable[int] = (), times: int | None = None) -> AbstractContextManager[None]:
+        """Requests are not served, and nobody hears of it."""
+        return self._on(Fault("lose requests", _codes(only), _times(times)))
+
+    def answer(
+        self, code: int, remark: str = "", *, only: Iterable[int] = (), times: int | None = None
+    ) -> AbstractContextManager[None]:
+        """Requests are not served, and answered with this code. Args: remark: RocketMQ's text for the cause."""
+        code = checks.whole("answer", code, 0, _CODE_MAX)
+        return self._on(Fault("answer", _codes(only), _times(times), answer=code, remark=remark))
+
+    def busy(self, times: int | None = None, *, only: Iterable[int] = ()) -> AbstractContextManager[None]:
+        """Requests are answered as by a broker with too much to do (code 2)."""
+        return self.answer(ResponseCode.SYSTEM_BUSY, _BUSY, only=only, times=times)
+
+    def duplicate_deliveries(self, every: int = 1) -> AbstractContextManager[None]:
+        """Consumers get the messages of every n-th pull a second time."""
+        every = checks.whole("every", every, 1, _CODE_MAX)
+        return self._on(Fault("duplicate deliveries", frozenset(), None, seconds=every))
+
+    def shuffle_members(self) -> None:
+        """All consumers are told that the members of their group changed: they share the queues anew."""
+        self._host.call(self._cluster.shuffle_members)
+
+    # --- the disk ---
+
+    def disk_full(self) -> AbstractContextManager[None]:
+        """Brokers cannot store anything: sends are answered SERVICE_NOT_AVAILABLE (14)."""
+        return self._of_disk(lambda disk, on: disk.count_full(on))
+
+    def slow_disk(self, seconds: float) -> AbstractContextManager[None]:
+        """Every sync takes so much longer. Raises: UsageError."""
+        seconds = checks.seconds("slow_disk", seconds, _SECONDS_MAX)
+        return self._of_disk(lambda disk, on: disk.count_slow(on, seconds))
+
+    def failing_flush(self) -> AbstractContextManager[None]:
+        """Every sync fails with EIO. A store whose sync failed takes no message until its broker was restarted."""
+        return self._of_disk(lambda disk, on: disk.count_failing(on))
+
+    # --- on and off ---
+
+    @contextlib.contextmanager
+    def _on(self, fault: Fault) -> Iterator[None]:
+        faults = self._cluster.gate.faults
+
+        def off() -> None:
+            if fault in faults:
+                faults.remove(fault)
+
+        self._host.call(faults.append, fault)
+        try:
+            yield
+        finally:
+            self._host.call(off)
+
+    @contextlib.contextmanager
+    def _of_disk(self, count: Callable[[Disk, int], None]) -> Iterator[None]:
+        def change(on: int) -> None:
+            count(self._cluster.disk, on)
+            self._cluster.disk_changed()
+
+        self._host.call(change, 1)
+        try:
+            yield
+        finally:
+            self._host.call(change, -1)
+
+
+def _codes(only: Iterable[int]) -> frozenset[int]:
+    if isinstance(only, int):
+        only = (only,)
+    return frozenset(checks.whole("only", code, 0, _CODE_MAX) for code in only)
+
+
+def _times(times: int | None) -> int | None:
+    return None if times is None else checks.whole("times", times, 1, _CODE_MAX)

@@ -1,0 +1,101 @@
+"""The plug-in for pytest: fixtures that are brokers and what is around them, a marker, an option.
+
+Room: testing. It is the only module here that imports pytest, and must never start a broker that no test asked for, nor
+load one: every run of pytest where mqfast is installed loads this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from mqfast.testing.broker import Broker
+
+__all__ = [
+    "pytest_configure", "rocketmq_broker", "rocketmq_broker_per_test", "rocketmq_cluster", "rocketmq_namesrv_addr",
+    "rocketmq_virtual_time",
+]  # fmt: skip
+
+_MARKER = "rocketmq(topics=..., groups=..., config=...): what a broker of mqfast.testing has at the start of the test"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The arguments of the test's marker. Raises: UsageError of pytest for one that is none."""
+    marker = request.node.get_closest_marker("rocketmq")
+    if marker is None:
+        return {}
+    unknown = marker.kwargs.keys() - {"topics", "groups", "config"}
+    if marker.args or unknown:
+        found = [*map(repr, marker.args), *sorted(unknown)]
+        raise pytest.UsageError(f"marker rocketmq: expected topics=, groups= or config=, found {', '.join(found)}")
+    return dict(marker.kwargs)
+
+
+def _new(**arguments: Any) -> Broker:
+    from mqfast.testing.broker import Broker
+
+    return Broker(**arguments)
+
+
+@pytest.fixture(scope="session")
+def _rocketmq_session_broker() -> Iterator[Broker]:
+    with _new() as broker:
+        broker.get_ready_for_reset()
+        yield broker
+
+
+@pytest.fixture
+def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of the session, empty at the start of the test. One of its own where the marker gives config."""
+    marked = _marked(request)
+    if marked.get("config"):
+        with _new(**marked) as own:
+            yield own
+        return
+    broker: Broker = request.getfixturevalue("_rocketmq_session_broker")
+    broker.reset()
+    broker.furnish(topics=marked.get("topics", ()), groups=marked.get("groups", ()))
+    yield broker
+    broker.get_ready_for_reset()
+
+
+@pytest.fixture
+def rocketmq_broker_per_test(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of the test's own."""
+    with _new(**_marked(request)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def rocketmq_virtual_time(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of the test's own whose time moves by its ``clock`` alone."""
+    with _new(virtual_time=True, **_marked(request)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def rocketmq_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Two brokers and two name servers of the test's own."""
+    with _new(brokers=2, name_servers=2, **_marked(request)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_namesrv_addr(_rocketmq_session_broker: Broker) -> Iterator[str]:
+    """The name server of the session's broker, which stands in NAMESRV_ADDR as well."""
+    before = os.environ.get("NAMESRV_ADDR")
+    address = os.environ["NAMESRV_ADDR"] = _rocketmq_session_broker.namesrv_addr
+    yield address
+    if before is None:
+        del os.environ["NAMESRV_ADDR"]
+    else:
+        os.environ["NAMESRV_ADDR"] = before
