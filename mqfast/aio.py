@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqfast.store.core import Core
     from mqfast.store.put._put_result import PutResult, Ticket
 
-__all__ = ["DurableFutures", "durable", "settled"]
+__all__ = ["DurableFutures", "durable", "readable", "settled"]
 
 
 class DurableFutures:
@@ -114,3 +114,17 @@ async def settled(ticket: Ticket, config: StoreConfig) -> PutResult:
     if config.sync_flush and not await durable(ticket, config.sync_flush_timeout_ms / 1000):
         return result.with_status(PutMessageStatus.FLUSH_DISK_TIMEOUT)
     return result
+
+
+async def readable(descriptor: int, timeout_s: float | None = None) -> bool:
+    """Await until a descriptor can be read. Returns: False at the timeout."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bool] = loop.create_future()
+    loop.add_reader(descriptor, _finish, future, True)
+    timer = None if timeout_s is None else loop.call_later(timeout_s, _finish, future, False)
+    try:
+        return await future
+    finally:
+        loop.remove_reader(descriptor)
+        if timer is not None:
+            timer.cancel()

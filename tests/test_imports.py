@@ -152,7 +152,7 @@ def test_errors_and_results_import_nothing_of_ours() -> None:
 )
 def test_the_store_knows_nothing_of_networks(stranger: str) -> None:
     offending = [e for e in EDGES if is_in(e.importer, "mqfast.store") and is_in(e.imported, stranger)]
-    # MessageStore.aput hands over to the adapter, inside the function.
+    # MessageStore.aput and Consumer.follow hand over to the adapter, inside the function.
     offending = [e for e in offending if not (e.imported == "mqfast.aio" and not e.at_import)]
     assert_none(offending, f"store imports no {stranger}")
 
@@ -288,7 +288,7 @@ def test_modules_import_each_other_in_one_direction() -> None:
 # From below: a folder imports only what stands before it. Files beside the folders have a place of their own.
 STORE_FLOORS = (
     "base", "record", "queues", "index", "meta", "log", "dispatch", "core", "put", "get", "engine", "reader", "check",
-    "raw_log", "consumer", "file_sizes", "message_store", "_os",
+    "raw_log", "follow", "consumer", "file_sizes", "message_store", "_os",
 )  # fmt: skip
 KNOWN_BACK = {
     # A salvage puts the records that it finds into a new store.

@@ -20,6 +20,8 @@ from mqfast.store.base.results import GetMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mqfast.store.engine import Engine
+    from mqfast.store.follow import Follow
     from mqfast.store.get._get_result import GetResult
     from mqfast.store.meta.offsets import ConsumerOffsets
     from mqfast.store.record._record import StoredMessage
@@ -40,6 +42,8 @@ class _Store(Protocol):
     """What a consumer needs of its store."""
 
     @property
+    def engine(self) -> Engine: ...
+    @property
     def consumer_offsets(self) -> ConsumerOffsets: ...
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = ..., *, tags: str | None = ...
@@ -55,11 +59,11 @@ class _Store(Protocol):
 class Consumer:
     """A consumer of one topic for one group, in this process. ``MessageStore.consumer`` creates it.
 
-    ``for message in consumer`` ends when every queue is read to its end; ``poll`` returns one batch. Queues are read in
-    turn, each in order. A loop acknowledges a message when the loop asks for the next one. ``commit()`` acknowledges
-    all messages that were handed out. After ``break`` or an exception, a new loop begins at the first message that was
-    not acknowledged, which is the current message of the old loop. ``poll`` continues behind the messages that were
-    handed out.
+    ``for message in consumer`` ends when every queue is read to its end, ``follow`` waits; ``poll`` returns one batch.
+    Queues are read in turn, each in order. A loop acknowledges a message when the loop asks for the next one.
+    ``commit()`` acknowledges all messages that were handed out. After ``break`` or an exception, a new loop begins at
+    the first message that was not acknowledged, which is the current message of the old loop. ``poll`` continues behind
+    the messages that were handed out.
 
     If messages were deleted before the group has read them, ``poll`` and iteration raise OffsetMoved;
     ``offset_reset`` selects another behaviour.
@@ -250,12 +254,34 @@ class Consumer:
 
         Raises (while looping): OffsetMoved, CorruptFile, StoreClosed.
         """
+        self._begin_loop()
+        return _Loop(self)
+
+    def follow(self, timeout: float | None = None) -> Follow:
+        """Messages as they come, for ``for`` and ``async for``; acknowledged as by iteration.
+
+            for message in consumer.follow(timeout=60): ...
+            async for message in consumer.follow(): ...
+
+        Args: timeout: the loop ends when no message has come for so many seconds; None: it ends with the store.
+        Raises: UsageError; while looping: OffsetMoved, CorruptFile, StoreClosed when the store closes.
+        Thread: as the consumer's; the wait of ``for`` releases the GIL, that of ``async for`` leaves the loop free.
+        """
+        from mqfast.store.follow import Follow
+
+        given: object = timeout
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0
+        if given is not None and not is_number:
+            raise UsageError(f"timeout: expected seconds from 0 on or None, found {timeout!r}")
+        self._begin_loop()
+        return Follow(self, self._store.engine, timeout)
+
+    def _begin_loop(self) -> None:
         with self._alone:
             self._look_for_deletion()
             self._ahead.clear()
             self._in_hand = None
             self._handed_out.update(self._acknowledged)
-            return _Loop(self)
 
     def _next(self, before: StoredMessage | None) -> StoredMessage | None:
         """Acknowledge the message that the loop has in hand, and hand out the next one."""

@@ -9,7 +9,7 @@ Core first; it stands here by assignment, so that a call costs no frame of Pytho
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mqfast.errors import OffsetError
 from mqfast.store.base.disk_use import DiskUse, disk_use
@@ -42,6 +42,7 @@ class Engine(Core):
 
     raw: RawLog
     _arrivals: Arrivals | None = None
+    followers: Any = None  # of store/follow.py, that alone looks into it
 
     # --- arrival ---
 
@@ -58,10 +59,17 @@ class Engine(Core):
                 found = self._arrivals = Arrivals(self.log, self.dispatcher, self.queues)
             return found
 
+    @property
+    def has_arrivals(self) -> bool:
+        """Does somebody wait for messages of this open store?"""
+        return self._arrivals is not None and not self._arrivals.closed
+
     def end_arrivals(self) -> None:
         """The store closes: whoever waits for a message hears of it."""
         if self._arrivals is not None:
             self._arrivals.end()
+        if self.followers is not None:
+            self.followers.end()
 
     # --- put ---
 

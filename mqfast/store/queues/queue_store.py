@@ -110,6 +110,7 @@ class QueueStore:
         self.many = 64  # from so many queues on one sync of everything is less work than one a queue
         self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
         self.arrived: Callable[[AnyQueue], object] | None = None  # told of each unit that is put by hand
+        self.created: Callable[[str], object] | None = None  # told of a topic with another queue; must not call
         self.full: DiskFull | None = None
         """What a queue last waited for."""
         self.held_back = 0
@@ -142,7 +143,12 @@ class QueueStore:
             if found is None:
                 found = self._make(topic, queue_id)
                 self.table.insert(found)
+                self._tell(topic)
             return found
+
+    def _tell(self, topic: str) -> None:
+        if self.created is not None:
+            self.created(topic)
 
     def _leave(self, queue: ConsumeQueue) -> None:
         if queue not in self._gone:
@@ -173,6 +179,7 @@ class QueueStore:
         if head is None:
             head = self._batch_heads[topic, queue_id] = self._make(topic, queue_id)
             head.next_offset = max(0, self._batch_queue(topic, queue_id).max_offset)
+            self._tell(topic)
         return head
 
     def _batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueue:
