@@ -1,0 +1,401 @@
+"""Sync callers on one socket: many at once, deadlines, a connection that is cut at every byte, requests of a broker."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.net.raw_server import SEND_OK, Connection, RawServer
+
+from mqfast.client.net.lane import TLS_SOCKETS, Lanes
+from mqfast.client.net.steps import Ask, Pause, Steps
+from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, TooManyCalls
+from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
+
+CODE = 310
+
+
+@pytest.fixture
+def lanes() -> Iterator[Lanes]:
+    one = Lanes()
+    yield one
+    one.close()
+
+
+def echo(one: Connection, request: RemotingCommand) -> None:
+    one.send(encode(request.response(0, dict(request.ext_fields), bytes(request.body))))
+
+
+def ask(address: str, number: object = 1, *, timeout_s: float = 10.0, body: bytes = b"") -> Ask:
+    return Ask(address, CODE, {"number": str(number)}, body, timeout_s)
+
+
+def test_steps_are_run_on_the_callers_thread(lanes: Lanes) -> None:
+    def steps(address: str) -> Steps[str]:
+        first = yield ask(address, 1)
+        yield Pause(0.001)
+        second = yield ask(address, 2, body=b"body")
+        return f"{first.ext_fields['number']} {second.ext_fields['number']} {bytes(second.body).decode()}"
+
+    with RawServer(echo) as server:
+        assert lanes.run(steps(server.address)) == "1 2 body"
+        assert len(server.connections) == 1
+        assert server.requests[0].language == 3
+
+
+def test_what_steps_raise_comes_out_and_errors_go_in(lanes: Lanes) -> None:
+    def steps(address: str) -> Steps[str]:
+        try:
+            yield Ask(address, CODE, None, b"", 0.5)
+        except ConnectError:
+            raise TooManyCalls("mine") from None
+        return "no"
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(TooManyCalls, match="mine"):
+        lanes.run(steps(address))
+
+
+def test_a_body_of_several_parts_is_sent_as_one(lanes: Lanes) -> None:
+    with RawServer(echo) as server:
+        answer = lanes.ask(Ask(server.address, CODE, {"a": "b"}, [b"one", memoryview(b"two")], 5.0))
+        assert answer is not None
+        assert bytes(answer.body) == b"onetwo"
+
+
+def test_many_threads_share_one_socket_and_get_their_own_answers(lanes: Lanes) -> None:
+    wrong: list[str] = []
+
+    def work(address: str, thread: int) -> None:
+        for i in range(200):
+            text = f"{thread}.{i}"
+            answer = lanes.ask(ask(address, text))
+            if answer is None or answer.ext_fields["number"] != text:
+                wrong.append(text)
+
+    with RawServer(echo) as server:
+        threads = [threading.Thread(target=work, args=(server.address, i), daemon=True) for i in range(16)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(60)
+        assert not [one for one in threads if one.is_alive()]
+        assert not wrong
+        assert len(server.connections) == 1
+
+
+def test_answers_may_come_in_any_order(lanes: Lanes) -> None:
+    held: list[RemotingCommand] = []
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        held.append(request)
+        if len(held) == 8:
+            for old in reversed(held):
+                echo(one, old)
+
+    found: dict[int, str] = {}
+
+    def work(address: str, number: int) -> None:
+        answer = lanes.ask(ask(address, number))
+        assert answer is not None
+        found[number] = answer.ext_fields["number"]
+
+    with RawServer(serve) as server:
+        threads = [threading.Thread(target=work, args=(server.address, i), daemon=True) for i in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(30)
+        assert found == {i: str(i) for i in range(8)}
+
+
+def test_each_caller_waits_until_its_own_deadline_and_no_longer(lanes: Lanes) -> None:
+    """The first caller reads for all; when its time is over the reading goes to another one, and no answer is lost."""
+    connections: list[tuple[Connection, RemotingCommand]] = []
+    results: dict[str, Any] = {}
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        connections.append((one, request))
+
+    def work(address: str, name: str, timeout_s: float) -> None:
+        begin = time.monotonic()
+        try:
+            lanes.ask(ask(address, name, timeout_s=timeout_s))
+            results[name] = ("answer", time.monotonic() - begin)
+        except CallTimeout:
+            results[name] = ("timeout", time.monotonic() - begin)
+
+    with RawServer(serve) as server:
+        threads = []
+        for name, timeout_s in (("leader", 0.3), ("follower", 0.4), ("late", 30.0)):
+            thread = threading.Thread(target=work, args=(server.address, name, timeout_s), daemon=True)
+            threads.append(thread)
+            thread.start()
+            deadline = time.monotonic() + 10
+            while len(connections) < len(threads) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        threads[0].join(10)
+        threads[1].join(10)
+        assert results["leader"][0] == results["follower"][0] == "timeout"
+        assert 0.3 <= results["leader"][1] < 5
+        assert 0.4 <= results["follower"][1] < 5
+        for one, request in connections:  # those of callers that have gone change nothing
+            echo(one, request)
+        threads[2].join(20)
+        assert results["late"][0] == "answer"
+        assert len(server.connections) == 1
+
+
+def frame_of_an_answer() -> bytes:
+    return encode(RemotingCommand(0, dict(SEND_OK), b"body", opaque=0, flag=1))
+
+
+@pytest.mark.parametrize("cut_at", range(0, len(frame_of_an_answer()), 1))
+def test_a_connection_that_is_cut_at_every_byte_of_the_answer(cut_at: int) -> None:
+    lanes = Lanes()
+    whole: list[bool] = []
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        answer = encode(request.response(0, dict(SEND_OK), b"body"))
+        if one.number == 0:
+            one.send(answer[:cut_at])
+            one.cut()
+        else:
+            whole.append(True)
+            one.send(answer)
+
+    with RawServer(serve) as server:
+        with pytest.raises(ConnectionLost, match="the connection ended before the answer came"):
+            lanes.ask(ask(server.address))
+        assert lanes.ask(ask(server.address)) is not None  # the client lives, over a new connection
+        assert whole == [True]
+    lanes.close()
+
+
+def test_every_caller_hears_of_the_end_of_the_connection(lanes: Lanes) -> None:
+    waiting = threading.Semaphore(0)
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        waiting.release()
+
+    errors: list[Exception] = []
+
+    def work(address: str) -> None:
+        try:
+            lanes.ask(ask(address))
+        except ConnectionLost as error:
+            errors.append(error)
+
+    with RawServer(serve) as server:
+        threads = [threading.Thread(target=work, args=(server.address,), daemon=True) for _ in range(6)]
+        for one in threads:
+            one.start()
+        for _ in threads:
+            assert waiting.acquire(timeout=10)
+        server.connections[0].cut()
+        for one in threads:
+            one.join(10)
+        assert len(errors) == 6
+
+
+@pytest.mark.parametrize(
+    "nonsense", [b"\xff" * 64, b"\x00\x00\x00\x08\x00\x00\x00\xff1234", b"GET / HTTP/1.1\r\n\r\n"], ids=str
+)
+def test_nonsense_ends_the_connection_and_the_client_lives(lanes: Lanes, nonsense: bytes) -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if one.number == 0:
+            one.send(nonsense)
+        else:
+            echo(one, request)
+
+    with RawServer(serve) as server:
+        with pytest.raises(ConnectionLost, match="the connection is given up"):
+            lanes.ask(ask(server.address))
+        assert lanes.ask(ask(server.address)) is not None
+
+
+def test_a_request_of_the_broker_is_answered_that_it_is_not_served(lanes: Lanes) -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        one.send(encode(RemotingCommand(39, {"a": "b"}, opaque=77)))
+        one.send(encode(RemotingCommand(40, {"a": "b"}, opaque=78, flag=2)))
+        echo(one, request)
+
+    with RawServer(serve) as server:
+        assert lanes.ask(ask(server.address)) is not None
+        deadline = time.monotonic() + 10
+        while len(server.requests) < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        refusal = server.requests[1]
+        assert (refusal.code, refusal.opaque, refusal.remark) == (3, 77, " request type 39 not supported")
+
+
+def test_a_connection_that_ended_while_it_rested_is_replaced_before_anything_is_sent(lanes: Lanes) -> None:
+    with RawServer(echo) as server:
+        assert lanes.ask(ask(server.address)) is not None
+        server.connections[0].cut()
+        time.sleep(0.15)  # longer than a socket is taken for alive
+        assert lanes.ask(ask(server.address)) is not None
+        assert len(server.connections) == 2
+
+
+def test_a_socket_that_rested_too_long_is_closed(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RawServer(echo) as server:
+        assert lanes.ask(ask(server.address)) is not None
+        lanes.close_idle()
+        assert lanes.ask(ask(server.address)) is not None
+        assert len(server.connections) == 1
+        monkeypatch.setattr("mqfast.client.net.lane.IDLE_S", 0.0)
+        lanes.close_idle()
+        assert lanes.ask(ask(server.address)) is not None
+        assert len(server.connections) == 2
+
+
+def test_a_broker_that_leaves_is_asked_again_over_a_new_connection(lanes: Lanes) -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if one.number == 0:
+            one.send(encode(request.response(1500, remark="GO_AWAY")))
+        else:
+            echo(one, request)
+
+    with RawServer(serve) as server:
+        answer = lanes.ask(ask(server.address))
+        assert answer is not None
+        assert answer.code == 0
+        assert len(server.connections) == 2
+
+
+def test_one_way_requests_wait_for_nothing(lanes: Lanes) -> None:
+    with RawServer(lambda one, request: None) as server:
+        assert lanes.ask(Ask(server.address, CODE, {"a": "b"}, b"", 5.0, True)) is None
+        deadline = time.monotonic() + 10
+        while not server.requests and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert server.requests[0].is_oneway
+
+
+def test_a_peer_that_does_not_read_takes_no_more_than_the_deadline(lanes: Lanes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        begin = time.monotonic()
+        with pytest.raises(CallTimeout, match="the request was not taken in time"):
+            lanes.ask(ask(address, body=bytes(15 << 20), timeout_s=0.4))
+        assert time.monotonic() - begin < 5
+
+
+def test_an_address_that_is_none(lanes: Lanes) -> None:
+    with pytest.raises(ConnectError, match="expected host:port"):
+        lanes.ask(ask("nowhere"))
+
+
+def test_closing_ends_those_that_wait() -> None:
+    lanes = Lanes()
+    waits = threading.Event()
+    found: list[Exception] = []
+
+    def work(address: str) -> None:
+        try:
+            lanes.ask(ask(address, timeout_s=30))
+        except ConnectionLost as error:
+            found.append(error)
+
+    with RawServer(lambda one, request: waits.set()) as server:
+        thread = threading.Thread(target=work, args=(server.address,), daemon=True)
+        thread.start()
+        assert waits.wait(10)
+        lanes.close()
+        thread.join(10)
+        assert "the client is closed" in str(found[0])
+
+
+@pytest.mark.parametrize("where", ["send", "wait"])
+def test_an_interrupted_caller_leaves_the_lane_usable(
+    lanes: Lanes, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Ctrl-C comes while a caller writes or reads: other callers go on."""
+    with RawServer(echo) as server:
+        assert lanes.ask(ask(server.address)) is not None
+        from mqfast.client.net.lane import _Socket
+
+        name: str = {"send": "send_all", "wait": "receive_into"}[where]
+        kept: Callable[..., Any] = getattr(_Socket, name)
+        monkeypatch.setattr(_Socket, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lanes.ask(ask(server.address))
+        monkeypatch.setattr(_Socket, name, kept)
+        answer = lanes.ask(ask(server.address, 9))
+        assert answer is not None
+        assert answer.ext_fields["number"] == "9"
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_frame_of_the_lane_is_what_the_codec_reads() -> None:
+    (command,) = FrameDecoder().feed(frame_of_an_answer())
+    assert command.is_response
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here to make certificates")
+    home = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", home / "key.pem", "-out", home / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return home
+
+
+def server_tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    return context
+
+
+def test_with_tls_each_socket_has_one_caller_and_there_are_at_most_four(certificate: Path) -> None:
+    lanes = Lanes(ssl.create_default_context(cafile=str(certificate / "cert.pem")))
+    wrong: list[str] = []
+
+    def work(address: str, thread: int) -> None:
+        for i in range(20):
+            text = f"{thread}.{i}"
+            answer = lanes.ask(ask(address, text, timeout_s=30))
+            if answer is None or answer.ext_fields["number"] != text:
+                wrong.append(text)
+
+    with RawServer(echo, server_tls(certificate)) as server:
+        threads = [threading.Thread(target=work, args=(server.address, i), daemon=True) for i in range(12)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(60)
+        assert not [one for one in threads if one.is_alive()]
+        assert not wrong
+        assert 1 <= len(server.connections) <= TLS_SOCKETS
+        with pytest.raises(CallTimeout):
+            server.serve = lambda one, request: None
+            lanes.ask(ask(server.address, timeout_s=0.3))
+    lanes.close()
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path) -> None:
+    lanes = Lanes(ssl.create_default_context())
+    with RawServer(echo, server_tls(certificate)) as server:
+        with pytest.raises(ConnectError, match=r"no TLS: .*certificate verify failed"):
+            lanes.ask(ask(server.address))
+    lanes.close()
