@@ -17,7 +17,10 @@ from mqfast.client.admin.messages import MessageCalls
 from mqfast.client.admin.offsets import OffsetCalls
 from mqfast.client.admin.topics import TopicCalls
 from mqfast.client.net import io_thread
+from mqfast.client.net.exit import close_at_exit
+from mqfast.client.net.fork import watch
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
+from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.net.steps import Steps
 from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.values import Address, Credentials
@@ -28,7 +31,6 @@ __all__ = ["AdminCalls", "AdminClient"]
 T = TypeVar("T")
 _START_S = 15.0
 _CLOSE_S = 5.0
-_LOOK_S = 1.0
 
 
 class AdminCalls(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, BrokerCalls):
@@ -67,8 +69,20 @@ class AdminClient(AdminCalls, SyncFace):
     Thread: any, also several at once.
     """
 
-    _closed = False
-    _thread: io_thread.IoThread | None = None
+    def __init__(
+        self,
+        namesrv_addr: Address | None = None,
+        *,
+        credentials: Credentials | None = None,
+        tls: bool | ssl.SSLContext = False,
+        timeout_s: float = 5.0,
+    ) -> None:
+        super().__init__(namesrv_addr, credentials=credentials, tls=tls, timeout_s=timeout_s)
+        self._closed = False
+        self._starting = threading.Lock()
+        self._io: io_thread.IoThread | None = None
+        self._lanes: Lanes | None = None
+        watch(self)
 
     def __enter__(self) -> Self:
         return self
@@ -76,32 +90,36 @@ class AdminClient(AdminCalls, SyncFace):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End it; calls after that raise ClientClosed. The second call does nothing."""
-        with _lock:
-            thread, self._thread, self._closed = self._thread, None, True
-        if thread is not None and thread.is_alive:
-            thread.call(self._instance.release(), _CLOSE_S)
+    def close(self, timeout_s: float | None = None) -> None:
+        """End it; calls after that raise ClientClosed. The second call does nothing. Args: timeout_s: at most."""
+        with self._starting:
+            self._closed = True
+            lanes, self._lanes, io = self._lanes, None, self._io
+        if lanes is not None and io is not None and io.is_alive:
+            io.call(self._instance.release(), _CLOSE_S if timeout_s is None else timeout_s)
+
+    def after_fork(self) -> None:
+        """In a child: begin anew at the next call."""
+        self._starting = threading.Lock()
+        self._io = self._lanes = None
 
     def _run(self, steps: Steps[T]) -> T:
-        with _lock:
+        lanes = self._lanes
+        if lanes is None:
+            lanes = self._begun()
+        return lanes.run(steps)
+
+    def _begun(self) -> Lanes:
+        with self._starting:
             if self._closed:
                 raise ClientClosed("the AdminClient is closed")
-            if self._thread is None or not self._thread.is_alive:  # the first call, or the first one of a child process
-                thread = io_thread.shared()
-                self._instance = ClientInstance.shared(self._settings, thread.loop)
-                thread.call(self._instance.acquire(), _START_S)
-                self._thread = thread
-            thread = self._thread
-        future = thread.submit(self._instance.shell.run(steps))
-        while True:  # each step has its deadline; the thread may end meanwhile
-            try:
-                return future.result(_LOOK_S)
-            except TimeoutError:
-                if future.done():
-                    return future.result(0)
-                if not thread.is_alive:
-                    raise ClientClosed("the thread that serves sync clients has ended") from None
+            if self._lanes is None:
+                self._io = io_thread.shared()
+                self._lanes = self._io.call(self._begin(self._io), _START_S)
+                close_at_exit(self)
+            return self._lanes
 
-
-_lock = threading.Lock()
+    async def _begin(self, io: io_thread.IoThread) -> Lanes:
+        self._instance = ClientInstance.shared(self._settings, io.loop)
+        await self._instance.acquire()
+        return lanes_of(self._instance)

@@ -58,8 +58,14 @@ class _Queue:
 def pages_of(
     asking: Asking, topic: str, brokers: Steps[list[Broker]], span: Span, tags: str, most: int | None
 ) -> Iterator[Steps[Sequence[Delivery]]]:
-    """The pages of a browse. Args: most: messages at most; reaching it is logged as a warning."""
-    wanted = Subscription(topic, tags)
+    """The pages of a browse. Args: most: messages at most; reaching it is logged as a warning. Raises: UsageError."""
+    return _pages(asking, Subscription(topic, tags), brokers, span, most)
+
+
+def _pages(
+    asking: Asking, wanted: Subscription, brokers: Steps[list[Broker]], span: Span, most: int | None
+) -> Iterator[Steps[Sequence[Delivery]]]:
+    topic = wanted.topic
     queues: list[_Queue] = []
     yield _found_queues(asking, topic, brokers, span, queues)
     left = most

@@ -268,18 +268,13 @@ def known_group(asking: Asking, group: str, brokers: Collection[Broker] | None =
 
 
 def _config_at(asking: Asking, address: str, group: str) -> Steps[dict[str, Any] | None]:
-    """A group's settings on one broker; None: it has no such group."""
-    also = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    """A group's settings on one broker; None: it has no such group.
+
+    All groups are asked for: asked for one (352), a broker makes it where it is not there.
+    """
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    answer = yield from asking._call(
-        address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group}, also=also, about=f"group {group}"
-    )
-    if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-        return None
-    if answer.code == ResponseCode.SUCCESS:
-        return read_answer(answer, address, lambda data: decode_body(data, dict[str, Any], "body"))
-    table = (yield from asking._ask(address, code, GroupsBody, about=f"group {group}")).subscription_group_table
-    return table.get(group)
+    body = yield from asking._ask(address, code, GroupsBody, about=f"group {group}")
+    return body.subscription_group_table.get(group)
 
 
 def members_at(asking: Asking, address: str, group: str) -> Steps[ConnectionsBody]:
