@@ -33,6 +33,7 @@ from mqfast.broker.pull.offsets import OffsetProcessor
 from mqfast.broker.pull.pull import PullProcessor
 from mqfast.broker.recall import Recall
 from mqfast.broker.registration import Registration
+from mqfast.broker.replica.replicas import Replicas
 from mqfast.broker.send import SendProcessor
 from mqfast.broker.stats import BrokerStats
 from mqfast.broker.timers import Timers
@@ -108,6 +109,7 @@ class Broker:
         self._timers: list[asyncio.TimerHandle] = []
         self._started = False
         self._listeners = 0
+        self._replicas: Replicas | None = None
         self._reached: asyncio.Future[bool] | None = None
         self._clients: ClientProcessor
         self._send: SendProcessor
@@ -134,6 +136,8 @@ class Broker:
                 await part.stop()
         for server in self._servers:
             await server.stop(0)
+        if self._replicas is not None:
+            await self._replicas.close()
         store.close()
 
     def _open_store(self) -> tuple[MessageStore, ConfigTables]:
@@ -157,7 +161,9 @@ class Broker:
         await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
         port = main.address[1]
-        self._make_context(store, tables, self.announced.port or port)
+        replicas = self._replicas = Replicas(config, store)
+        await replicas.listen(port)
+        self._make_context(store, tables, self.announced.port or port, replicas)
         self._make_parts()
         if config["listenPort"] and self._port is None:
             fast = self._server(self.processors)
@@ -170,7 +176,10 @@ class Broker:
 
     def _start_parts(self) -> None:
         for part in self._parts:
-            part.start()
+            if not (
+                self.config.is_slave and isinstance(part, (Delays, Transactions))
+            ):  # its master delivers and checks
+                part.start()
         self._by_the_clock(1.0, self.context.stats.tick)
         self._by_the_clock(_SCAN_S, self._scan)
         self._by_the_clock(self.context.store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
@@ -194,7 +203,12 @@ class Broker:
         )
 
     def _make_context(
-        self, store: MessageStore, tables: ConfigTables, port: int, before: BrokerContext | None = None
+        self,
+        store: MessageStore,
+        tables: ConfigTables,
+        port: int,
+        replicas: Replicas,
+        before: BrokerContext | None = None,
     ) -> None:
         config, now_ms = self.config, self._now_ms
         expiry_ms = config["channelExpiredTimeout"]
@@ -209,7 +223,7 @@ class Broker:
         if before is None:
             encrypted = config["tls.enable"] or config["useTLS"]
             client = self.access.client(context=client_context(config.tls("client")) if encrypted else None)
-            ha_address = with_port(config["brokerIP2"] or host, port + 1)
+            ha_address = with_port(config["brokerIP2"] or host, replicas.port or port + 1)
             registration = Registration(config, tables.topics, client, address=address, ha_address=ha_address)
         else:
             client, registration = before.client, before.registration
@@ -246,6 +260,7 @@ class Broker:
             registration=registration,
             address=address,
             store_host=store_host,
+            replicas=replicas,
             started_ms=now_ms(),
         )
         topics.on_change = self._topics_changed
@@ -277,7 +292,9 @@ class Broker:
             Recall(context, self._send),
             Admin(context),
             Transactions(context, self._send),
+            context.replicas,
         ]
+        context.replicas.bind(context)
         for part in self._parts:
             part.register(self.processors)
 
@@ -369,7 +386,10 @@ class Broker:
         await self._stop_parts()
         before.durable.close()
         del self.config.listeners[self._listeners :]
-        self._make_context(store, tables, int(before.address.rpartition(":")[2]), before)
+        replicas = self._replicas = Replicas(self.config, store)
+        port = int(before.address.rpartition(":")[2])
+        await replicas.listen(port)
+        self._make_context(store, tables, port, replicas, before)
         self._make_parts()
         for group in self.context.consumers.groups():
             if self.context.groups.get(group.name) is not None:

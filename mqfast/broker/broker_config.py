@@ -51,6 +51,18 @@ def _acting() -> dict[str, Setting]:
         "registerNameServerPeriod": Setting(30_000),
         "registerBrokerTimeoutMills": Setting(24_000),
         "enableSingleTopicRegister": Setting(True, **live),
+        # replication
+        "haListenPort": Setting(10912),
+        "haMasterAddress": Setting(""),
+        "haSendHeartbeatInterval": Setting(5000),
+        "haHousekeepingInterval": Setting(20_000),
+        "haTransferBatchSize": Setting(32_768),
+        "haFlowControlEnable": Setting(False),
+        "maxHaTransferByteInSecond": Setting(104_857_600),
+        "haMaxGapNotInSync": Setting(268_435_456),
+        "haTruncateDiverged": Setting(False),
+        "inSyncReplicas": Setting(1),
+        "slaveTimeout": Setting(3000),
         # topics and groups
         "autoCreateTopicEnable": Setting(True, **live),
         "autoCreateSubscriptionGroup": Setting(True, **live),
@@ -240,18 +252,22 @@ class BrokerConfig(PropertySettings):
 
     def check(self) -> None:
         """Refuse what would make this another broker than the file says. Raises: ConfigError."""
-        if self.store_keys.get("brokerRole", "").strip() == "SLAVE":
-            raise ConfigError(
-                "brokerRole: expected ASYNC_MASTER or SYNC_MASTER, found SLAVE: this broker has no slaves"
-            )
         for name in ("enableControllerMode", "messageStorePlugIn"):
             if str(self[name]).strip().lower() not in ("", "false"):
                 raise ConfigError(f"{name}: expected none, found {self[name]!r}: this broker does not have it")
         if not str(self["brokerName"]).strip():
             raise ConfigError("brokerName: expected a name, found none")
-        if self["brokerId"] != MASTER_ID:
+        if self.is_slave:
+            if self["brokerId"] <= MASTER_ID:
+                raise ConfigError(f"brokerId: expected at least 1 for a slave, found {self['brokerId']}")
+        elif self["brokerId"] != MASTER_ID:
             self.warnings.append(f"brokerId: a master has {MASTER_ID}, as in Java, not {self['brokerId']}")
             self._values["brokerId"] = MASTER_ID
+
+    @property
+    def is_slave(self) -> bool:
+        """Does the broker follow a master (RocketMQ: brokerRole)?"""
+        return self.store_keys.get("brokerRole", "").strip() == "SLAVE"
 
     @property
     def store_path(self) -> str:

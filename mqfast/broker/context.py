@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mqfast.broker.pull.hold import PullHold
     from mqfast.broker.pull.offsets import QueueOffsets, ResetOffsets
     from mqfast.broker.registration import Registration
+    from mqfast.broker.replica.replicas import Replicas
     from mqfast.broker.stats import BrokerStats
     from mqfast.broker.topics import TopicManager
     from mqfast.broker.write import Writer
@@ -61,6 +62,7 @@ class BrokerContext:
         now_ms: the wall clock, ms since the epoch.
         address: ``host:port`` that clients are told; store_host: the same as 8 or 20 bytes.
         tables: the tables of ``config/``; the broker owns them and persists them.
+        replicas: the other brokers of this broker's name.
         timer: the timing wheel, where it is on.
         stopping: the broker takes no new requests.
         http: the server of metrics and probes, where it runs.
@@ -88,6 +90,7 @@ class BrokerContext:
     registration: Registration
     address: str
     store_host: bytes
+    replicas: Replicas
     timer: TimerService | None = None
     stopping: bool = False
     started_ms: int = field(default=0)

@@ -1,21 +1,23 @@
-"""Waiting for the disk in the event loop: requests that are answered when their messages are durable.
+"""Waiting in the event loop until a part of the log is safe: on this disk, or at slaves.
 
-All of them share one watch of the store, which the flush thread calls once a sync. It must never block the loop, and
-never sync by itself. Source: GroupCommitService, AppendMessageCallback's futures.
+All requests of one kind share one watch, which is told once a sync or once a report of a slave. It must never block the
+loop, and never sync by itself. Source: GroupCommitService, GroupTransferService.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import MqfastError
 
 if TYPE_CHECKING:
     from mqfast.store.engine import Engine
+    from mqfast.store.log.acks import AckTable
 
-__all__ = ["Durable"]
+__all__ = ["Durable", "Replicated"]
 
 
 class _Waiting(NamedTuple):
@@ -24,45 +26,35 @@ class _Waiting(NamedTuple):
     future: asyncio.Future[bool]
 
 
-class Durable:
+class _Waits:
     """Who waits for which physical offset.
 
-    Args: timeout_s: how long a request waits at most (RocketMQ: syncFlushTimeout).
+    Args: timeout_s: how long a request waits at most.
     Thread: that of the event loop.
     """
 
-    def __init__(self, engine: Engine, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeout_s: Final = timeout_s
         self._waiting: deque[_Waiting] = deque()  # puts come from this loop only, so ends and deadlines both grow
         self._timer: asyncio.TimerHandle | None = None
-        self._watch = engine.watch_flushed(self._from_the_flush_thread)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, end_offset: int) -> asyncio.Future[bool]:
-        """A future of whether the log is durable up to this offset in time: False where the time is over.
-
-        It raises FlushError or StoreClosed where the store can promise nothing more.
-        """
+    def _wait(self, end_offset: int) -> asyncio.Future[bool]:
         future: asyncio.Future[bool] = self._loop.create_future()
         self._waiting.append(_Waiting(end_offset, self._loop.time() + self._timeout_s, future))
-        self._watch.want(end_offset)
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._time_is_over)
         return future
 
-    def _from_the_flush_thread(self, flushed: int, error: MqfastError | None) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell, flushed, error)
-
-    def _tell(self, flushed: int, error: MqfastError | None) -> None:
-        while self._waiting and (error is not None or self._waiting[0].end_offset <= flushed):
+    def _tell(self, reached: int, error: MqfastError | None = None) -> None:
+        while self._waiting and (error is not None or self._waiting[0].end_offset <= reached):
             one = self._waiting.popleft()
             if one.future.done():
                 continue
-            if one.end_offset <= flushed:
+            if one.end_offset <= reached:
                 one.future.set_result(True)
             elif error is not None:
                 one.future.set_exception(error)
@@ -76,8 +68,7 @@ class Durable:
         self._timer = self._loop.call_at(self._waiting[0].deadline_s, self._time_is_over) if self._waiting else None
 
     def close(self) -> None:
-        """Hear no more of the store; who still waits hears that time is over."""
-        self._watch.close()
+        """Who still waits hears that time is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -85,3 +76,69 @@ class Durable:
             if not one.future.done():
                 one.future.set_result(False)
         self._waiting.clear()
+
+
+class Durable(_Waits):
+    """Requests that are answered when their messages are on disk.
+
+    Args: timeout_s: how long a request waits at most (RocketMQ: syncFlushTimeout).
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, engine: Engine, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self._watch = engine.watch_flushed(self._from_the_flush_thread)
+
+    def wait(self, end_offset: int) -> asyncio.Future[bool]:
+        """A future of whether the log is durable up to this offset in time: False where the time is over.
+
+        It raises FlushError or StoreClosed where the store can promise nothing more.
+        """
+        future = self._wait(end_offset)
+        self._watch.want(end_offset)
+        return future
+
+    def _from_the_flush_thread(self, flushed: int, error: MqfastError | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell, flushed, error)
+
+    def close(self) -> None:
+        """Hear no more of the store; who still waits hears that time is over."""
+        self._watch.close()
+        super().close()
+
+
+class Replicated(_Waits):
+    """Requests that are answered when as many slaves as needed have their messages.
+
+    Args: acks: told by the slaves' connections, in this loop; wake: sends to slaves at once.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, acks: AckTable, wake: Callable[[], object]) -> None:
+        super().__init__(acks.timeout_s)
+        self._acks = acks
+        self._wake = wake
+        self._is_woken = False
+        acks.watch(self._tell)
+
+    def is_possible(self, end_offset: int, max_gap_bytes: int) -> bool:
+        """Are as many slaves near as are needed?"""
+        return self._acks.in_sync(end_offset, max_gap_bytes) >= self._acks.needed
+
+    def wait(self, end_offset: int) -> asyncio.Future[bool]:
+        """A future of whether enough slaves have the log up to this offset in time."""
+        future = self._wait(end_offset)
+        if not self._is_woken:  # behind whatever else this turn of the loop puts
+            self._is_woken = True
+            self._loop.call_soon(self._send_now)
+        return future
+
+    def _send_now(self) -> None:
+        self._is_woken = False
+        self._wake()
+
+    def close(self) -> None:
+        """Hear no more of slaves; who still waits hears that time is over."""
+        self._acks.unwatch(self._tell)
+        super().close()

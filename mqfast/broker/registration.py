@@ -42,6 +42,7 @@ class Registration:
         self, config: BrokerConfig, topics: TopicTable, client: RemotingClient, *, address: str, ha_address: str
     ) -> None:
         self.registered: dict[str, bool] = {}
+        self.on_registered: Callable[[dict[str, Any]], object] = lambda _fields: None
         self.on_order_topics: Callable[[set[str]], object] = lambda _topics: None
         self._config = config
         self._topics = topics
@@ -141,8 +142,10 @@ class Registration:
         self.registered[address] = answer.code == 0
         if answer.code != 0:
             self._limit.warning(address, "name server %s refused the broker: %s", address, answer.remark)
-        elif not was:
+            return
+        if not was:
             _log.info("registered with name server %s", address)
+        self.on_registered(answer.ext_fields)
 
     def follow(self, topics: TopicTable) -> None:
         """The topics are those of another table from now on."""

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mqfast.broker.durable import Durable
+from mqfast.broker.durable import Durable, Replicated
 from mqfast.errors import (
     DiskFull,
     MapFailed,
     MessageIllegal,
     MqfastError,
+    NotMaster,
     PageCacheBusy,
     StorageError,
     StoreBusy,
@@ -123,7 +124,8 @@ class Writer:
 
     Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk.
     Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
-        ``notify`` is called with one that got one.
+        ``notify`` is called with one that got one. ``replicated``: where answers wait for slaves as well;
+        ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync).
     Thread: that of the event loop.
     """
 
@@ -143,6 +145,8 @@ class Writer:
         self.deferrals: list[Deferral] = []
         self.waiting: Mapping[tuple[str, int], object] = {}
         self.notify: Callable[[tuple[str, int]], object] = lambda _queue: None
+        self.replicated: Replicated | None = None
+        self.max_gap_bytes = 256 << 20
         self._engine = engine
         self._durable = durable
         self._store_host: Final = store_host
@@ -233,8 +237,8 @@ class Writer:
         return Stored(0, None, result)
 
     def must_wait(self, properties: bytes) -> bool:
-        """Does the answer wait for the disk? Source: Message.isWaitStoreMsgOK."""
-        if not self._sync_flush:
+        """Does the answer wait for the disk or for slaves? Source: Message.isWaitStoreMsgOK."""
+        if not self._sync_flush and self.replicated is None:
             return False
         at = properties.find(_NO_WAIT)
         while at > 0 and properties[at - 1] != 2:
@@ -242,18 +246,33 @@ class Writer:
         return at < 0 or properties[at + len(_NO_WAIT) :].partition(b"\x02")[0].lower() == b"true"
 
     async def durable(self, stored: Stored) -> Stored:
-        """Wait until a stored message is durable. Its code becomes FLUSH_DISK_TIMEOUT where that takes too long."""
+        """Wait until a stored message is on disk, and at slaves, as the settings want it.
+
+        Its code becomes FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT where that takes too long, SLAVE_NOT_AVAILABLE where
+        there are too few slaves. Source: CommitLog.handleDiskFlushAndHA.
+        """
         result = stored.result
         if result is None:
             return stored
         end = getattr(result, "end_offset", None)
         if end is None:
             end = result.physical_offset + result.size  # type: ignore[union-attr]
-        try:
-            in_time = await self._durable.wait(end)
-        except MqfastError as error:
-            return self.failed(error)
-        return stored if in_time else stored._replace(code=ResponseCode.FLUSH_DISK_TIMEOUT)
+        replicas, at_slaves = self.replicated, None
+        is_possible = replicas is not None and replicas.is_possible(end, self.max_gap_bytes)
+        if replicas is not None and is_possible:
+            at_slaves = replicas.wait(end)
+        if self._sync_flush:
+            try:
+                if not await self._durable.wait(end):
+                    stored = stored._replace(code=ResponseCode.FLUSH_DISK_TIMEOUT)
+            except MqfastError as error:
+                return self.failed(error)
+        if at_slaves is not None:
+            if not await at_slaves:
+                stored = stored._replace(code=ResponseCode.FLUSH_SLAVE_TIMEOUT)
+        elif replicas is not None:
+            stored = stored._replace(code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        return stored
 
     async def stored(self, record: Record) -> Stored:
         """Store a message and wait for the disk where the settings and the message say so."""
@@ -284,7 +303,7 @@ def failure(error: MqfastError, max_message_bytes: int, disk_use: Callable[[], s
     if isinstance(error, MapFailed):
         remark = f"create mapped file failed, server is busy or broken. ({error})"
         return Stored(ResponseCode.SYSTEM_ERROR, remark, None)
-    if isinstance(error, (DiskFull, StorageError, StoreClosed)):
+    if isinstance(error, (DiskFull, StorageError, StoreClosed, NotMaster)):
         remark = (
             "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
             f"[{disk_use()}], messages are put to the slave, message store has been shut down, etc. ({error})"

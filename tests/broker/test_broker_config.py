@@ -105,7 +105,7 @@ def test_typos_get_near_names_of_broker_and_store() -> None:
     [
         ({"listenPort": "70000"}, "listenPort: expected a whole number from 0 to 65535, found '70000'"),
         ({"autoCreateTopicEnable": "yes"}, "autoCreateTopicEnable: expected true or false, found 'yes'"),
-        ({"brokerRole": "SLAVE"}, "brokerRole: expected ASYNC_MASTER or SYNC_MASTER, found SLAVE"),
+        ({"brokerRole": "SLAVE"}, "brokerId: expected at least 1 for a slave, found 0"),
         ({"enableControllerMode": "true"}, "enableControllerMode: expected none"),
         ({"messageStorePlugIn": "org.x.Tiered"}, "messageStorePlugIn: expected none"),
         ({"brokerName": " "}, "brokerName: expected a name"),

@@ -74,13 +74,30 @@ class RuntimeInfo:
         return request.response(body=encode_body(StatsData(_item(rates.day), _item(rates.hour), _item(rates.minute))))
 
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """907: a master without slaves."""
+        """907: the slaves of a master, or how a slave follows."""
+        replicas, end = self._context.replicas, self._context.store.log.written
+        following = replicas.following
+        client: dict[str, object] = dict.fromkeys(_OF_A_SLAVE, 0)
+        if following is not None:
+            client["masterAddr"] = following.master or ""
+            client["maxOffset"] = following.end
+            client["isActivated"] = following.state == "TRANSFER"
         body = {
-            "haClientRuntimeInfo": dict.fromkeys(_OF_A_SLAVE, 0),
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": True,
-            "masterCommitLogMaxOffset": self._context.store.log.written,
+            "haClientRuntimeInfo": client,
+            "haConnectionInfo": [
+                {
+                    "addr": one.address,
+                    "diff": one.behind_bytes,
+                    "inSync": one.behind_bytes < self._context.config["haMaxGapNotInSync"],
+                    "slaveAckOffset": one.acknowledged,
+                    "transferFromWhere": one.sent,
+                    "transferredByteInSecond": one.bytes_per_s,
+                }
+                for one in replicas.slaves
+            ],
+            "inSyncSlaveNums": replicas.in_sync(),
+            "master": following is None,
+            "masterCommitLogMaxOffset": end if following is None else following.master_end,
         }
         return request.response(body=encode_body(body))
 

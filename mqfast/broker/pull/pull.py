@@ -157,7 +157,20 @@ class PullProcessor:
         except _Refused as refusal:
             fields = {"forbiddenType": str(refusal.forbidden)} if refusal.forbidden else None
             return request.response(refusal.code, fields, remark=refusal.remark)
-        return self._read(_Pull(channel, request, header, topic, group, wanted, may_hold))
+        pull = _Pull(channel, request, header, topic, group, wanted, may_hold)
+        if self._context.config.is_slave and not self._context.config["slaveReadEnable"]:
+            return self._to_the_master(pull)
+        return self._read(pull)
+
+    def _to_the_master(self, pull: _Pull) -> RemotingCommand:
+        """A slave that is not read from: the group goes on at the same offset. RocketMQ's slave names the offset behind
+        the messages that it does not send, so that the group never gets them.
+        """
+        store, header = self._context.store, pull.header
+        queue = header.topic, header.queue_id
+        fields = self._fields(pull, header.queue_offset, store.min_offset(*queue), store.max_offset(*queue))
+        remark = "this slave is not read from, slaveReadEnable is false"
+        return pull.request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, fields, remark=remark)
 
     def _permitted(
         self, channel: Channel, request: RemotingCommand, header: PullHeader

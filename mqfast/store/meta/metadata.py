@@ -268,6 +268,18 @@ class _Table:
             self._changed()
             return True
 
+    def replace(self, entries: dict[Any, Any], data_version: dict[str, int]) -> None:
+        """All entries and the version at once, as another broker's table has them. Raises: UsageError as ``put``."""
+        try:
+            fastjson.loads(fastjson.dumps({self._TABLE: entries}))
+        except (CorruptFile, InternalError) as error:
+            raise UsageError(f"{self._TABLE}: expected what JSON can hold, found: {error}") from None
+        with self._lock:
+            self._entries.clear()
+            self._entries.update(entries)
+            if self._VERSIONED:
+                self._root["dataVersion"] = dict(data_version)
+
     @property
     def _entries(self) -> _Json:
         # The order of the fields in a file is alphabetical, so the version comes first.

@@ -1,0 +1,169 @@
+"""The other brokers of this broker's name: a master serves slaves, a slave follows its master.
+
+Room: broker/replica. It must never decide who is master: the settings say so. Source: DefaultHAService,
+BrokerController.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.broker.durable import Replicated
+from mqfast.broker.replica.table_sync import TableSync
+from mqfast.errors import ConfigError
+from mqfast.ha.master import HaMaster, SlaveStatus
+from mqfast.ha.settings import HaSettings
+from mqfast.ha.slave import FollowStatus, HaSlave
+from mqfast.remoting.client import split_address
+from mqfast.store.log.acks import AckTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.context import BrokerContext
+    from mqfast.remoting.processors import Processors
+    from mqfast.store.message_store import MessageStore
+
+__all__ = ["Replicas"]
+
+_log = logging.getLogger("mqfast.broker")
+_SYNC_MASTER: Final = "SYNC_MASTER"
+
+
+def settings_of(config: BrokerConfig) -> HaSettings:
+    """The settings of replication by RocketMQ's names."""
+    return HaSettings(
+        batch_bytes=config["haTransferBatchSize"],
+        heartbeat_s=config["haSendHeartbeatInterval"] / 1000,
+        housekeeping_s=config["haHousekeepingInterval"] / 1000,
+        flow_bytes_per_s=config["maxHaTransferByteInSecond"] if config["haFlowControlEnable"] else None,
+        truncate_diverged=config["haTruncateDiverged"],
+    )
+
+
+class Replicas:
+    """Serves slaves, or follows a master.
+
+    Attributes: ``port``: where slaves connect; 0 where nobody can.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+        self.port = 0
+        self._config: Final = config
+        self._store: Final = store
+        self._settings: Final = settings_of(config)
+        self._acks: AckTable | None = None
+        self._master: HaMaster | None = None
+        self._slave: HaSlave | None = None
+        self._sync: TableSync | None = None
+        self._replicated: Replicated | None = None
+        self._master_ha: tuple[str, int] | None = None
+        if config["haMasterAddress"]:
+            try:
+                self._master_ha = split_address(config["haMasterAddress"])
+            except ValueError as error:
+                raise ConfigError(f"haMasterAddress: {error}") from None
+
+    async def listen(self, broker_port: int) -> None:
+        """Let slaves connect, where this is a master: at haListenPort, by default one above the broker's port.
+
+        Raises: OSError for a port that was asked for and cannot be had.
+        """
+        config = self._config
+        if config.is_slave:
+            return
+        needed = config["inSyncReplicas"] - 1 if self._store.config.broker_role == _SYNC_MASTER else 0
+        self._acks = AckTable(max(0, needed), config["slaveTimeout"] / 1000)
+        master = HaMaster(
+            self._store.engine.raw,
+            self._acks,
+            self._settings,
+            file_bytes=self._store.config.mapped_file_bytes_commit_log,
+        )
+        asked = config["haListenPort"] if "haListenPort" in config.given() else 0
+        try:
+            await master.start(config["bindAddress"], asked or (broker_port + 1 if config["listenPort"] else 0))
+        except OSError as error:
+            if asked:
+                raise
+            _log.warning("slaves cannot connect: %s; haListenPort names another port", error)
+            return
+        self._master, self.port = master, master.port
+
+    def bind(self, context: BrokerContext) -> None:
+        """Get to know the other parts."""
+        writer = context.writer
+        writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
+        if self._acks is not None and self._acks.needed > 0:
+            master = self._master
+            self._replicated = Replicated(self._acks, master.wake if master is not None else lambda: None)
+            writer.replicated = self._replicated
+        if self._config.is_slave:
+            self._sync = TableSync(context)
+            self._slave = HaSlave(context.engine.raw, self._settings, self._ask_for_master)
+            context.registration.on_registered = self._hear_of_master
+
+    def _ask_for_master(self) -> tuple[str, int] | None:
+        return self._master_ha
+
+    def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
+        """What a name server says of the master when the slave registers."""
+        ha, broker = str(fields.get("haServerAddr") or ""), str(fields.get("masterAddr") or "")
+        if self._sync is not None and broker:
+            self._sync.master = broker
+        if not ha or self._config["haMasterAddress"]:
+            return
+        try:
+            found = split_address(ha)
+        except ValueError:
+            return
+        if found != self._master_ha:
+            _log.info("master: %s, its log from %s", broker, ha)
+            self._master_ha = found
+            if self._slave is not None:
+                self._slave.reconnect()
+
+    def register(self, processors: Processors) -> None:
+        """Replication serves no code; its own port does."""
+
+    def start(self) -> None:
+        """A slave follows from now on."""
+        if self._slave is not None:
+            self._slave.start()
+        if self._sync is not None:
+            self._sync.start()
+
+    async def stop(self) -> None:
+        """Serve and follow no more."""
+        if self._sync is not None:
+            await self._sync.stop()
+        if self._slave is not None:
+            self._slave.stop()
+        await self.close()
+
+    async def close(self) -> None:
+        """Listen no more; also where the broker's start failed."""
+        if self._replicated is not None:
+            self._replicated.close()
+        if self._master is not None:
+            await self._master.stop()
+
+    # -- what admins ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def slaves(self) -> list[SlaveStatus]:
+        """The slaves that are connected."""
+        return [] if self._master is None else self._master.statuses()
+
+    @property
+    def following(self) -> FollowStatus | None:
+        """How a slave follows; None for a master."""
+        return None if self._slave is None else self._slave.status
+
+    def in_sync(self) -> int:
+        """Slaves that are near enough to the end of the log."""
+        gap = self._config["haMaxGapNotInSync"]
+        return 0 if self._acks is None else self._acks.in_sync(self._store.engine.raw.end, gap)

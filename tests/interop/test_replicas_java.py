@@ -1,0 +1,158 @@
+"""Replication with brokers of Apache RocketMQ, both ways: the logs are equal at rest, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import LEVELS
+from real_programs import NEEDS_JAVA
+from running import BrokerProcess, running_broker
+
+from mqfast.ha.slave import FollowState
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode
+
+pytestmark = NEEDS_JAVA
+FILE = 1 << 20
+
+
+@contextlib.contextmanager
+def machine(release: str, work: Path) -> Iterator[Any]:
+    import shutil
+
+    from java_oracle import JavaOracle
+    from make import Machine
+
+    assert JavaOracle.available()[0]
+    here = Path(__file__).resolve().parent
+    one = Machine(release, work, here / "Flow.java")
+    (work / "conf").mkdir()
+    for program in ("namesrv", "broker"):
+        shutil.copy(here.parent / "compat/java/logging-off.xml", work / f"conf/logback_{program}.xml")
+    try:
+        yield one
+    finally:
+        one.end_all()
+
+
+def log_bytes(store: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+
+
+async def until(condition: Callable[[], Any], seconds: float = 100) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.1)
+
+
+async def send(client: RemotingClient, address: str, topic: str, count: int) -> None:
+    for number in range(count):
+        fields = {
+            "a": "producers", "b": topic, "c": "TBW102", "d": "4", "e": str(number % 4), "f": "0", "g": "1700000000000",
+            "h": "0", "i": f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01k{number}\x02", "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        answer = await client.call(address, RequestCode.SEND_MESSAGE_V2, fields, b"x" * (number * 37 % 5000))
+        assert answer.code in (0, 10, 11, 12), answer.remark
+
+
+async def address_of(client: RemotingClient, namesrv: str, broker_id: int) -> str:
+    found = ""
+
+    async def ask() -> bool:
+        nonlocal found
+        answer = await client.call(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
+        import json
+
+        from mqfast.remoting.fastjson import standard
+
+        table = json.loads(standard(bytes(answer.body)))["brokerAddrTable"] if answer.body else {}
+        found = next((one["brokerAddrs"].get(str(broker_id), "") for one in table.values()), "")
+        return bool(found)
+
+    async with asyncio.timeout(100):
+        while not await ask():
+            await asyncio.sleep(0.2)
+    return found
+
+
+@pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+def test_a_slave_of_ours_follows_a_java_master(release: str, tmp_path: Path) -> None:
+    async def flow(java: Any, port: int) -> None:
+        client = RemotingClient()
+        settings = {
+            "brokerName": "brk", "brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": java.namesrv, "brokerClusterName":
+            "golden", "slaveReadEnable": True, "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500,
+        }  # fmt: skip
+        address = f"127.0.0.1:{port}"
+        await address_of(client, java.namesrv, 0)
+        await send(client, address, "T", 300)
+        async with running_broker(tmp_path / "ours", **settings) as slave:
+            await send(client, address, "T", 300)
+            following = lambda: slave.context.replicas.following  # noqa: E731
+            await until(lambda: following().state is FollowState.TRANSFER)
+            await until(lambda: sum(slave.context.store.max_offset("T", one) for one in range(4)) == 600)
+            await until(lambda: "T" in slave.context.tables.topics)
+            end = slave.context.store.engine.raw.end
+        java.end_all()
+        ours, theirs = log_bytes(tmp_path / "ours"), log_bytes(tmp_path / "java")
+        assert ours[:end] == theirs[:end]
+        assert not any(theirs[end:])
+        await client.close()
+
+    from make import free_port
+
+    with machine(release, tmp_path) as java:
+        java.start_namesrv()
+        port = free_port()
+        sizes = {"mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "messageDelayLevel": LEVELS}
+        java.start_broker(tmp_path / "java", sizes, port)
+        asyncio.run(flow(java, port))
+
+
+@pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+def test_a_java_slave_follows_our_master(release: str, tmp_path: Path) -> None:
+    async def flow(ours: BrokerProcess, java: Any, port: int) -> None:
+        client = RemotingClient()
+        master = await address_of(client, ours.namesrv, 0)
+        await send(client, master, "T", 300)
+        settings = {
+            "brokerName": name, "brokerRole": "SLAVE", "brokerId": 1, "brokerClusterName": "DefaultCluster",
+            "mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500,
+        }  # fmt: skip
+        java.start_broker(tmp_path / "java", settings, port)
+        await address_of(client, ours.namesrv, 1)
+        await send(client, master, "T", 300)
+        status: dict[str, Any] = {}
+
+        async def is_there() -> bool:
+            import json
+
+            answer = await client.call(master, 907)
+            status.update(json.loads(bytes(answer.body)))
+            infos = status["haConnectionInfo"]
+            return bool(infos) and infos[0]["slaveAckOffset"] == status["masterCommitLogMaxOffset"]
+
+        async with asyncio.timeout(100):
+            while not await is_there():
+                await asyncio.sleep(0.2)
+        end = status["masterCommitLogMaxOffset"]
+        java.end_all()
+        theirs, mine = log_bytes(tmp_path / "java"), log_bytes(ours.store)
+        assert theirs[:end] == mine[:end]
+        assert not any(theirs[end:])
+        await client.close()
+
+    from make import free_port
+
+    name = "broker-a"
+    with (
+        BrokerProcess(tmp_path / "work", brokerName=name, mappedFileSizeCommitLog=FILE) as ours,
+        machine(release, tmp_path) as java,
+    ):
+        java.namesrv = ours.namesrv
+        asyncio.run(flow(ours, java, free_port()))
