@@ -175,10 +175,9 @@ class Broker:
         await self.context.registration.told(_REGISTRATION_S)
 
     def _start_parts(self) -> None:
+        of_masters = (Delays, Transactions)  # a slave's master delivers and checks
         for part in self._parts:
-            if not (
-                self.config.is_slave and isinstance(part, (Delays, Transactions))
-            ):  # its master delivers and checks
+            if not (self.config.is_slave and isinstance(part, of_masters)):
                 part.start()
         self._by_the_clock(1.0, self.context.stats.tick)
         self._by_the_clock(_SCAN_S, self._scan)

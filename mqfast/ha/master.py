@@ -65,7 +65,7 @@ class _Follower(asyncio.Protocol):
         self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_HIGH_BYTES // 4)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.address = f"{peer[0]}:{peer[1]}"
-        self._master.followers.add(self)
+        self._master.connected(self)
         _log.info("slave %s: connected", self.address)
 
     def data_received(self, data: bytes) -> None:
@@ -182,8 +182,14 @@ class HaMaster:
         """Listen. Raises: OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Follower(self), host, port)
-        self._task = asyncio.ensure_future(self._send_what_comes())
-        self._timer = loop.call_later(1.0, self._each_second)
+
+    def connected(self, one: _Follower) -> None:
+        """A slave is here: what runs by the clock runs while there is one."""
+        self.followers.add(one)
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._send_what_comes())
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(1.0, self._each_second)
 
     @property
     def port(self) -> int:
@@ -204,7 +210,7 @@ class HaMaster:
     async def _send_what_comes(self) -> None:
         """Look often while there is something to send, else sleep in a thread until there is."""
         without = 0
-        while True:
+        while self.followers:
             active = [one.send() for one in tuple(self.followers)]
             without = 0 if any(active) else without + 1
             if without < _POLLS_WITHOUT_DATA:
@@ -224,7 +230,9 @@ class HaMaster:
                 return
 
     def _each_second(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(1.0, self._each_second)
+        self._timer = None
+        if self.followers:
+            self._timer = asyncio.get_running_loop().call_later(1.0, self._each_second)
         self.allowance = self.settings.flow_bytes_per_s or 1 << 62
         now_s = self.clock()
         with contextlib.suppress(StoreClosed):
