@@ -6,6 +6,10 @@ A face over ``pull_engine.py``. It must never block the loop. Source: as ``pull_
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
+import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -16,11 +20,12 @@ from mqfast.client.consumer.pull_settings import new_subscription
 from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import MessageQueue, When, milliseconds
-from mqfast.errors import ClientClosed, ClientError
+from mqfast.errors import ClientClosed, ClientError, MqfastError
 
 __all__ = ["AsyncPullConsumer"]
 
 _LOOK_AGAIN_S: Final = 5.0
+_log = logging.getLogger("mqfast.client.consumer")
 
 
 class AsyncPullConsumer(PullArguments):
@@ -34,6 +39,9 @@ class AsyncPullConsumer(PullArguments):
 
     Thread: that of the event loop in which it was started.
     """
+
+    def _set_up(self) -> None:
+        self._starting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -50,8 +58,6 @@ class AsyncPullConsumer(PullArguments):
         """
         self._check_open()
         if not self._is_started:
-            if not hasattr(self, "_starting"):
-                self._starting = asyncio.Lock()
             async with self._starting:
                 if not self._is_started:
                     await self._engine.start()
@@ -73,8 +79,17 @@ class AsyncPullConsumer(PullArguments):
             most = self._settings.close_timeout_s if timeout_s is None else timeout_s
             try:
                 await asyncio.wait_for(self._engine.close(all_handed_out=all_handed_out), most)
-            except TimeoutError:
-                raise ClientError(f"group {self.group}: expected an end within {most:g} s, found none") from None
+            except (MqfastError, TimeoutError) as error:
+                _log.warning("group %s: the pull consumer did not end in order in %g s: %s", self.group, most, error)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_started", False) or self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        warnings.warn(f"pull consumer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
+        loop, engine = self._loop, self._engine
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(lambda: loop.create_task(engine.close(all_handed_out=False)))
 
     # --- which queues ---
 
@@ -125,7 +140,7 @@ class AsyncPullConsumer(PullArguments):
         refusal = None if found else self._engine.refusal()
         if refusal is not None:
             raise refusal
-        return found
+        return self._told(found)
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Messages until the consumer is closed, each acknowledged when the loop asks for the next.
@@ -143,6 +158,7 @@ class AsyncPullConsumer(PullArguments):
                 return
             before = found
             if found is not None:
+                self._told((found,))
                 yield found
             elif not await self._engine.wait(_LOOK_AGAIN_S):
                 refusal = self._engine.refusal()

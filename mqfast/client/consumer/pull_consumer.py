@@ -7,9 +7,13 @@ Source: DefaultLitePullConsumer, DefaultMQPullConsumer.pull.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
+import threading
 import time
+import warnings
+import weakref
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -18,13 +22,21 @@ from typing import Any, Final, Literal, Self, TypeVar
 from mqfast.client.consumer.allocation import Allocation
 from mqfast.client.consumer.offsets import OffsetStore
 from mqfast.client.consumer.pull_engine import PullEngine, wire
-from mqfast.client.consumer.pull_settings import OffsetReset, new_subscription, pull_settings, subscriptions_of
+from mqfast.client.consumer.pull_settings import (
+    OffsetReset,
+    new_subscription,
+    pull_arguments,
+    pull_settings,
+    subscriptions_of,
+)
 from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Delivery
-from mqfast.client.net import io_thread
+from mqfast.client.hooks import ClientHook, ConsumeContext, tell
+from mqfast.client.net import fork, io_thread
+from mqfast.client.net.exit import close_at_exit
 from mqfast.client.route.namespace import plain_queue, wrap
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
-from mqfast.errors import ClientClosed, ClientForked, UsageError
+from mqfast.errors import ClientClosed, ClientForked, MqfastError, UsageError
 
 __all__ = ["PullArguments", "PullConsumer"]
 
@@ -32,6 +44,7 @@ T = TypeVar("T")
 START_S: Final = 30.0
 CALL_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 5.0
+_log = logging.getLogger("mqfast.client.consumer")
 
 
 class PullArguments:
@@ -51,6 +64,7 @@ class PullArguments:
         offset_reset: what happens where messages were deleted before the group has read them: ``"error"`` raises
             OffsetMoved until ``seek``; ``"earliest"`` and ``"latest"`` go on there, with a warning.
         max_cached_messages, max_cached_bytes: pulled ahead of one queue; max_cached_total: of all queues.
+        hooks: ``before_consume`` and ``after_consume`` are called when messages are handed out.
         close_timeout_s: bound of ``close()``.
     Raises: ConfigError, UsageError.
     """
@@ -77,33 +91,64 @@ class PullArguments:
         max_cached_messages: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_cached_total: int = 10_000,
+        hooks: Sequence[ClientHook] = (),
         close_timeout_s: float = 5.0,
+        **unknown: Any,
     ) -> None:
         self._settings = pull_settings(
             group,
             namesrv_addr,
-            credentials=credentials,
-            tls=tls,
-            namespace=namespace,
-            instance_name=instance_name,
-            unit_name=unit_name,
-            model=model,
             from_where=from_where,
             allocation=allocation,
             offset_store=offset_store,
-            auto_commit_s=auto_commit_s,
-            pull_batch=pull_batch,
-            pull_interval_s=pull_interval_s,
-            max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes,
-            max_cached_total=max_cached_total,
             offset_reset=offset_reset,
-            close_timeout_s=close_timeout_s,
+            hooks=hooks,
+            shared={
+                "credentials": credentials,
+                "tls": tls,
+                "namespace": namespace,
+                "instance_name": instance_name,
+                "unit_name": unit_name,
+            },
+            numbers={
+                "model": model,
+                "auto_commit_s": auto_commit_s,
+                "pull_batch": pull_batch,
+                "pull_interval_s": pull_interval_s,
+                "max_cached_messages": max_cached_messages,
+                "max_cached_bytes": max_cached_bytes,
+                "max_cached_total": max_cached_total,
+                "close_timeout_s": close_timeout_s,
+            },
+            unknown=unknown,
         )
         self._engine = PullEngine(self._settings, subscriptions_of(topics, self._settings.namespace))
         self._pid = os.getpid()
         self._is_started = False
         self._is_closed = False
+        self._set_up()
+        fork.watch(self)
+
+    def _set_up(self) -> None:
+        """What a face needs of its own."""
+
+    @classmethod
+    def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
+        """A consumer from DefaultLitePullConsumer's settings: Java's names and milliseconds. Raises: ConfigError."""
+        return cls(**pull_arguments(settings))
+
+    def after_fork(self) -> None:
+        """In a child: a consumer that was not started may be started; a running one is the parent's."""
+        if not self._is_started:
+            self._pid = os.getpid()
+
+    def _told(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Let the hooks hear of messages that are handed out, as Java's poll does."""
+        if self._settings.hooks and messages:
+            context = ConsumeContext(messages, self.group)
+            tell(self._settings.hooks, "before_consume", context)
+            tell(self._settings.hooks, "after_consume", context)
+        return messages
 
     @property
     def group(self) -> str:
@@ -167,6 +212,14 @@ class PullConsumer(PullArguments):
     Thread: any; with auto commit one thread polls. Durability: that of the broker's offsets, some 5 s.
     """
 
+    def _set_up(self) -> None:
+        self._starting = threading.RLock()
+
+    def after_fork(self) -> None:
+        """In a child: see ``PullArguments``."""
+        super().after_fork()
+        self._starting = threading.RLock()
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -181,9 +234,13 @@ class PullConsumer(PullArguments):
         Raises: ConnectError, SubscriptionError, ClientClosed.
         """
         self._check_open()
-        if not self._is_started:
-            io_thread.shared().call(self._engine.start(), START_S)
-            self._is_started = True
+        with self._starting:
+            if not self._is_started:
+                self._io = io_thread.shared()
+                self._io.call(self._engine.start(), START_S)
+                self._is_started = True
+                self._at_exit = _AtExit(self)
+                close_at_exit(self._at_exit)
         return self
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -197,9 +254,22 @@ class PullConsumer(PullArguments):
         if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
-        if self._is_started:
-            most = self._settings.close_timeout_s if timeout_s is None else timeout_s
-            io_thread.shared().call(self._engine.close(all_handed_out=all_handed_out), most)
+        if not self._is_started or not self._io.is_alive:
+            return
+        most = self._settings.close_timeout_s if timeout_s is None else timeout_s
+        try:
+            self._io.call(self._engine.close(all_handed_out=all_handed_out), max(0.1, most))
+        except (MqfastError, RuntimeError) as error:
+            _log.warning("group %s: the pull consumer did not end in order: %s", self.group, error)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_started", False) or self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        warnings.warn(f"pull consumer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
+        io, engine = self._io, self._engine
+        if io.is_alive:
+            io.soon(lambda: io.loop.create_task(engine.close(all_handed_out=False)))
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
         try:
@@ -207,7 +277,7 @@ class PullConsumer(PullArguments):
         except BaseException:
             work.close()
             raise
-        return io_thread.shared().call(work, timeout_s)
+        return self._io.call(work, timeout_s)
 
     # --- which queues ---
 
@@ -267,7 +337,7 @@ class PullConsumer(PullArguments):
         refusal = None if found else self._engine.refusal()
         if refusal is not None:
             raise refusal
-        return found
+        return self._told(found)
 
     def __iter__(self) -> Iterator[Delivery]:
         """Messages until the consumer is closed. Each one is acknowledged when the loop asks for the next.
@@ -293,6 +363,7 @@ class PullConsumer(PullArguments):
             except ClientClosed:
                 return None
             if found is not None:
+                self._told((found,))
                 return found
             before = None
 
@@ -365,7 +436,21 @@ class PullConsumer(PullArguments):
 
     def stats(self) -> Mapping[str, Any]:
         """What this consumer does: queues, offsets, what is cached, and why nothing comes."""
+        self._check_fork()
         return self._engine.stats() if self._is_started else {"group": self.group}
+
+
+class _AtExit:
+    """Closes a consumer that nobody closed: what was acknowledged is committed, not the last batch."""
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self._consumer: Final = weakref.ref(consumer)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """As the end of the process asks."""
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer._close(timeout_s, all_handed_out=False)
 
 
 class _Loop:

@@ -74,6 +74,7 @@ class PullEngine:
         self._rebalancing = asyncio.Lock()
         self._sources: dict[MessageQueue, Source] = {}
         self._unbalanced = ""
+        self._without_lite: set[str] = set()
         self._arrived = asyncio.Event()
         self.cache.asynchronous = self._arrived.set
 
@@ -380,26 +381,31 @@ class PullEngine:
         queue = one.queue
         _, address = await self._run(read_place(self.instance, queue, broker_id))
         wanted = self.subscriptions.get(queue.topic) or Subscription(queue.topic)
-        steps = pull(
-            address,
-            self.group,
-            queue,
-            one.next_pull,
-            wanted,
-            self._sources[queue],
-            max_count=self.settings.pull_batch,
-            suspend_s=HELD_S,
-            post_subscription=True,
-            is_lite=True,
-            timeout_s=HELD_S + 10.0,
-        )
-        try:
-            return await self._run(steps)  # type: ignore[no-any-return]
-        except (BrokerError, ConnectError, NoRoute):
-            raise
-        except ClientError:  # nonsense: who knows what else is on its way
-            self.instance.remoting.leave(address)
-            raise
+        for is_lite in (True, False) if address not in self._without_lite else (False,):
+            steps = pull(
+                address,
+                self.group,
+                queue,
+                one.next_pull,
+                wanted,
+                self._sources[queue],
+                max_count=self.settings.pull_batch,
+                suspend_s=HELD_S,
+                post_subscription=True,
+                is_lite=is_lite,
+                timeout_s=HELD_S + 10.0,
+            )
+            try:
+                return await self._run(steps)  # type: ignore[no-any-return]
+            except (BrokerError, ConnectError, NoRoute) as error:
+                is_unknown = isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                if not (is_lite and is_unknown):
+                    raise
+                self._without_lite.add(address)  # a broker before 5.0
+            except ClientError:  # nonsense: who knows what else is on its way
+                self.instance.remoting.leave(address)
+                raise
+        raise AssertionError("the last attempt returns or raises")
 
     # --- what the application asks ---
 

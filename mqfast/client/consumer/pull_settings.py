@@ -5,11 +5,8 @@ It must never do I/O. Defaults: DefaultLitePullConsumer's, docs/client.md.
 
 from __future__ import annotations
 
-import difflib
-import math
-import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,19 +15,39 @@ from mqfast.client.consumer.offsets import OffsetStore
 from mqfast.client.consumer.pull_cache import CacheLimits
 from mqfast.client.consumer.queue_bounds import FromWhere, check_from_where
 from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
-from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.route.namespace import namespace_of_address, wrap
-from mqfast.client.values import Address, Credentials
+from mqfast.client.settings import (
+    CONSUMER_RULES,
+    Rule,
+    check,
+    check_group,
+    check_names,
+    consumer_arguments,
+    instance_settings,
+)
+from mqfast.client.values import Address
 from mqfast.errors import ConfigError
 
-__all__ = ["OffsetReset", "PullSettings", "pull_settings", "subscriptions_of"]
+__all__ = ["OffsetReset", "PullSettings", "pull_arguments", "pull_settings", "subscriptions_of"]
 
 OffsetReset = Literal["error", "earliest", "latest"]
-_RESETS: Final = ("error", "earliest", "latest")
-_MODELS: Final = ("clustering", "broadcasting")
-_GROUP_LENGTH: Final = 120
-_SECONDS_MAX: Final = 7 * 86400.0
+_RULES: Final[Mapping[str, Rule]] = {
+    **{
+        name: CONSUMER_RULES[name]
+        for name in (
+            "model", "auto_commit_s", "pull_batch", "pull_interval_s", "max_cached_messages", "max_cached_bytes",
+            "close_timeout_s",
+        )
+    },
+    "max_cached_total": Rule(int, 1, 1 << 31, "messages"),
+    "offset_reset": Rule(str, choices=("error", "earliest", "latest")),
+}  # fmt: skip
+_OTHERS: Final = (
+    "group", "namesrv_addr", "topics", "from_where", "allocation", "offset_store", "offset_reset", "hooks",
+)  # fmt: skip
+_JAVA: Final = ("autoCommit", "autoCommitIntervalMillis", "pullThresholdForAll")
 
 
 class PullSettings(NamedTuple):
@@ -49,45 +66,37 @@ class PullSettings(NamedTuple):
     limits: CacheLimits
     offset_reset: OffsetReset
     close_timeout_s: float
+    hooks: tuple[ClientHook, ...]
 
 
 def pull_settings(
     group: str,
     namesrv_addr: Address | None,
     *,
-    credentials: Credentials | None,
-    tls: bool | ssl.SSLContext,
-    namespace: str | None,
-    instance_name: str | None,
-    unit_name: str | None,
-    model: str,
     from_where: Literal["last", "first"] | datetime,
     allocation: Allocation | str,
     offset_store: OffsetStore | None,
-    auto_commit_s: float | None,
-    pull_batch: int,
-    pull_interval_s: float,
-    max_cached_messages: int,
-    max_cached_bytes: int,
-    max_cached_total: int,
     offset_reset: OffsetReset,
-    close_timeout_s: float,
+    hooks: Sequence[ClientHook],
+    shared: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    unknown: Iterable[str],
 ) -> PullSettings:
-    """Check all of them. Raises: ConfigError that names the argument, what is expected and what was found."""
-    name = _text("group", group)
-    if len(name) > _GROUP_LENGTH:
-        raise ConfigError(f"group: expected at most {_GROUP_LENGTH} characters, found {len(name)}")
-    if not all(letter.isascii() and (letter.isalnum() or letter in "%|_-") for letter in name):
-        raise ConfigError(f"group: expected letters, digits and any of %|_-, found {name!r}")
-    servers = parse_addresses(namesrv_addr)
-    is_broadcasting = _one_of("model", model, _MODELS) == "broadcasting"
-    if namespace is None:
-        namespace = namespace_of_address(servers[0])
+    """Check all of them.
+
+    Args: shared: what ``instance_settings`` takes; numbers: those with a rule; unknown: names that are no argument.
+    Raises: ConfigError that names the argument, what is expected and what was found.
+    """
+    check_names("PullConsumer", unknown, (*shared, *numbers, *_OTHERS))
+    name = check_group(group)
+    check(_RULES, {**numbers, "offset_reset": offset_reset})
+    instance = instance_settings(namesrv_addr, **shared)
+    is_broadcasting = numbers["model"] == "broadcasting"
+    namespace = instance.namespace or namespace_of_address(instance.name_servers[0])
+    instance = instance._replace(namespace=namespace)
     # The file of a broadcasting consumer's offsets is found by the client id, so that must not be by chance.
-    if instance_name is None and is_broadcasting:
-        instance_name = "DEFAULT"
-    instance = InstanceSettings(servers, credentials, tls, namespace, instance_name, unit_name)
-    commit_s = None if auto_commit_s is None else _seconds("auto_commit_s", auto_commit_s, 0.001)
+    if instance.instance_name is None and is_broadcasting:
+        instance = instance._replace(instance_name="DEFAULT")
     return PullSettings(
         name,
         instance,
@@ -96,17 +105,39 @@ def pull_settings(
         check_from_where(from_where),
         allocation_of(allocation),
         offset_store,
-        commit_s,
-        _count("pull_batch", pull_batch, 1, 1024),
-        _seconds("pull_interval_s", pull_interval_s, 0.0),
-        CacheLimits(
-            _count("max_cached_messages", max_cached_messages, 1, 65_535),
-            _count("max_cached_bytes", max_cached_bytes, 1, 1 << 30),
-            _count("max_cached_total", max_cached_total, 1, 1 << 31),
-        ),
-        _one_of("offset_reset", offset_reset, _RESETS),  # type: ignore[arg-type]
-        _seconds("close_timeout_s", close_timeout_s, 0.0),
+        numbers["auto_commit_s"],
+        numbers["pull_batch"],
+        numbers["pull_interval_s"],
+        CacheLimits(numbers["max_cached_messages"], numbers["max_cached_bytes"], numbers["max_cached_total"]),
+        offset_reset,
+        numbers["close_timeout_s"],
+        tuple(hooks),
     )
+
+
+def pull_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
+    """The arguments of a pull consumer from DefaultLitePullConsumer's settings. Raises: ConfigError."""
+    left: dict[str, Any] = dict(settings)
+    own = {name: left.pop(name) for name in _JAVA if name in left}
+    found = consumer_arguments(left)
+    check_names("PullConsumer from Java's settings", found, (*InstanceSettings._fields, *_RULES, *_OTHERS))
+    if "pullThresholdForAll" in own:
+        found["max_cached_total"] = _whole("pullThresholdForAll", own["pullThresholdForAll"])
+    if "autoCommitIntervalMillis" in own:
+        found["auto_commit_s"] = _whole("autoCommitIntervalMillis", own["autoCommitIntervalMillis"]) / 1000
+    is_automatic = str(own.get("autoCommit", True)).strip().lower()
+    if is_automatic not in ("true", "false"):
+        raise ConfigError(f"autoCommit: expected true or false, found {own['autoCommit']!r}")
+    if is_automatic == "false":
+        found["auto_commit_s"] = None
+    return found
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        raise ConfigError(f"{name}: expected a whole number, found {value!r}") from None
 
 
 def subscriptions_of(topics: str | Mapping[str, str] | None, namespace: str | None) -> dict[str, Subscription]:
@@ -136,25 +167,3 @@ def _text(what: str, given: object) -> str:
     if not isinstance(given, str) or not given.strip():
         raise ConfigError(f"{what}: expected a name, found {given!r}")
     return given
-
-
-def _one_of(what: str, given: object, allowed: tuple[str, ...]) -> str:
-    if given in allowed:
-        return str(given)
-    near = difflib.get_close_matches(str(given).lower(), allowed, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{what}: expected one of {', '.join(map(repr, allowed))}, found {given!r}{hint}")
-
-
-def _count(what: str, given: object, least: int, most: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-        raise ConfigError(f"{what}: expected a whole number from {least} to {most}, found {given!r}")
-    return given
-
-
-def _seconds(what: str, given: object, least: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not math.isfinite(given):
-        raise ConfigError(f"{what}: expected seconds from {least:g} to {_SECONDS_MAX:g}, found {given!r}")
-    if not least <= given <= _SECONDS_MAX:
-        raise ConfigError(f"{what}: expected seconds from {least:g} to {_SECONDS_MAX:g}, found {given!r}")
-    return float(given)
