@@ -3,8 +3,9 @@
 Room: testing. It must never fail a call that no fault was asked for, and never write anything once it is dead.
 csrc/os_door.h has the table of calls.
 
-A dead door says yes to everything that would write, and does nothing (a new file stays empty): a store that is closed behind it leaves its files
-as a process that was killed at that moment, apart from stores through mappings, which the page cache has anyway.
+A dead door says yes to everything that would write, rename or remove, and does nothing. A store that is closed behind it leaves its files
+as a process that was killed about then: what goes on by mappings, which the page cache has anyway, and new files without content may be
+there as well, as if the kill had come a moment later.
 """
 
 from libc.errno cimport EIO, ENOSPC
@@ -92,14 +93,7 @@ cdef int _open(mq_os *os, const char *path, int flags) noexcept nogil:
 
 cdef int _fallocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
     cdef Faults *faults = _of(os)
-    if mq_load64(&faults.dead):
-        return 0
     return -ENOSPC if mq_load64(&faults.full) else faults.real.fallocate(&faults.real, fd, offset, n)
-
-
-cdef int _ftruncate(mq_os *os, int fd, int64_t n) noexcept nogil:
-    cdef Faults *faults = _of(os)
-    return 0 if mq_load64(&faults.dead) else faults.real.ftruncate(&faults.real, fd, n)
 
 
 cdef int64_t _pwrite(mq_os *os, int fd, const void *source, int64_t n, int64_t offset) noexcept nogil:
@@ -121,8 +115,6 @@ cdef int _unlink(mq_os *os, const char *path) noexcept nogil:
 
 cdef int _mkdir(mq_os *os, const char *path) noexcept nogil:
     cdef Faults *faults = _of(os)
-    if mq_load64(&faults.dead):
-        return 0
     return -ENOSPC if mq_load64(&faults.full) else faults.real.mkdir(&faults.real, path)
 
 
@@ -154,7 +146,6 @@ cdef class FaultDoor(OsDoor):
         self.table.sync_filesystem = _sync_filesystem
         self.table.open = _open
         self.table.fallocate = _fallocate
-        self.table.ftruncate = _ftruncate
         self.table.pwrite = _pwrite
         self.table.rename = _rename
         self.table.unlink = _unlink

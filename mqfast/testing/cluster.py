@@ -7,6 +7,7 @@ that it did not make.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
@@ -16,7 +17,7 @@ from mqfast.broker.broker import Broker
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import READ, WRITE
-from mqfast.errors import ConfigError, UsageError
+from mqfast.errors import ConfigError, MqfastError, UsageError
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.bodies import encode_body
@@ -31,6 +32,7 @@ from mqfast.testing.places import remove_tree
 
 __all__ = ["AT_ONCE", "RUNNING", "Cluster", "Member", "check_settings"]
 
+_log = logging.getLogger("mqfast.testing")
 RUNNING: Final = "running"
 SMALL: Final = {
     "mappedFileSizeCommitLog": str(8 << 20),  # a message of 4 MiB fits
@@ -247,7 +249,10 @@ class Cluster:
         """End a broker as SIGTERM does."""
         if member.is_running:
             member.state = "stopped"
-            await member.broker.stop()
+            try:
+                await member.broker.stop()
+            except MqfastError as error:
+                _log.warning("%s did not end in order: %s", member.name, error)
 
     async def stop_name_server(self, name: str) -> None:
         """End a name server."""
@@ -271,7 +276,10 @@ class Cluster:
         member.state = "killed"
         flushed = member.context.engine.log.flushed
         member.door.die()
-        await member.broker.abandon()
+        try:
+            await member.broker.abandon()
+        except MqfastError as error:
+            _log.debug("%s was killed: %s", member.name, error)  # a store that had failed before says so
         if power_loss:
             await asyncio.get_running_loop().run_in_executor(None, cut_power, member.store_path, flushed)
 

@@ -136,7 +136,7 @@ cdef int64_t tags_code_of(DispatchCursor *w) noexcept nogil:
     if f.delay != NULL and w.record.topic_bytes == 19 and memcmp(w.record.topic, "SCHEDULE_TOPIC_XXXX", 19) == 0:
         level = min(parse_int(f.delay, f.delay_bytes, 0), w.max_level)
         if level > 0:
-            code = <int64_t> (<uint64_t> w.record.store_timestamp + <uint64_t> (w.delays[level] if w.delays[level] else 1000))
+            code = <int64_t> (<uint64_t> w.record.store_timestamp + <uint64_t> w.delays[level])
     return code
 
 
