@@ -29,6 +29,7 @@ from mqfast.testing.waits import Waits, picture, until_true
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from mqfast.client import AdminClient, Producer, PullConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.values import Body, MessageQueue, SendResult
     from mqfast.testing.gate import Asked
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 _T = TypeVar("_T")
+_C = TypeVar("_C")
 _BROKERS_MAX: Final = 26
 _QUEUES: Final = 4
 
@@ -224,6 +226,42 @@ class Broker:
         """Let a broker serve again, on its port and with what its store has. Raises: UsageError."""
         self._call(lambda: None)
         self._host.run(self._cluster.restart(broker))
+
+    # --- clients, closed with the broker ---
+
+    def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
+        """A producer of this cluster. Args: as those of ``mqfast.client.Producer``."""
+        from mqfast.client import Producer
+
+        return self._keep(Producer(group, self.namesrv_addr, **arguments))
+
+    def consumer(self, group: str = "test-consumer", **arguments: Any) -> Any:
+        """A consumer of this cluster that begins with the first message.
+
+        Args: as those of ``mqfast.client.PushConsumer``.
+        """
+        import mqfast.client as client
+
+        return self._keep(client.PushConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+
+    def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
+        """A pull consumer of this cluster that begins with the first message.
+
+        Args: as those of ``mqfast.client.PullConsumer``.
+        """
+        from mqfast.client import PullConsumer
+
+        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+
+    def admin(self, **arguments: Any) -> AdminClient:
+        """An admin of this cluster. Args: as those of ``mqfast.client.AdminClient``."""
+        from mqfast.client import AdminClient
+
+        return self._keep(AdminClient(self.namesrv_addr, **arguments))
+
+    def _keep(self, client: _C) -> _C:
+        self._clients.append(client)
+        return client
 
     # --- act ---
 

@@ -96,48 +96,33 @@ class TimeSteps:
 
     async def _deliver(self) -> int:
         """Deliver all that is due, and wait until readers see it. Returns: how many messages."""
-        count = 0
-        while True:
-            for member in self._cluster.running():
-                log = member.context.engine.log
-                if log.readable < log.written:
-                    await member.context.durable.wait(log.written)
-            before = self._moves()
-            count += self._deliver_once()
-            if self._moves() == before:
-                return count
+        running = self._cluster.running()
+        await self._readable(running)
+        begin = sum(map(_delivered, running))
+        moves: list[int] = []
+        while moves != (moves := [number for member in running for number in _moves(member)]):
+            for member in running:
+                self._deliver_once(member)
+            await self._readable(running)
+        return sum(map(_delivered, running)) - begin
 
-    def _moves(self) -> list[int]:
-        return [
-            number
-            for member in self._cluster.running()
-            for timer in [member.context.timer]
-            for number in (
-                member.context.engine.log.written,
-                *((timer.enqueued, timer.dequeued) if timer is not None else ()),
-            )
-        ]
+    @staticmethod
+    async def _readable(running: list[Member]) -> None:
+        for member in running:
+            log = member.context.engine.log
+            if log.readable < log.written:
+                await member.context.durable.wait(log.written)
 
-    def _deliver_once(self) -> int:
-        count, now_ms = 0, self._cluster.time.now_ms()
-        for member in self._cluster.running():
-            context, delays = member.context, member.part(Delays).service
-            levels = range(1, len(member.part(Delays).levels.delays_ms) + 1)
-            before = sum(map(delays.offset, levels))
-            while delays.run_once(now_ms) == 0:
-                pass
-            count += sum(map(delays.offset, levels)) - before
-            timer = context.timer
-            if timer is None:
-                continue
+    def _deliver_once(self, member: Member) -> None:
+        now_ms = self._cluster.time.now_ms()
+        while member.part(Delays).service.run_once(now_ms) == 0:
+            pass
+        timer = member.context.timer
+        if timer is not None:
             timer.wake()
-            done, parked = timer.dequeued, context.store.max_offset(TIMER_TOPIC, 0)
             moves = (-1, -1)
             while moves != (moves := (timer.enqueued, timer.dequeued)):
                 timer.run_once(now_ms)
-            # What is far away is parked again, and came not due.
-            count += timer.dequeued - done - (context.store.max_offset(TIMER_TOPIC, 0) - parked)
-        return count
 
     async def _settle(self) -> None:
         """Let consumers do what they got, so that what they send back waits from this moment on."""
@@ -187,6 +172,20 @@ class TimeSteps:
             self._cleaned_ms = now_ms
             for member in self._cluster.running():
                 member.context.store.retention.run_once(now_ms)
+
+
+def _moves(member: Member) -> list[int]:
+    """What changes while anything is delivered."""
+    timer = member.context.timer
+    return [member.context.engine.log.written, *((timer.enqueued, timer.dequeued) if timer is not None else ())]
+
+
+def _delivered(member: Member) -> int:
+    """Messages that came due so far; one that is far away and parked once more by the timer did not."""
+    context, delays = member.context, member.part(Delays)
+    by_level = sum(delays.service.offset(level + 1) for level in range(len(delays.levels.delays_ms)))
+    timed = context.timer.dequeued - context.store.max_offset(TIMER_TOPIC, 0) if context.timer is not None else 0
+    return by_level + timed
 
 
 def _heads(member: Member) -> Iterator[tuple[int, int]]:
