@@ -97,6 +97,8 @@ class AsyncProducer(ProducerBase):
         instance, self._instance = self._instance, None
         if instance is None:
             return
+        assert self._pipeline is not None
+        self._pipeline.closed = True
         try:
             async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
                 try:

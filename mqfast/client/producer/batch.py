@@ -18,7 +18,7 @@ from mqfast.client.producer.encode import Outgoing, joined
 from mqfast.client.producer.send import SendAsk, Sender, Sending
 from mqfast.client.route.select import by_hash
 from mqfast.client.values import MessageQueue, SendResult
-from mqfast.errors import ClientError, ConnectionLost, MqfastError, TooManyCalls
+from mqfast.errors import ClientClosed, ClientError, ConnectionLost, MqfastError, TooManyCalls
 from mqfast.message import RETRY_PREFIX
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -36,16 +36,21 @@ Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
 class _Flight:
     """The steps of one send, driven by the answers themselves: no task, no future."""
 
-    __slots__ = ("_done", "_instance", "_steps", "_step")
+    __slots__ = ("_done", "_instance", "_pipeline", "_step", "_steps")
 
-    def __init__(self, instance: ClientInstance, steps: Steps[SendResult | None], done: Done) -> None:
-        self._instance = instance
+    def __init__(self, pipeline: Pipeline, steps: Steps[SendResult | None], done: Done) -> None:
+        self._pipeline = pipeline
+        self._instance = pipeline.instance
         self._steps = steps
         self._done = done
         self._step: Any = None
 
     def go(self, answer: RemotingCommand | None, error: Exception | None) -> None:
         """The next step, until one has to wait."""
+        if self._pipeline.closed:
+            self._steps.close()
+            self._done(None, ClientClosed("the client was closed before the answer came; the message may be stored"))
+            return
         while True:
             try:
                 step = self._steps.send(answer) if error is None else self._steps.throw(error)
@@ -73,7 +78,7 @@ class _Flight:
         try:
             answer = await self._instance.shell.ask(step)
         except asyncio.CancelledError:
-            error = ConnectionLost(f"{step.address}: the client was closed before the answer came")
+            self._pipeline.closed = True  # the instance has ended, and its tasks with it
         except MqfastError as failure:
             error = failure
         self.go(answer, error)
@@ -100,17 +105,19 @@ class _Flight:
 class Pipeline:
     """Sends of one producer whose ends are told to a function.
 
+    Attributes: closed: what is on its way ends at its next step, with ClientClosed.
     Thread: that of the event loop.
     """
 
     def __init__(self, instance: ClientInstance, sender: Sender) -> None:
         self.instance = instance
         self.sender = sender
+        self.closed = False
         self._in_order: dict[MessageQueue, deque[tuple[Outgoing, Sending, Done]]] = {}
 
     def start(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Begin a send. ``done`` is called once, perhaps at once."""
-        _Flight(self.instance, self.sender.send(self.instance, out, how), done).go(None, None)
+        _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
 
     def start_in_order(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Begin a send to ``how.queue`` behind the sends to that queue that have not ended."""

@@ -109,6 +109,8 @@ class Producer(ProducerBase):
             io = self._io
         if instance is None or io is None or not io.is_alive:
             return
+        assert self._pipeline is not None
+        self._pipeline.closed = True
         try:
             io.call(_end(instance, self._wire.group, self._owner), max(0.1, deadline - time.monotonic()))
         except (MqfastError, RuntimeError) as error:
