@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mqfast.client.admin.async_admin_client import AsyncAdminClient
     from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
     from mqfast.client.consumer.pull_consumer import PullConsumer
+    from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+    from mqfast.client.consumer.push_consumer import PushConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
     from mqfast.client.producer.async_producer import AsyncProducer
@@ -43,6 +45,7 @@ __all__ = [
     "AsyncAdminClient",
     "AsyncPullConsumer",
     "AsyncProducer",
+    "AsyncPushConsumer",
     "Body",
     "ClientHook",
     "ConsumeContext",
@@ -53,6 +56,7 @@ __all__ = [
     "PullConsumer",
     "PullStatus",
     "Producer",
+    "PushConsumer",
     "ResetPlan",
     "Retry",
     "SendContext",
@@ -73,6 +77,7 @@ _HOMES = {
     "AdminClient": "admin.admin_client",
     "AsyncAdminClient": "admin.async_admin_client",
     "AsyncPullConsumer": "consumer.async_pull_consumer",
+    "AsyncPushConsumer": "consumer.async_push_consumer",
     "Body": "values",
     "ConsumeStatus": "values",
     "Credentials": "values",
@@ -80,6 +85,7 @@ _HOMES = {
     "MessageQueue": "values",
     "PullConsumer": "consumer.pull_consumer",
     "PullStatus": "values",
+    "PushConsumer": "consumer.push_consumer",
     "ResetPlan": "values",
     "Retry": "values",
     "SendResult": "values",

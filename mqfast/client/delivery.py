@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
 from mqfast import properties as names
+from mqfast.client.route.namespace import unwrap
 from mqfast.client.values import Body, MessageQueue, SendResult
 from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
-from mqfast.message import RETRY_PREFIX, SysFlag
+from mqfast.message import SysFlag
 from mqfast.store.record._record import StoredMessage, decode_record
 
 __all__ = ["Delivery", "Owner", "Source", "decode_deliveries", "decompressed"]
@@ -96,9 +97,7 @@ class Delivery:
         source, topic = self._source, self._record.topic
         if source.retry_topic and topic == source.retry_topic:
             topic = self.properties.get(names.RETRY_TOPIC, topic)
-        if source.namespace:
-            return without_namespace(topic, source.namespace)
-        return topic
+        return unwrap(source.namespace, topic) if source.namespace else topic
 
     @property
     def tags(self) -> str | None:
@@ -273,6 +272,11 @@ class Delivery:
         """Where the message comes from."""
         return self._source
 
+    @property
+    def record_topic(self) -> str:
+        """The topic of the record, as it is on the wire."""
+        return self._record.topic
+
     def record_bytes(self) -> bytes:
         """The whole record, as the broker sent it."""
         return self._record.to_bytes()
@@ -303,15 +307,6 @@ def decode_deliveries(body: bytes | bytearray | memoryview, source: Source) -> l
         found.append(Delivery(record, source))
         at += record.size
     return found
-
-
-def without_namespace(topic: str, namespace: str) -> str:
-    """``ns%topic`` -> ``topic``; for retry and dead letter topics behind their prefix. Source: NamespaceUtil."""
-    prefix = ""
-    for one in (RETRY_PREFIX, "%DLQ%"):
-        if topic.startswith(one):
-            prefix, topic = one, topic[len(one) :]
-    return prefix + topic.removeprefix(namespace + "%")
 
 
 def decompressed(body: memoryview, sys_flag: int) -> bytes:

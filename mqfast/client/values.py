@@ -147,6 +147,9 @@ class Retry(Exception):
         self.delay_level = delay_level
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[Retry], tuple[int, str]]:
+        return Retry, (self.delay_level, self.reason)
+
 
 Body: TypeAlias = bytes | bytearray | memoryview | str
 """A body; text goes as UTF-8."""

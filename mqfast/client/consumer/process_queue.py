@@ -26,7 +26,6 @@ class ProcessQueue:
     Attributes:
         next_offset: the offset of the next pull.
         dropped: the queue belongs to somebody else, or is begun anew; nothing of it is consumed or committed any more.
-        locked_until_s: until when an orderly consumer may read the queue, by the consumer's clock.
         count, bytes: messages that are not settled, and the bytes of their records.
     Thread: any.
     """
@@ -35,7 +34,6 @@ class ProcessQueue:
         self.queue = queue
         self.next_offset = next_offset
         self.dropped = False
-        self.locked_until_s = 0.0
         self.count = 0
         self.bytes = 0
         self._lock = threading.Lock()
@@ -77,6 +75,15 @@ class ProcessQueue:
         with self._lock:
             self._waiting.extendleft(message for message in reversed(messages) if message.queue_offset in self._open)
 
+    def withdraw(self, message: Delivery) -> bool:
+        """Take one message that waits. Returns: False when somebody else has it, or nobody any more."""
+        with self._lock:
+            try:
+                self._waiting.remove(message)
+            except ValueError:
+                return False
+            return True
+
     def settle(self, messages: Iterable[Delivery]) -> int:
         """These messages are done. Returns: how many of them were still open; one that timed out is not."""
         gone = 0
@@ -90,6 +97,10 @@ class ProcessQueue:
             while order and order[0] not in self._open:
                 order.popleft()
         return gone
+
+    def is_open(self, message: Delivery) -> bool:
+        """Is it this message's turn to be settled?"""
+        return self._open.get(message.queue_offset) is message
 
     @property
     def committable(self) -> int:

@@ -1,0 +1,176 @@
+"""AsyncPushConsumer: handlers as tasks of the running event loop, or ``async for``.
+
+Room: client. It must never start a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+from mqfast.client.consumer.iteration import AsyncLoop, AsyncLoopWorkers
+from mqfast.client.consumer.push.assigned import Wanted
+from mqfast.client.consumer.push.engine import PushEngine
+from mqfast.client.consumer.push.face import PushFace
+from mqfast.client.consumer.push.handling import Workers
+from mqfast.client.consumer.push.workers import ExecutorWorkers, TaskWorkers
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.values import MessageQueue
+from mqfast.errors import ClientError, UsageError
+
+__all__ = ["AsyncPushConsumer"]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class AsyncPushConsumer(PushFace):
+    """Receives messages of a group and hands them to coroutine functions, or to an ``async for``.
+
+    The same as PushConsumer; ``threads`` counts tasks. A function that is no coroutine function runs in the event loop
+    itself. See ``PushFace`` for the arguments.
+
+    Thread: that of the event loop in which it was started.
+    """
+
+    _takes_coroutines: ClassVar[bool] = True
+    _loop_workers: AsyncLoopWorkers | None = None
+    _ended: asyncio.Event | None = None
+    _closing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._in_hand.failed(error)
+        await self.close()
+
+    async def start(self) -> Self:
+        """Join the group; handlers run from now on. A second call does nothing. Raises: as PushConsumer.start."""
+        self._check_usable()
+        if self._engine is None:
+            self._ended = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
+            engine = self._make_engine(instance, self._make_workers)
+            self._engine = engine
+            try:
+                await engine.start()
+            except BaseException:
+                self._engine = None
+                raise
+        return self
+
+    def _make_workers(self, engine: PushEngine) -> Workers:
+        most = self._settings.threads
+        if self._is_loop:
+            self._loop_workers = AsyncLoopWorkers()
+            return self._loop_workers
+        if self._executor is not None:
+            return ExecutorWorkers(engine.handling, self._executor, most, self.group)
+        return TaskWorkers(engine.handling, engine.loop, most, self.group)
+
+    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: Wanted) -> None:
+        async def subscribe() -> None:
+            try:
+                await engine.subscribe(topic, wanted)
+            except ClientError as error:
+                engine.handling.log_error(f"subscription of {wanted.plain_topic}: {error}")
+
+        engine.instance.spawn(subscribe(), f"{self.group} subscribe")
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Want a topic no more."""
+        self._check_usable()
+        found = [name for name, one in self._wanted.items() if one.plain_topic == topic]
+        for name in found:
+            del self._wanted[name]
+            if self._engine is not None:
+                await self._engine.unsubscribe(name)
+
+    async def run(self) -> None:
+        """Start, and handle messages until SIGINT, SIGTERM or ``close``; then close. A second signal ends at once.
+
+        Signals are watched in the main thread only; their handlers are given back in the end. Cancelled, it closes too.
+        Raises: as ``start``.
+        """
+        if self._is_loop and self._wanted:
+            names = ", ".join(one.plain_topic for one in self._wanted.values())
+            raise UsageError(f"run: expected a handler for {names}, found none: use on(), or `async for`")
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        before: dict[int, Any] = {}
+
+        def on_signal(number: int) -> None:
+            if told.is_set():
+                _give_back(loop, before)
+                signal.raise_signal(number)
+            told.set()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                with contextlib.suppress(NotImplementedError):
+                    loop.add_signal_handler(number, on_signal, number)
+                    before[number] = handler
+        try:
+            await self.start()
+            assert self._ended is not None
+            waits = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(self._ended.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await self.close()
+        finally:
+            _give_back(loop, before)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Leave the group; see PushConsumer.close. Called by a handler it does not wait for the end."""
+        engine = self._engine
+        if self._is_closed or engine is None:
+            self._is_closed = True
+            return
+        self._check_usable()
+        self._is_closed = True
+        workers = engine.workers
+        if isinstance(workers, TaskWorkers) and workers.is_current:
+            self._closing = engine.loop.create_task(self._end(engine, timeout_s))
+            return
+        await self._end(engine, timeout_s)
+
+    async def _end(self, engine: PushEngine, timeout_s: float | None) -> None:
+        try:
+            await engine.close(timeout_s)
+        finally:
+            self._in_hand.clear()
+            assert self._ended is not None
+            self._ended.set()
+
+    def __aiter__(self) -> AsyncLoop:
+        """Messages of ``topics``; each is acknowledged when the next one is asked for.
+
+        Raises: UsageError for a consumer with handlers, ClientClosed for one that was not started.
+        """
+        if not self._is_loop:
+            raise UsageError(f"group {self.group}: expected topics without handlers for a loop, found handlers")
+        self._running()
+        assert self._loop_workers is not None
+        return AsyncLoop(self._loop_workers, self._in_hand)
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
+        return await self._running().lag()
+
+
+def _give_back(loop: asyncio.AbstractEventLoop, handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    handlers.clear()

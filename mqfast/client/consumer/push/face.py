@@ -1,0 +1,209 @@
+"""What both faces of the push consumer share: arguments, handlers, and the making of the engine.
+
+Room: client. It must never wait: what waits is in the faces.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal, TypeVar
+
+from mqfast.client.consumer.allocation import Allocation, allocation_of
+from mqfast.client.consumer.iteration import InHand
+from mqfast.client.consumer.offsets import OffsetStore
+from mqfast.client.consumer.push.assigned import Handler, Wanted
+from mqfast.client.consumer.push.engine import PushEngine, PushSettings
+from mqfast.client.consumer.push.handling import Workers
+from mqfast.client.consumer.queue_bounds import check_from_where
+from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.net.instance import ClientInstance, InstanceSettings
+from mqfast.client.route.name_servers import parse_addresses
+from mqfast.client.route.namespace import wrap
+from mqfast.client.values import Credentials, MessageQueue
+from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
+
+__all__ = ["PushFace"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+BATCH_MAX: Final = 1024
+
+
+class PushFace:
+    """Arguments and state of a push consumer.
+
+    Args:
+        group: the consumer group; its members share the messages (clustering).
+        namesrv_addr: ``"a:9876;b:9876"``, a list of addresses, or None for $NAMESRV_ADDR.
+        topics: topic, or topic -> tags: subscriptions whose messages a loop takes.
+        model: ``"broadcasting"``: each member gets all messages, and offsets are kept in a file of this machine.
+        orderly: the messages of a queue one by one, in order; a failed one stops its queue for ``suspend_s``.
+        from_where: where a group begins that has no offset yet.
+        allocation: how members share queues; all members must use the same one.
+        threads: handlers at once: threads, tasks, or jobs of ``executor``.
+        max_cached_messages, max_cached_bytes, max_span: limits of each queue; pulls wait beyond.
+        consume_timeout_s: a message whose handler takes longer comes again.
+        max_reconsume_times: how often a message comes again before it goes to the dead letters; -1: the group's
+            setting at the broker (16), or without end for orderly consumers.
+        close_timeout_s: for the whole of ``close``.
+    Raises: ConfigError, UsageError.
+    """
+
+    _takes_coroutines: ClassVar[bool]
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str | Sequence[str] | None = None,
+        *,
+        topics: str | Mapping[str, str] | None = None,
+        credentials: Credentials | None = None,
+        tls: bool | ssl.SSLContext = False,
+        namespace: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        model: Literal["clustering", "broadcasting"] = "clustering",
+        orderly: bool = False,
+        from_where: Literal["last", "first"] | datetime = "last",
+        allocation: Allocation | str = "AVG",
+        offset_store: OffsetStore | None = None,
+        threads: int = 20,
+        executor: Executor | None = None,
+        pull_batch: int = 32,
+        pull_interval_s: float = 0.0,
+        max_cached_messages: int = 1000,
+        max_cached_bytes: int = 100 << 20,
+        max_span: int = 2000,
+        consume_timeout_s: float = 900.0,
+        max_reconsume_times: int = -1,
+        suspend_s: float = 1.0,
+        close_timeout_s: float = 5.0,
+    ) -> None:
+        if model not in ("clustering", "broadcasting"):
+            raise ConfigError(f"model: expected 'clustering' or 'broadcasting', found {model!r}")
+        is_broadcasting = model == "broadcasting"
+        if is_broadcasting and instance_name is None:
+            instance_name = "DEFAULT"  # as Java: the file of the offsets is found again
+        self.group = group
+        self._namespace = namespace
+        self._instance_settings = InstanceSettings(
+            parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name
+        )
+        self._settings = PushSettings(
+            wrap(namespace, group), is_broadcasting, orderly, check_from_where(from_where), threads, pull_batch,
+            pull_interval_s, max_cached_messages, max_cached_bytes, max_span, consume_timeout_s, max_reconsume_times,
+            suspend_s, close_timeout_s,
+        )  # fmt: skip
+        self._allocation = allocation_of(allocation)
+        self._offset_store = offset_store
+        self._executor = executor
+        self._wanted: dict[str, Wanted] = {}
+        self._in_hand = InHand()
+        self._engine: PushEngine | None = None
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._is_paused = False
+        pairs = {topics: "*"} if isinstance(topics, str) else dict(topics or {})
+        for topic, tags in pairs.items():
+            self._want(topic, None, tags, None, 1)
+
+    # --- handlers ---
+
+    def on(self, topic: str, tags: str = "*", *, sql: str | None = None, batch: int = 1) -> Callable[[F], F]:
+        """Decorator: this function handles the messages of a topic.
+
+        Args: tags: tags joined by ``||``; sql: an SQL92 expression over the properties instead; batch: most messages
+            of one call; above 1 the function gets a list.
+        Raises: UsageError.
+        """
+
+        def register(function: F) -> F:
+            self.subscribe(topic, function, tags, sql=sql, batch=batch)
+            return function
+
+        return register
+
+    def subscribe(
+        self, topic: str, handler: Callable[..., Any], tags: str = "*", *, sql: str | None = None, batch: int = 1
+    ) -> None:
+        """``on`` without the decorator; also while the consumer runs. Raises: UsageError, SubscriptionError."""
+        checked: object = handler
+        if not callable(checked):
+            raise UsageError(f"topic {topic}: expected a function as handler, found {type(handler).__name__}")
+        if not self._takes_coroutines and inspect.iscoroutinefunction(handler):
+            raise UsageError(f"topic {topic}: expected a function, found a coroutine function: use AsyncPushConsumer")
+        self._want(topic, handler, tags, sql, batch)
+
+    def _want(self, topic: str, function: Callable[..., Any] | None, tags: str, sql: str | None, batch: int) -> None:
+        self._check_usable()
+        if type(topic) is not str or not topic:
+            raise UsageError(f"topic: expected a name, found {topic!r}")
+        if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
+            raise UsageError(f"topic {topic}, batch: expected 1 to {BATCH_MAX}, found {batch!r}")
+        on_wire = wrap(self._namespace, topic)
+        subscription = Subscription(on_wire, tags, sql=sql, version=int(time.time() * 1000))
+        handler = None if function is None else Handler(function, batch)
+        wanted = Wanted(subscription, handler, topic)
+        before = self._wanted.get(on_wire)
+        others = [one for name, one in self._wanted.items() if name != on_wire]
+        if any((one.handler is None) != (handler is None) for one in others):
+            raise UsageError(f"topic {topic}: expected a handler for every topic, or a loop for all, found both")
+        if before is not None and before.handler is not None and self._engine is None:
+            raise UsageError(f"topic {topic}: expected one handler, found {before.handler.name} and another one")
+        self._wanted[on_wire] = wanted
+        if self._engine is not None:
+            self._subscribe_now(self._engine, on_wire, wanted)
+
+    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: Wanted) -> None:
+        raise NotImplementedError
+
+    # --- state ---
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise ClientClosed(f"group {self.group}: the consumer is closed")
+        if self._engine is not None and self._pid != os.getpid():
+            raise ClientForked(f"group {self.group}: the consumer was started in process {self._pid}; make one here")
+
+    def _running(self) -> PushEngine:
+        self._check_usable()
+        if self._engine is None:
+            raise ClientClosed(f"group {self.group}: expected a started consumer, found one that is not: call start()")
+        return self._engine
+
+    @property
+    def _is_loop(self) -> bool:
+        return all(one.handler is None for one in self._wanted.values())
+
+    def _make_engine(self, instance: ClientInstance, workers: Callable[[PushEngine], Workers]) -> PushEngine:
+        if not self._wanted:
+            raise UsageError(f"group {self.group}: expected a topic: topics=, on() or subscribe(), found none")
+        engine = PushEngine(
+            self._settings, instance, self._wanted, self._allocation, workers,
+            own_offsets=self._offset_store, owner=self._in_hand,
+        )  # fmt: skip
+        self._in_hand.handling = engine.handling
+        if self._is_paused:
+            engine.pulls.resumed.clear()
+        return engine
+
+    def pause(self) -> None:
+        """Pull no more; messages that are cached are still handled. Thread: any."""
+        self._is_paused = True
+        if (engine := self._engine) is not None:
+            engine.soon(engine.pulls.resumed.clear)
+
+    def resume(self) -> None:
+        """Pull again. Thread: any."""
+        self._is_paused = False
+        if (engine := self._engine) is not None:
+            engine.soon(engine.pulls.resumed.set)
+
+    def assignment(self) -> Mapping[MessageQueue, int]:
+        """The queues of this member, also of the retry topic: queue -> offset of the next message that is not done."""
+        return self._running().copy_assignment()

@@ -1,0 +1,193 @@
+"""PushConsumer: handlers in threads, or a loop in the caller's thread; for programs without asyncio.
+
+Room: client. It must never run a handler in the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+from mqfast.client.consumer.iteration import Loop, LoopWorkers
+from mqfast.client.consumer.push.assigned import Wanted
+from mqfast.client.consumer.push.engine import PushEngine
+from mqfast.client.consumer.push.face import PushFace
+from mqfast.client.consumer.push.handling import Workers
+from mqfast.client.consumer.push.workers import ExecutorWorkers, ThreadWorkers
+from mqfast.client.net import io_thread
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.values import MessageQueue
+from mqfast.errors import UsageError
+
+__all__ = ["PushConsumer"]
+
+START_S: Final = 30.0
+ASK_S: Final = 10.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class PushConsumer(PushFace):
+    """Receives messages of a group and hands them to functions, or to a loop.
+
+        consumer = PushConsumer("billing", "127.0.0.1:9876")
+
+        @consumer.on("orders", tags="new || paid")
+        def bill(message):
+            print(message.msg_id, message.body)
+
+        consumer.run()
+
+    A handler that returns None or True has done the message; False, or an exception, brings it again. See ``PushFace``
+    for the arguments.
+
+    Thread: any; handlers run in up to ``threads`` threads at once.
+    """
+
+    _takes_coroutines: ClassVar[bool] = False
+    _loop_workers: LoopWorkers | None = None
+    _ended: threading.Event | None = None
+    _told: queue.SimpleQueue[int] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._in_hand.failed(error)
+        self.close()
+
+    def start(self) -> Self:
+        """Join the group; handlers run from now on. A second call does nothing.
+
+        Raises: ConnectError when no name server answers, SubscriptionError, ClientError; UsageError without a topic.
+        """
+        self._check_usable()
+        if self._engine is None:
+            self._ended = threading.Event()
+            io_thread.shared().call(self._begin(), START_S)
+        return self
+
+    async def _begin(self) -> None:
+        loop = io_thread.shared().loop
+        instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
+        engine = self._engine = self._make_engine(instance, self._make_workers)
+        try:
+            await engine.start()
+        except BaseException:
+            self._engine = None
+            raise
+
+    def _make_workers(self, engine: PushEngine) -> Workers:
+        name, most = self.group, self._settings.threads
+        if self._is_loop:
+            self._loop_workers = LoopWorkers()
+            return self._loop_workers
+        if self._executor is not None:
+            return ExecutorWorkers(engine.handling, self._executor, most, name)
+        return ThreadWorkers(engine.handling, most, name)
+
+    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: Wanted) -> None:
+        io_thread.shared().call(engine.subscribe(topic, wanted), ASK_S)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want a topic no more; what is cached of it comes to other members."""
+        self._check_usable()
+        found = [name for name, one in self._wanted.items() if one.plain_topic == topic]
+        for name in found:
+            del self._wanted[name]
+            if self._engine is not None:
+                io_thread.shared().call(self._engine.unsubscribe(name), ASK_S)
+
+    def run(self) -> None:
+        """Start, and handle messages until SIGINT, SIGTERM or ``close``; then close. A second signal ends at once.
+
+        Signals are watched in the main thread only; their handlers are given back in the end.
+        Raises: as ``start``.
+        """
+        if self._is_loop and self._wanted:
+            names = ", ".join(one.plain_topic for one in self._wanted.values())
+            raise UsageError(f"run: expected a handler for {names}, found none: use on(), or iterate over the consumer")
+        told = self._told = queue.SimpleQueue()
+        before: dict[int, Any] = {}
+        count = 0
+
+        def on_signal(number: int, frame: Any) -> None:
+            nonlocal count
+            count += 1
+            if count > 1:
+                _give_back(before)
+                signal.raise_signal(number)
+            told.put(number)  # the one queue whose put may interrupt its get
+
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                before[number] = signal.signal(number, on_signal)
+        try:
+            self.start()
+            ended = self._ended
+            assert ended is not None
+            while not ended.is_set():
+                try:
+                    told.get(timeout=1.0)
+                except queue.Empty:
+                    continue
+                break
+            self.close()
+        finally:
+            _give_back(before)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Leave the group: running handlers may end, offsets are kept, locks given up; all within ``timeout_s``.
+
+        Called by a handler it does not wait for the end, of which that handler is a part. A second call does nothing.
+        """
+        engine = self._engine
+        if self._is_closed or engine is None:
+            self._is_closed = True
+            return
+        self._check_usable()
+        self._is_closed = True
+        io = io_thread.shared()
+        limit = self._settings.close_timeout_s if timeout_s is None else timeout_s
+        workers = engine.workers
+        if isinstance(workers, ThreadWorkers) and workers.is_current:
+            io.submit(self._end(engine, limit))
+            return
+        try:
+            io.call(self._end(engine, limit), limit + 5.0)
+        finally:
+            self._in_hand.clear()
+
+    async def _end(self, engine: PushEngine, timeout_s: float) -> None:
+        try:
+            await engine.close(timeout_s)
+        finally:
+            if self._ended is not None:
+                self._ended.set()
+            if self._told is not None:
+                self._told.put(0)
+
+    def __iter__(self) -> Loop:
+        """Messages of ``topics``; each is acknowledged when the next one is asked for.
+
+        Raises: UsageError for a consumer with handlers, else as ``start``.
+        """
+        if not self._is_loop:
+            raise UsageError(f"group {self.group}: expected topics without handlers for a loop, found handlers")
+        self.start()
+        assert self._loop_workers is not None
+        return Loop(self._loop_workers, self._in_hand, self._check_usable)
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
+        return io_thread.shared().call(self._running().lag(), ASK_S)
+
+
+def _give_back(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    handlers.clear()
