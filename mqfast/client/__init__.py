@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mqfast.client.admin.admin_client import AdminClient
     from mqfast.client.admin.async_admin_client import AsyncAdminClient
     from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
-    from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+    from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.consumer.push_consumer import PushConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext

@@ -1,4 +1,4 @@
-"""What a consumer asks of brokers about its group: who is in it, locks of queues, messages given back, its SQL.
+"""What a consumer asks of brokers for its group: locks of queues, messages given back, its SQL checked.
 
 Steps without I/O. They must never decide what a refusal means: errors go to the caller. Source: MQClientAPIImpl,
 RebalanceImpl.lock, DefaultMQPushConsumerImpl.sendMessageBack.
@@ -6,7 +6,6 @@ RebalanceImpl.lock, DefaultMQPushConsumerImpl.sendMessageBack.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,6 @@ from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.delivery import Delivery
 from mqfast.client.net.steps import Ask, Steps, broker_error, checked
-from mqfast.client.route.route_table import MASTER_ID
 from mqfast.client.values import MessageQueue
 from mqfast.errors import BrokerError, ClientError, FieldError, NoRoute, SubscriptionError
 from mqfast.remoting.bodies import decode_body, encode_body
@@ -25,13 +23,9 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from mqfast.client.net.instance import ClientInstance
 
-__all__ = ["check_sql", "give_back", "group_members", "lock_queues", "unlock_queues"]
+__all__ = ["check_sql", "give_back", "lock_queues", "unlock_queues"]
 
 TIMEOUT_S: Final = 3.0
-
-
-class _Members(Struct, rename="camel"):
-    consumer_id_list: list[str] | None = None
 
 
 class _Queue(Struct, rename="camel"):
@@ -42,27 +36,6 @@ class _Queue(Struct, rename="camel"):
 
 class _Locked(Struct):
     lockOKMQSet: list[_Queue] | None = None
-
-
-def group_members(
-    instance: ClientInstance, group: str, topic: str, *, timeout_s: float = TIMEOUT_S
-) -> Steps[list[str]]:
-    """The client ids of a group (38), as one of the topic's brokers knows them; none: the broker knows no member.
-
-    Raises: NoRoute where the topic has no broker, BrokerError, ClientError, what a shell throws.
-    """
-    route = instance.routes.get(topic)
-    places = [] if route is None else [place for place in route.brokers.values() if place.addresses]
-    if not places:
-        raise NoRoute(f"members of group {group}: topic {topic} has no broker")
-    place = random.choice(places)
-    address = place.addresses.get(MASTER_ID) or random.choice(list(place.addresses.values()))
-    fields = {"consumerGroup": group}
-    answer = yield Ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields, timeout_s=timeout_s)
-    if answer.code == ResponseCode.SYSTEM_ERROR:
-        return []  # so brokers answer where the group has no member
-    checked(answer, address, f"members of group {group}")
-    return _decoded(answer.body, _Members, address, "consumerIdList").consumer_id_list or []
 
 
 def _decoded(body: Any, kind: type[Any], address: str, what: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mqfast.client.consumer.process_queue import ProcessQueue
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.delivery import Delivery, Source
+from mqfast.client.hooks import ConsumeContext
 from mqfast.client.values import MessageQueue
 
 __all__ = ["Assigned", "Handler", "Job", "Wanted"]
@@ -89,3 +90,4 @@ class Job(NamedTuple):
     messages: list[Delivery]
     handler: Handler | None
     begun_s: float
+    context: ConsumeContext | None = None

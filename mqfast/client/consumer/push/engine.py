@@ -11,12 +11,13 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mqfast.client.consumer.allocation import Allocation
-from mqfast.client.consumer.group_asks import check_sql, group_members
+from mqfast.client.consumer.group_asks import check_sql
+from mqfast.client.consumer.members import group_members
 from mqfast.client.consumer.offsets import Offsets, OffsetStore, offsets_of
 from mqfast.client.consumer.process_queue import ProcessQueue
 from mqfast.client.consumer.push.assigned import Assigned, Handler, Wanted
@@ -27,6 +28,7 @@ from mqfast.client.consumer.queue_bounds import FromWhere, first_offset, max_off
 from mqfast.client.consumer.rebalance import Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import SQL92, Subscription
 from mqfast.client.delivery import Delivery, Owner, Source
+from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap
 from mqfast.client.route.route_table import TopicRoute
@@ -91,7 +93,7 @@ class PushEngine:
         make_workers: Callable[[PushEngine], Workers],
         *,
         own_offsets: OffsetStore | None = None,
-        hooks: Any = None,
+        hooks: Sequence[ClientHook] = (),
         owner: Owner | None = None,
     ) -> None:
         self.settings = settings
@@ -99,7 +101,7 @@ class PushEngine:
         self.loop = instance.loop
         self.group = settings.group
         self.namespace = instance.settings.namespace or ""
-        self.hooks = hooks
+        self.hooks = tuple(hooks)
         self.owner = owner
         self.wanted: dict[str, Wanted] = dict(wanted)
         self.retry_topic = retry_topic(None, self.group)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.iteration import InHand
@@ -22,9 +22,10 @@ from mqfast.client.consumer.push.engine import PushEngine, PushSettings
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.queue_bounds import check_from_where
 from mqfast.client.consumer.subscription import Subscription
-from mqfast.client.net.instance import ClientInstance, InstanceSettings
-from mqfast.client.route.name_servers import parse_addresses
+from mqfast.client.hooks import ClientHook
+from mqfast.client.net.instance import ClientInstance
 from mqfast.client.route.namespace import wrap
+from mqfast.client.settings import CONSUMER_RULES, check, check_group, consumer_arguments, instance_settings
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
 
@@ -48,6 +49,7 @@ class PushFace:
         threads: handlers at once: threads, tasks, or jobs of ``executor``.
         max_cached_messages, max_cached_bytes, max_span: limits of each queue; pulls wait beyond.
         consume_timeout_s: a message whose handler takes longer comes again.
+        hooks: hear of every call of a handler.
         max_reconsume_times: how often a message comes again before it goes to the dead letters; -1: the group's
             setting at the broker (16), or without end for orderly consumers.
         close_timeout_s: for the whole of ``close``.
@@ -82,18 +84,26 @@ class PushFace:
         consume_timeout_s: float = 900.0,
         max_reconsume_times: int = -1,
         suspend_s: float = 1.0,
+        trace: bool | str = False,
+        hooks: Sequence[ClientHook] = (),
         close_timeout_s: float = 5.0,
     ) -> None:
-        if model not in ("clustering", "broadcasting"):
-            raise ConfigError(f"model: expected 'clustering' or 'broadcasting', found {model!r}")
+        given = locals()
+        check(CONSUMER_RULES, {name: given[name] for name in CONSUMER_RULES if name in given})
+        check_group(group)
+        if executor is not None and not isinstance(executor, Executor):
+            raise ConfigError(f"executor: expected a concurrent.futures.Executor, found {type(executor).__name__}")
         is_broadcasting = model == "broadcasting"
         if is_broadcasting and instance_name is None:
             instance_name = "DEFAULT"  # as Java: the file of the offsets is found again
         self.group = group
         self._namespace = namespace
-        self._instance_settings = InstanceSettings(
-            parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name
-        )
+        self._instance_settings = instance_settings(
+            namesrv_addr, credentials=credentials, tls=tls, namespace=namespace, instance_name=instance_name,
+            unit_name=unit_name,
+        )  # fmt: skip
+        self._hooks = tuple(hooks)
+        self._trace = trace
         self._settings = PushSettings(
             wrap(namespace, group), is_broadcasting, orderly, check_from_where(from_where), threads, pull_batch,
             pull_interval_s, max_cached_messages, max_cached_bytes, max_span, consume_timeout_s, max_reconsume_times,
@@ -111,6 +121,14 @@ class PushFace:
         pairs = {topics: "*"} if isinstance(topics, str) else dict(topics or {})
         for topic, tags in pairs.items():
             self._want(topic, None, tags, None, 1)
+
+    @classmethod
+    def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
+        """A consumer by Java's names and units: ``{"consumerGroup": "billing", "consumeThreadMax": 8}``.
+
+        Raises: ConfigError for a name or value that is none, with the nearest name.
+        """
+        return cls(**consumer_arguments(settings))
 
     # --- handlers ---
 
@@ -185,7 +203,7 @@ class PushFace:
             raise UsageError(f"group {self.group}: expected a topic: topics=, on() or subscribe(), found none")
         engine = PushEngine(
             self._settings, instance, self._wanted, self._allocation, workers,
-            own_offsets=self._offset_store, owner=self._in_hand,
+            own_offsets=self._offset_store, hooks=self._hooks, owner=self._in_hand,
         )  # fmt: skip
         self._in_hand.handling = engine.handling
         if self._is_paused:

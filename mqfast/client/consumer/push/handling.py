@@ -17,6 +17,7 @@ from mqfast.client.consumer.group_asks import give_back
 from mqfast.client.consumer.push.assigned import Assigned, Job
 from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.delivery import Delivery
+from mqfast.client.hooks import ConsumeContext, tell
 from mqfast.errors import MqfastError
 
 if TYPE_CHECKING:
@@ -110,10 +111,11 @@ class Handling:
         for message in messages:
             message.begun_s = now
         assigned.last_consumed_ms = int(time.time() * 1000)
-        job = Job(assigned, pq, messages, handler, now)
+        context = None
         if self._engine.hooks:
-            self._engine.hooks.before_consume(job)
-        return job
+            context = ConsumeContext(messages, self._engine.group)
+            tell(self._engine.hooks, "before_consume", context)
+        return Job(assigned, pq, messages, handler, now, context)
 
     def _has_lock(self, assigned: Assigned) -> bool:
         if assigned.pq.dropped:
@@ -149,8 +151,10 @@ class Handling:
             self._tell(job, "odd", "returned", found.odd)
         if error is not None and found.later:
             self._tell_error(job, error)
-        if self._engine.hooks:
-            self._engine.hooks.after_consume(job, found.status, error, seconds)
+        if job.context is not None:
+            job.context.status, job.context.seconds = found.status, seconds
+            job.context.error = error if isinstance(error, Exception) else None
+            tell(self._engine.hooks, "after_consume", job.context)
         counts = self._counts_of(job.messages[0].topic)
         counts.done += len(found.done)
         counts.failed += len(found.later)
