@@ -21,14 +21,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OPAQUE_DIGITS = 9, IN_BYTES = 1 << 16, BUCKETS = 64 * 32 };
+enum { OPAQUE_DIGITS = 9, QUEUE_DIGITS = 5, IN_BYTES = 1 << 16, BUCKETS = 64 * 32 };
 
 typedef struct {
     int fd;
     int in_flight;
     uint32_t next, answered;
-    char *out;                         /* one frame; its opaque is patched before each write */
-    size_t out_bytes, opaque_at, sent; /* sent: bytes of a frame that went out in part */
+    int first_queue;
+    char *out;                                   /* one frame; its opaque and its queue are patched before each write */
+    size_t out_bytes, opaque_at, queue_at, sent; /* sent: bytes of a frame that went out in part */
     int is_partial;
     unsigned char in[IN_BYTES];
     size_t in_bytes;
@@ -37,7 +38,7 @@ typedef struct {
 
 static uint64_t histogram[BUCKETS];
 static uint64_t answers, failures;
-static int window, stopping;
+static int window, queues, stopping;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -85,12 +86,12 @@ static void make_frame(Connection *c, const char *topic, int queue, int body_byt
     char header[1024];
     int n = snprintf(
         header, sizeof header,
-        "{\"code\":310,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"8\",\"e\":\"%d\",\"f\":"
+        "{\"code\":310,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"8\",\"e\":\"%0*d\",\"f\":"
         "\"0\",\"g\":"
         "\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u00017F00000100001111222200000000%04X\\u0002WAIT\\u0001true\","
         "\"j\":\"0\",\"k\":\"false\",\"m\":\"false\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%0*d,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        topic, queue, queue & 0xFFFF, OPAQUE_DIGITS, 0);
+        topic, QUEUE_DIGITS, queue, queue & 0xFFFF, OPAQUE_DIGITS, 0);
     c->out_bytes = (size_t)(8 + n + body_bytes);
     c->out = malloc(c->out_bytes);
     put32((unsigned char *)c->out, (uint32_t)(4 + n + body_bytes));
@@ -98,19 +99,23 @@ static void make_frame(Connection *c, const char *topic, int queue, int body_byt
     memcpy(c->out + 8, header, (size_t)n);
     memset(c->out + 8 + n, 'x', (size_t)body_bytes);
     c->opaque_at = (size_t)(strstr(c->out + 8, "\"opaque\":") - c->out) + 9;
+    c->queue_at = (size_t)(strstr(c->out + 8, "\"e\":\"") - c->out) + 5;
+    c->first_queue = queue;
 }
 
-/* JSON allows no leading zeros: opaques begin at 100000000. */
-static void patch_opaque(Connection *c, uint32_t opaque) {
+/* JSON allows no leading zeros: opaques begin at 100000000. A connection goes round all queues. */
+static void patch(Connection *c) {
     char digits[16];
-    snprintf(digits, sizeof digits, "%09u", 100000000u + opaque % 800000000u);
+    snprintf(digits, sizeof digits, "%09u", 100000000u + c->next % 800000000u);
     memcpy(c->out + c->opaque_at, digits, OPAQUE_DIGITS);
+    snprintf(digits, sizeof digits, "%05u", ((uint32_t)c->first_queue + c->next) % (uint32_t)queues % 100000u);
+    memcpy(c->out + c->queue_at, digits, QUEUE_DIGITS);
 }
 
 static int write_some(Connection *c) {
     while (c->is_partial || (!stopping && c->in_flight < window)) {
         if (!c->is_partial) {
-            patch_opaque(c, c->next);
+            patch(c);
             c->started[c->next % (uint32_t)window] = now_ns();
             c->next++, c->in_flight++, c->sent = 0, c->is_partial = 1;
         }
@@ -149,7 +154,8 @@ static int read_some(Connection *c) {
 
 int main(int argc, char **argv) {
     if (argc != 9) return fprintf(stderr, "sender HOST PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS\n"), 2;
-    int queues = atoi(argv[4]), count = atoi(argv[5]), body_bytes = atoi(argv[7]);
+    int count = atoi(argv[5]), body_bytes = atoi(argv[7]);
+    queues = atoi(argv[4]);
     double seconds = atof(argv[8]);
     window = atoi(argv[6]);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};

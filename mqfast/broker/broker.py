@@ -42,6 +42,7 @@ from mqfast.broker.write import Writer
 from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, UsageError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
+from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
@@ -112,6 +113,8 @@ class Broker:
         self._replicas: Replicas | None = None
         self._reached: asyncio.Future[bool] | None = None
         self._clients: ClientProcessor
+        is_counted = config["enableRemotingMetrics"] and config.serves_metrics
+        self._latencies: Final = Latencies() if is_counted else None
         self._send: SendProcessor
         self._pull: PullProcessor
 
@@ -199,6 +202,7 @@ class Broker:
             on_closed=self._channel_closed,
             make_channel=self._make_channel,
             logger=logging.getLogger("mqfast.broker"),
+            latencies=self._latencies,
         )
 
     def _make_context(
@@ -260,6 +264,7 @@ class Broker:
             address=address,
             store_host=store_host,
             replicas=replicas,
+            latencies=self._latencies,
             started_ms=now_ms(),
         )
         topics.on_change = self._topics_changed

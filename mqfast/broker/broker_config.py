@@ -47,6 +47,7 @@ def _acting() -> dict[str, Setting]:
         "metricsPromExporterHost": Setting(""),
         "metricsPromExporterPort": Setting(5557),
         "metricsLabel": Setting(""),
+        "enableRemotingMetrics": Setting(True),
         # registration
         "registerNameServerPeriod": Setting(30_000),
         "registerBrokerTimeoutMills": Setting(24_000),
@@ -278,6 +279,11 @@ class BrokerConfig(PropertySettings):
     def name_servers(self) -> list[str]:
         """The addresses of all name servers."""
         return [one.strip() for one in str(self["namesrvAddr"]).split(";") if one.strip()]
+
+    @property
+    def serves_metrics(self) -> bool:
+        """Are metrics and probes served over HTTP?"""
+        return str(self["metricsExporterType"]).strip().upper() == "PROM"
 
     def tls(self, side: str) -> dict[str, str]:
         """The ``tls.server.*`` or ``tls.client.*`` settings: those given here, else those of the file of TLS.

@@ -14,6 +14,7 @@ from mqfast.remoting.processors import Processors
 
 if TYPE_CHECKING:
     from mqfast.broker.admin.http import HttpServer
+    from mqfast.broker.again.open_halves import OpenHalves
     from mqfast.broker.broker_config import BrokerConfig
     from mqfast.broker.clients.consumer_manager import ConsumerManager
     from mqfast.broker.clients.producer_manager import ProducerManager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mqfast.broker.topics import TopicManager
     from mqfast.broker.write import Writer
     from mqfast.remoting.client import RemotingClient
+    from mqfast.remoting.latency import Latencies
     from mqfast.schedule.timer.service import TimerService
     from mqfast.store.engine import Engine
     from mqfast.store.message_store import MessageStore
@@ -65,6 +67,8 @@ class BrokerContext:
         replicas: the other brokers of this broker's name.
         timer: the timing wheel, where it is on.
         stopping: the broker takes no new requests.
+        latencies: how long requests took, where metrics are served.
+        halves: which transactions are open, where they may end.
         http: the server of metrics and probes, where it runs.
         filters: SQL filters of groups; hold: pulls that wait for messages; pull_offsets: how far each group has pulled;
             reset_offsets: offsets of admins that the next pull of a group is told.
@@ -91,9 +95,11 @@ class BrokerContext:
     address: str
     store_host: bytes
     replicas: Replicas
+    latencies: Latencies | None = None
     timer: TimerService | None = None
     stopping: bool = False
     started_ms: int = field(default=0)
+    halves: OpenHalves | None = field(default=None)
     http: HttpServer | None = field(default=None)
     filters: ConsumerFilters = field(init=False)
     hold: PullHold = field(init=False)

@@ -12,6 +12,8 @@ cdef class RemotingCommand:
     cdef readonly int serialize
     cdef readonly object remark
     cdef readonly object body
+    cdef public double received_s
+    cdef public bint was_held
     cdef dict _fields  # None while they stand undecoded in _header
     cdef bint _has_fields  # "extFields" is on the wire, be it empty
     cdef bytes _header

@@ -29,6 +29,8 @@ class RemotingCommand:
         serialize: int = 0,
     ) -> None: ...
     opaque: int
+    received_s: float
+    was_held: bool
     @property
     def code(self) -> int: ...
     @property

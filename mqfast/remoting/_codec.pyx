@@ -55,6 +55,8 @@ cdef class RemotingCommand:
             left out.
         body: bytes, or a list of buffers that are sent one behind the other.
         serialize: the codec of the header, JSON or ROCKETMQ.
+    Attributes: ``received_s``: when a request came, by the clock of the server, where somebody counts that; else 0.
+        ``was_held``: its answer waited for something to come (RocketMQ: isSuspended).
     Thread: one at a time.
     """
 

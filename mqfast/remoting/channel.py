@@ -17,6 +17,7 @@ from typing import Any, cast
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
 from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
 from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request
+from mqfast.remoting.latency import Latencies
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.proxy_protocol import Preamble
@@ -42,7 +43,9 @@ class End:
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
         on_closed: Callable[[Channel], None] | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
+        self.latencies = latencies
         self.processors = processors
         self.settings = settings
         self.clock = clock
@@ -271,6 +274,8 @@ class Channel(asyncio.Protocol):
             while events and not connection.blocked and not self.is_closed:
                 event = events.popleft()
                 if type(event) is Request:
+                    if self._end.latencies is not None:
+                        event.command.received_s = self._end.clock()
                     self._dispatch(self, event.command)
                     if connection.out_bytes > _FLUSH_BYTES:
                         self._flush()
@@ -305,6 +310,9 @@ class Channel(asyncio.Protocol):
 
     def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
         """Answer a request of the peer, at any time; None: it gets no answer. To a connection that is gone: nothing."""
+        latencies = self._end.latencies
+        if latencies is not None and answer is not None:
+            latencies.note(request, answer.code, self._end.clock(), not self.is_closed)
         if self.is_closed:
             return
         self._connection.answer(request, answer)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from mqfast.remoting.channel import Channel, End
+from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.settings import RemotingSettings
 
@@ -29,6 +30,7 @@ class RemotingServer:
         on_closed: is told of every connection that is gone.
         make_channel: makes the protocol of a connection, with the arguments of ``Channel``.
         clock: seconds that only grow.
+        latencies: counts how long requests took; None: nobody does.
     Thread: that of the event loop.
     """
 
@@ -42,11 +44,19 @@ class RemotingServer:
         make_channel: Callable[..., Channel] = Channel,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
         self.processors = processors
         self._context = context
         self._make_channel = make_channel
-        self._end = End(processors, settings or RemotingSettings(), clock=clock, logger=logger, on_closed=on_closed)
+        self._end = End(
+            processors,
+            settings or RemotingSettings(),
+            clock=clock,
+            logger=logger,
+            on_closed=on_closed,
+            latencies=latencies,
+        )
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:

@@ -52,8 +52,9 @@ class Admin:
 
     def start(self) -> None:
         """Serve metrics and probes over HTTP, where ``metricsExporterType`` is PROM."""
-        kind = str(self._context.config["metricsExporterType"]).strip().upper()
-        if kind == "PROM":
+        config = self._context.config
+        kind = str(config["metricsExporterType"]).strip().upper()
+        if config.serves_metrics:
             self._starting = asyncio.ensure_future(self._serve_http())
         elif kind != "DISABLE":
             _log.warning("metricsExporterType: expected DISABLE or PROM, found %s: no metrics are served", kind)

@@ -21,6 +21,7 @@ from mqfast.broker.groups import is_system_group
 from mqfast.broker.stats import SIZE_BOUNDS
 from mqfast.broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.codes import LanguageCode
+from mqfast.remoting.latency import BOUNDS_MS
 from mqfast.store.base.results import StoreState
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Metrics:
         groups, queues = await lag_of_all(self._context)
         await self._broker(out)
         await self._traffic(out)
+        await self._calls(out)
         await self._connections(out)
         await self._lag(out, groups)
         await self._store(out)
@@ -148,6 +150,25 @@ class Metrics:
             ended = [(topic, one.count) for topic, one in stats.named(counted).items()]
             samples = ((self._topic_labels(out, topic), count) for topic, count in ended)
             await out.family(name, "counter", text, samples)
+        open_halves = self._context.halves
+        halves = {} if open_halves is None else await open_halves.count_by_topic()
+        await out.family(
+            "rocketmq_half_messages", "gauge", "Half messages of transactions that are open",
+            ((out.labels({"topic": topic}), count) for topic, count in halves.items()),
+        )  # fmt: skip
+
+    async def _calls(self, out: Exposition) -> None:
+        """RocketMQ's histogram of its remote calls."""
+        if self._context.latencies is None:
+            return
+        rows = self._context.latencies.rows()
+        samples = (
+            (out.labels({"protocol_type": "remoting", **outcome._asdict()}), row.counts, row.sum_ms)
+            for outcome, row in rows
+        )
+        await out.histogram(
+            "rocketmq_rpc_latency_milliseconds", "How long requests took until they were answered", BOUNDS_MS, samples
+        )
 
     def _topic_labels(self, out: Exposition, topic: str) -> str:
         config = self._context.topics.get(topic)

@@ -10,9 +10,11 @@ progress of both queues is that of the group CID_RMQ_SYS_TRANS: everything below
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Final
 
 from mqfast import properties as names
 from mqfast.broker.again.find_open import find_open, read_half
@@ -26,6 +28,7 @@ from mqfast.store.record._record import StoredMessage
 __all__ = ["OpenHalves"]
 
 _log = logging.getLogger("mqfast.broker")
+_AT_ONCE: Final = 64
 
 
 class OpenHalves:
@@ -43,6 +46,8 @@ class OpenHalves:
         self._again: dict[str, int] = {}  # unique key -> offset of a half message that was stored once more
         self._unwritten: list[int] = []  # ended, but the mark could not be stored
         self._unwritten_moves: list[int] = []
+        self._topics: dict[int, str] = {}  # of open half messages that were counted
+        self._counted_end = 0
         self.progress = 0
         self.stored_again_end = 0
         self._op_progress = 0
@@ -76,6 +81,20 @@ class OpenHalves:
     def read(self, offset: int) -> StoredMessage | None:
         """The half message at a queue offset; None: it is there no more."""
         return read_half(self._context, offset)
+
+    async def count_by_topic(self) -> Counter[str]:
+        """How many half messages of each topic are open. Each one is read once; others are let in between."""
+        end = self.end
+        for offset in [one for one in self._topics if not self.is_open(one)]:
+            del self._topics[offset]
+        for offset in range(max(self.progress, self._counted_end), end):
+            if self.is_open(offset):
+                half = self.read(offset)
+                self._topics[offset] = "" if half is None else half.properties.get(names.REAL_TOPIC, "")
+            if offset % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._counted_end = end
+        return Counter(topic for offset, topic in self._topics.items() if self.is_open(offset))
 
     # --- what ends ---
 

@@ -42,6 +42,7 @@ class Transactions:
 
     def __init__(self, context: BrokerContext, send: SendProcessor) -> None:
         self.halves: Final = OpenHalves(context)
+        context.halves = self.halves
         self.check: Final = TransactionCheck(context, self.halves)
         self._end = EndTransaction(context, self.halves)
         self._context = context

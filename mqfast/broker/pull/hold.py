@@ -122,6 +122,7 @@ class PullHold:
             return False
         queue = topic, queue_id
         due_s = self._now_s() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
+        request.was_held = True
         held = Held(channel, request, queue, offset, wanted, due_s)
         self.waiting.setdefault(queue, {})[held] = None
         self._channels.setdefault(channel, set()).add(held)

@@ -101,6 +101,94 @@ def test_messages_in_and_out(tmp_path: Path) -> None:
     serve(tmp_path, flow, **PROM)
 
 
+def test_how_long_requests_took(tmp_path: Path) -> None:
+    """The names, labels and steps of a Java broker 5.5.0 (rocketmq_rpc_latency)."""
+    name = "rocketmq_rpc_latency_milliseconds"
+    pull = {
+        "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
+        "commitOffset": 0, "suspendTimeoutMillis": 20, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+    }  # fmt: skip
+
+    async def flow(one: Running) -> None:
+        for _ in range(3):
+            assert (await one.send("T", b"x")).code == 0
+        assert (await one.call(310)).code == 1
+        assert (await one.call(12345)).code == 3
+        assert (await one.call(11, **{**pull, "queueOffset": 3})).code == 19
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        await one.client.oneway(one.address, 15, fields)
+        assert (await one.call(28)).code == 0
+        page = await scrape(one)
+        assert page.kinds[name] == "histogram"
+        rows = {
+            (labels["request_code"], labels["response_code"], labels["is_long_polling"], labels["result"]): int(count)
+            for sample, labels, count in page.samples
+            if sample == f"{name}_count" and labels["protocol_type"] == "remoting"
+        }
+        assert rows == {
+            ("send_message_v2", "success", "false", "success"): 3,
+            ("send_message_v2", "system_error", "false", "success"): 1,
+            ("12345", "request_code_not_supported", "false", "success"): 1,
+            ("pull_message", "pull_not_found", "true", "success"): 1,
+            ("update_consumer_offset", "success", "false", "oneway"): 1,
+            ("get_broker_runtime_info", "success", "false", "success"): 1,
+        }
+        steps = [one.labels["le"] for one in page.samples if one.name == f"{name}_bucket"][:10]
+        assert steps == ["1", "3", "5", "7", "10", "100", "1000", "2000", "3000", "+Inf"]
+        assert page.value(f"{name}_sum", request_code="pull_message") >= 20
+        assert page.value(f"{name}_bucket", request_code="pull_message", le="10") == 0
+
+    serve(tmp_path, flow, **PROM)
+
+
+def test_codes_that_nobody_knows_do_not_fill_the_memory(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        calls = [one.call(code) for code in range(20_000, 22_100)]
+        assert {answer.code for answer in await asyncio.gather(*calls)} == {3}
+        page = await scrape(one)
+        counts = page.values("rocketmq_rpc_latency_milliseconds_count")
+        assert len(counts) == 2001
+        assert sum(counts) == 2100
+        assert page.value("rocketmq_rpc_latency_milliseconds_count", request_code="other") == 100
+
+    serve(tmp_path, flow, **PROM)
+
+
+@pytest.mark.parametrize("settings", [{"enableRemotingMetrics": False}])
+def test_calls_are_counted_only_where_that_is_asked_for(tmp_path: Path, settings: dict[str, Any]) -> None:
+    async def flow(one: Running) -> None:
+        await one.send("T", b"x")
+        assert "rocketmq_rpc_latency_milliseconds" not in (await scrape(one)).kinds
+
+    serve(tmp_path, flow, **PROM, **settings)
+
+
+def test_half_messages_that_are_open(tmp_path: Path) -> None:
+    def half(number: int) -> str:
+        return f"TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U{number}\x02"
+
+    async def flow(one: Running) -> None:
+        stored = [await one.send(topic, b"x", properties=half(n)) for n, topic in enumerate(["A", "A", "B"])]
+        page = await scrape(one)
+        assert page.kinds["rocketmq_half_messages"] == "gauge"
+        assert page.value("rocketmq_half_messages", topic="A") == 2
+        assert page.value("rocketmq_half_messages", topic="B") == 1
+        for answer, kind in ((stored[0], 8), (stored[2], 12)):
+            place = int(answer.ext_fields["msgId"][-16:], 16)
+            ended = await one.call(
+                37, producerGroup="p", topic="A", tranStateTableOffset=answer.ext_fields["queueOffset"],
+                commitLogOffset=place, commitOrRollback=kind, fromTransactionCheck="false", msgId="U",
+                transactionId="U",
+            )  # fmt: skip
+            assert ended.code == 0
+        await one.send("B", b"x", properties=half(9))
+        page = await scrape(one)
+        assert page.value("rocketmq_half_messages", topic="A") == 1
+        assert page.value("rocketmq_half_messages", topic="B") == 1
+
+    serve(tmp_path, flow, **PROM)
+
+
 def test_lag_of_groups_and_queues(tmp_path: Path) -> None:
     now = [1_800_000_000_000]
 

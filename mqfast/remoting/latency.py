@@ -1,0 +1,89 @@
+"""How long requests took from their last byte to their answer, by code and outcome: RocketMQ's histogram of calls.
+
+Room: remoting. It must never grow with what peers send: codes beyond a number share one row. Source:
+RemotingMetricsManager, NettyRemotingAbstract.writeResponse.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["BOUNDS_MS", "Latencies", "Latency", "Outcome"]
+
+BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
+"""Upper bounds of the steps, ms; what is beyond is counted behind them."""
+SUCCESS, ONEWAY, NOT_WRITTEN = "success", "oneway", "write_channel_failed"
+_ROWS_MAX: Final = 2000
+_OTHER: Final = "other"
+
+
+class Outcome(NamedTuple):
+    """What was asked and answered, in the words of RocketMQ's labels."""
+
+    request_code: str
+    response_code: str
+    is_long_polling: bool
+    result: str
+
+
+class Latency:
+    """One row. Attributes: ``counts``: of each step; ``sum_ms``: of all that was counted."""
+
+    __slots__ = ("counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.sum_ms = 0
+
+
+_Key = tuple[int, int, bool, str]
+
+
+class Latencies:
+    """All rows of a server. Thread: that of the event loop."""
+
+    def __init__(self) -> None:
+        self._rows: dict[_Key, Latency] = {}
+        self._others = Latency()
+
+    def note(self, request: RemotingCommand, response_code: int, now_s: float, is_written: bool) -> None:
+        """Count one answer. Args: is_written: the connection is still there."""
+        result = ONEWAY if request.is_oneway else SUCCESS if is_written else NOT_WRITTEN
+        key = request.code, response_code, request.was_held, result
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) < _ROWS_MAX:
+                row = self._rows[key] = Latency()
+            else:
+                row = self._others
+        took_ms = max(0, int((now_s - request.received_s) * 1000))
+        row.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
+        row.sum_ms += took_ms
+
+    def rows(self) -> list[tuple[Outcome, Latency]]:
+        """All that was counted, those of codes that found no row of their own as the last."""
+        found = [
+            (Outcome(_request_name(code), _response_name(answer), was_held, result), row)
+            for (code, answer, was_held, result), row in self._rows.items()
+        ]
+        if any(self._others.counts):
+            found.append((Outcome(_OTHER, _OTHER, False, SUCCESS), self._others))
+        return found
+
+
+def _request_name(code: int) -> str:
+    try:
+        return RequestCode(code).name.lower()
+    except ValueError:
+        return str(code)
+
+
+def _response_name(code: int) -> str:
+    try:
+        return ResponseCode(code).name.lower()
+    except ValueError:
+        return str(code)
