@@ -69,8 +69,8 @@ async def populate(broker: Any, clients: list[Any]) -> None:
     }  # fmt: skip
     await told(first, 17, topic)
     send = {
-        "a": "bench", "b": "bench", "c": "TBW102", "d": "8", "f": "0", "g": "1700000000000", "h": "0", "i": "", "j": "0",
-        "k": "false",
+        "a": "bench", "b": "bench", "c": "TBW102", "d": "8", "f": "0", "g": "1700000000000", "h": "0", "i": "",
+        "j": "0", "k": "false",
     }  # fmt: skip
     for begin in range(0, broker.queues, 100):
         queues = range(begin, min(begin + 100, broker.queues))

@@ -68,7 +68,7 @@ class BrokerContext:
         timer: the timing wheel, where it is on.
         stopping: the broker takes no new requests.
         latencies: how long requests took, where metrics are served.
-        halves: which transactions are open, where they may end.
+        halves: which transactions are open.
         http: the server of metrics and probes, where it runs.
         filters: SQL filters of groups; hold: pulls that wait for messages; pull_offsets: how far each group has pulled;
             reset_offsets: offsets of admins that the next pull of a group is told.
@@ -99,9 +99,9 @@ class BrokerContext:
     timer: TimerService | None = None
     stopping: bool = False
     started_ms: int = field(default=0)
-    halves: OpenHalves | None = field(default=None)
     http: HttpServer | None = field(default=None)
     filters: ConsumerFilters = field(init=False)
+    halves: OpenHalves = field(init=False)
     hold: PullHold = field(init=False)
     pull_offsets: QueueOffsets = field(init=False)
     reset_offsets: ResetOffsets = field(init=False)

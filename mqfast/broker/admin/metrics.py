@@ -150,8 +150,7 @@ class Metrics:
             ended = [(topic, one.count) for topic, one in stats.named(counted).items()]
             samples = ((self._topic_labels(out, topic), count) for topic, count in ended)
             await out.family(name, "counter", text, samples)
-        open_halves = self._context.halves
-        halves = {} if open_halves is None else await open_halves.count_by_topic()
+        halves = await self._context.halves.count_by_topic()
         await out.family(
             "rocketmq_half_messages", "gauge", "Half messages of transactions that are open",
             ((out.labels({"topic": topic}), count) for topic, count in halves.items()),
