@@ -28,6 +28,7 @@ _log = logging.getLogger("mqfast.broker")
 _SOON_S: Final = 0.005  # messages that come within this time are parked together
 _LONGEST_S: Final = 1.0  # the wall clock may be set meanwhile
 _AFTER_FAILURE_MS: Final = 1000
+_HOUR_MS: Final = 3_600_000
 
 
 class Timers:
@@ -85,8 +86,27 @@ class Timers:
 
     def start(self) -> None:
         """Park and deliver from now on."""
+        self._warn_of_retention()
         if self.service is not None:
             self._turn()
+
+    def _warn_of_retention(self) -> None:
+        """Retention deletes by the age of a log file, whatever still waits in it."""
+        store, settings = self._context.store.config, self._settings
+        rules = store.retention_rules
+        kept_ms = store.file_reserved_time_hours * _HOUR_MS if rules.rocketmq else rules.age_ms
+        waits_ms = max(store.delay_levels_ms, default=0)
+        if settings.is_enabled:
+            # What is due later than the window is stored anew at its end.
+            window_ms = settings.window_slots * settings.precision_ms
+            waits_ms = max(waits_ms, min(settings.max_delay_s * 1000, window_ms))
+        if kept_ms is not None and kept_ms < waits_ms:
+            _log.warning(
+                "messages are kept for %g h, and may wait for %g h until they are delivered (messageDelayLevel, "
+                "timerMaxDelaySec): one that waits longer than it is kept is lost; keep messages for longer "
+                "(fileReservedTime), or allow shorter delays",
+                kept_ms / _HOUR_MS, waits_ms / _HOUR_MS,
+            )  # fmt: skip
 
     async def stop(self) -> None:
         """Park and deliver no more; what was done becomes durable."""

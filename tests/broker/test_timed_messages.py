@@ -63,6 +63,30 @@ async def recall(one: Running, handle: str, topic: str = "T", **more: Any) -> Re
     return await one.call(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle, **more)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, None),
+        ({"fileReservedTime": 48}, None),
+        ({"fileReservedTime": 47}, "kept for 47 h, and may wait for 48 h"),
+        ({"fileReservedTime": 1, "timerWheelEnable": False}, "kept for 1 h, and may wait for 2 h"),
+        ({"fileReservedTime": 2, "timerMaxDelaySec": 7200}, None),
+        ({"fileReservedTime": 47, "timerRollWindowSlot": 3600}, None),
+        ({"fileReservedTime": 72, "messageDelayLevel": "1s 4d"}, "kept for 72 h, and may wait for 96 h"),
+    ],
+)
+def test_a_retention_that_is_shorter_than_a_delay_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], words: str | None
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, **settings):
+            pass
+
+    run(flow())
+    found = [line for line in caplog.messages if "messages are kept for" in line]
+    assert (words is None and not found) or (words is not None and words in found[0] and len(found) == 1)
+
+
 def test_messages_come_when_they_are_due_by_each_of_the_properties(tmp_path: Path) -> None:
     clock = Clock()
 
