@@ -272,6 +272,28 @@ def test_health(start: Callable[..., Process], tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (1, "no answer: timed out\n")
 
 
+def test_what_the_image_runs_runs_here(start: Callable[..., Process], tmp_path: Path) -> None:
+    """The commands and variables of the Dockerfile, with a store and a port of the test."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "service" / "Dockerfile").read_text()
+    variables = dict(re.findall(r"(ROCKETMQ_\w+)=(\S+)", text))
+    (entry,) = (json.loads(found) for found in re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE))
+    (command,) = (json.loads(found) for found in re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE))
+    (health,) = (json.loads(found) for found in re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.MULTILINE))
+    (signal_name,) = re.findall(r"^STOPSIGNAL (\w+)$", text, re.MULTILINE)
+    assert (entry, health[0]) == (["mqfast"], "mqfast")
+    ours = {"ROCKETMQ_STORE_PATH_ROOT_DIR": str(tmp_path), "MQFAST_ADVERTISE": "127.0.0.1"}
+    assert ours.keys() & variables.keys()
+    image = start(*command, "listenPort=0", *SMALL, environment={**variables, **ours})
+    assert "(every interface)" in image.banner
+    assert f"store: {tmp_path}" in image.banner
+    (answer,) = image.ask(sent(b"x"))
+    assert answer.code == 0
+    port = image.address.rpartition(":")[2]
+    done = run(*[port if word == "10911" else word for word in health[1:]])
+    assert done.returncode == 0, done.stdout
+    assert image.end(signal.Signals[signal_name])[0] == 0
+
+
 @pytest.mark.parametrize("status", [200, 503])
 def test_health_by_http(status: int) -> None:
     class Page(BaseHTTPRequestHandler):
