@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
     from mqfast.client.producer.async_producer import AsyncProducer
     from mqfast.client.producer.producer import Producer
+    from mqfast.client.producer.transaction import AsyncTransactionProducer, TransactionProducer
     from mqfast.client.values import (
         Address,
         Body,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncPullConsumer",
     "AsyncProducer",
     "AsyncPushConsumer",
+    "AsyncTransactionProducer",
     "Body",
     "ClientHook",
     "ConsumeContext",
@@ -62,6 +64,7 @@ __all__ = [
     "SendContext",
     "SendResult",
     "SendStatus",
+    "TransactionProducer",
     "TransactionStatus",
     "When",
 ]
@@ -69,6 +72,8 @@ __all__ = [
 # Where each name is; the imports above, which only type checkers read, say the same.
 _HOMES = {
     "AsyncProducer": "producer.async_producer",
+    "AsyncTransactionProducer": "producer.transaction",
+    "TransactionProducer": "producer.transaction",
     "ClientHook": "hooks",
     "ConsumeContext": "hooks",
     "Producer": "producer.producer",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self, overload
 
+from mqfast.client.delivery import Delivery
 from mqfast.client.net import fork, io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
@@ -23,6 +24,8 @@ from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.producer.arguments import ProducerBase, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
 from mqfast.client.producer.encode import Outgoing, batch_of, prepared
+from mqfast.client.producer.recall import recall
+from mqfast.client.producer.request_reply import request
 from mqfast.client.producer.send import Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
@@ -423,6 +426,29 @@ class Producer(ProducerBase):
         assert self._pipeline is not None
         for group in groups:
             start_group(self._pipeline, group, self._timeout_s, done)
+
+    # -- ask, call back ------------------------------------------------------------------------------------------------
+
+    def request(self, message: Message, /, *, timeout_s: float = 3.0) -> Delivery:
+        """Send a message and wait for the answer of the consumer that gets it, ``timeout_s`` in all.
+
+        Raises: as send; SendTimeout where no answer came.
+        """
+        instance = self._begun()
+        how = self._how(None, None, timeout_s)
+        assert self._io is not None
+        return self._io.call(request(instance, self._sender, message, how), 2 * how.timeout_s + 1.0)
+
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """Call back a timed message that was not delivered yet. Returns: its msg_id.
+
+        Args: recall_handle: of its SendResult. Raises: UsageError, NoRoute, ConnectError, BrokerError.
+        """
+        instance = self._begun()
+        assert self._lanes is not None
+        return self._lanes.run(
+            recall(instance, self._sender, self._publish_topic(topic), recall_handle, self._timeout_s)
+        )
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Send what waits and wait for what is on its way. Returns: how many messages still are."""

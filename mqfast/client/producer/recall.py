@@ -1,0 +1,51 @@
+"""Calling back a timed message that was not delivered yet: the steps of request code 370.
+
+Room: client. It must never do I/O. Source: DefaultMQProducerImpl.recallMessage, RecallMessageHandle.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.producer.send import Sender
+from mqfast.errors import BrokerError, ConnectError, UsageError
+from mqfast.remoting.codes import RequestCode
+
+__all__ = ["broker_of_handle", "recall"]
+
+
+def broker_of_handle(handle: object) -> str:
+    """The broker that a recall handle names. Raises: UsageError where the text is no handle."""
+    expected = "recall_handle: expected that of a SendResult"
+    if not isinstance(handle, str):
+        raise UsageError(f"{expected}, found {handle!r}")
+    try:
+        parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
+    except (ValueError, binascii.Error):
+        parts = []
+    if len(parts) != 5 or parts[0] != "v1":
+        raise UsageError(f"{expected}, found {handle[:80]!r}")
+    return parts[2]
+
+
+def recall(instance: ClientInstance, sender: Sender, topic: str, handle: str, timeout_s: float) -> Steps[str]:
+    """Call a message back. Args: topic: with its namespace. Returns: its unique id.
+
+    Raises: UsageError, NoRoute, ConnectError, BrokerError (the message is delivered already, say).
+    """
+    broker = broker_of_handle(handle)
+    if instance.routes.address(broker) is None:
+        yield from sender.queues(instance, topic, timeout_s)
+    address = instance.routes.address(broker)
+    if address is None:
+        raise ConnectError(f"topic {topic}: no known route names the master of broker {broker}")
+    fields = {"producerGroup": sender.wire.group, "topic": topic, "recallHandle": handle, "bname": broker}
+    answer = yield Ask(address, RequestCode.RECALL_MESSAGE, fields, timeout_s=timeout_s)
+    checked(answer, address, f"recall of a message of topic {topic}")
+    found = answer.ext_fields.get("msgId")
+    if not found:
+        raise BrokerError(f"{address} answered a recall without msgId", code=answer.code, broker=address)
+    return str(found)

@@ -1,0 +1,177 @@
+"""Request and reply: a message that asks, the answer that a broker pushes, and a consumer's answer to one that asks.
+
+Room: client. It must never keep a request beyond its time. Source: DefaultMQProducerImpl.request, RequestFutureHolder,
+ClientRemotingProcessor.receiveReplyMessage, MessageUtil.createReplyMessage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+import time
+import uuid
+import weakref
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mqfast import properties as names
+from mqfast.client.delivery import Delivery, Source
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer.encode import MSG_TYPE, Outgoing, Wire, prepared
+from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.values import Body
+from mqfast.errors import ClientError, SendTimeout, UsageError
+from mqfast.message import Message
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.client import split_address
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.store.record._record import decode_record
+
+__all__ = ["introduced", "reply_message", "request", "request_of"]
+
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+_V1: Final = 0xDAA320A7 - (1 << 32)
+_log = logging.getLogger("mqfast.client.producer")
+
+
+async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeout_s: float) -> None:
+    """Every master of a topic knows this client: only then can a broker ask or answer it. Raises: as a send."""
+    queues = await instance.shell.run(sender.queues(instance, topic, timeout_s))
+    addresses = {instance.routes.address(queue.broker_name) for queue in queues}
+    if not all(one is None or instance.is_known_to(one) for one in addresses):
+        async with asyncio.timeout(timeout_s):
+            await instance.heartbeat()
+
+
+# -- the one that asks -------------------------------------------------------------------------------------------------
+
+
+class _Requests:
+    """The requests of one instance that wait for their answers."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self.waiting: dict[str, asyncio.Future[Delivery]] = {}
+        instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, None, self.answered)
+
+    def answered(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """A broker brings an answer; one that came too late is taken and forgotten."""
+        fields = request.ext_fields
+        pairs = names.decode(str(fields.get("properties") or "").encode())
+        waiting = self.waiting.get(pairs.get(CORRELATION_ID, ""))
+        if waiting is None or waiting.done():
+            _log.info("answer %s came when nobody waited for it", pairs.get(CORRELATION_ID))
+        else:
+            try:
+                waiting.set_result(_delivery(fields, bytes(request.body)))
+            except (ValueError, OSError, struct.error) as error:
+                waiting.set_exception(
+                    ClientError(f"{channel.peer[0]}:{channel.peer[1]}: an answer is no message: {error}")
+                )
+        return request.response(0)
+
+
+_requests: weakref.WeakKeyDictionary[ClientInstance, _Requests] = weakref.WeakKeyDictionary()
+
+
+def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -> tuple[Outgoing, str]:
+    """A message that asks, and its correlation id."""
+    correlation = str(uuid.uuid4())
+    more = {CORRELATION_ID: correlation, REPLY_TO_CLIENT: client_id, TTL: str(round(timeout_s * 1000))}
+    return prepared(message, wire, more), correlation
+
+
+async def request(instance: ClientInstance, sender: Sender, message: Message, how: Sending) -> Delivery:
+    """Send a message that asks and await the answer, both within ``how.timeout_s``.
+
+    Raises: as a send; SendTimeout where no answer came.
+    """
+    out, correlation = request_of(message, sender.wire, instance.client_id, how.timeout_s)
+    requests = _requests.get(instance)
+    if requests is None:
+        requests = _requests[instance] = _Requests(instance)
+    deadline = time.monotonic() + how.timeout_s
+    future: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+    requests.waiting[correlation] = future
+    try:
+        await introduced(instance, sender, out.topic, how.timeout_s)
+        left = max(0.001, deadline - time.monotonic())
+        result = await instance.shell.run(sender.send(instance, out, Sending(left, how.queue, how.selector)))
+        assert result is not None
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await future
+        except TimeoutError:
+            raise SendTimeout(
+                f"{message.topic}: no answer in {how.timeout_s:g} s to the request that is in {result.message_queue} "
+                f"at {result.queue_offset} (msg_id {out.msg_id})",
+                msg_id=out.msg_id,
+            ) from None
+    finally:
+        del requests.waiting[correlation]
+
+
+def _host(text: object, default: str) -> bytes:
+    host, port = split_address(str(text or default).lstrip("/"))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.inet_pton(family, host) + struct.pack(">i", port)
+
+
+def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
+    """The message of an answer, as the record that no store has."""
+    topic = str(fields["topic"]).encode()
+    properties = f"{fields.get('properties') or ''}"
+    if properties and not properties.endswith("\x02"):
+        properties += "\x02"
+    pairs = (properties + f"ARRIVE_TIME\x01{round(time.time() * 1000)}\x02").encode()
+    sys_flag = int(fields.get("sysFlag") or 0) & ~0x30
+    born, stored = _host(fields.get("bornHost"), "0.0.0.0:0"), _host(fields.get("storeHost"), "0.0.0.0:0")
+    sys_flag |= (0x10 if len(born) == 20 else 0) | (0x20 if len(stored) == 20 else 0)
+    record = b"".join(
+        (
+            struct.pack(
+                ">iiiqqiq",
+                zlib.crc32(body) & 0x7FFFFFFF,
+                int(fields.get("queueId") or 0),
+                int(fields.get("flag") or 0),
+                0,
+                0,
+                sys_flag,
+                int(fields.get("bornTimestamp") or 0),
+            ),
+            born,
+            struct.pack(">q", int(fields.get("storeTimestamp") or 0)),
+            stored,
+            struct.pack(">iq", int(fields.get("reconsumeTimes") or 0), 0),
+            struct.pack(">i", len(body)),
+            body,
+            struct.pack(">B", len(topic)),
+            topic,
+            struct.pack(">h", len(pairs)),
+            pairs,
+        )
+    )
+    return Delivery(decode_record(struct.pack(">ii", len(record) + 8, _V1) + record), Source(""))
+
+
+# -- the one that answers ----------------------------------------------------------------------------------------------
+
+
+def reply_message(request: Delivery, body: Body) -> Message:
+    """The message that answers a request; a producer sends it as any other (request code 325).
+
+    Raises: UsageError where the message asks for no answer.
+    """
+    pairs = request.properties
+    cluster, correlation, client = (pairs.get(name) for name in (names.CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT))
+    if not (cluster and correlation and client):
+        raise UsageError(f"message {request.msg_id}: expected a request, found a message that asks for no answer")
+    properties = {MSG_TYPE: "reply", CORRELATION_ID: correlation, REPLY_TO_CLIENT: client}
+    if TTL in pairs:
+        properties[TTL] = pairs[TTL]
+    return Message(f"{cluster}_REPLY_TOPIC", body, properties=properties)

@@ -1,0 +1,403 @@
+"""Transactions: a half message, the application's local transaction, then its end; a broker that hears no end asks.
+
+Room: client. It must never end a transaction whose outcome is not known: the broker asks ``check`` then. The half
+message goes over the connection of the heartbeat, which is sent before it, so that the broker can ask back.
+Source: TransactionMQProducer, DefaultMQProducerImpl (sendMessageInTransaction, checkTransactionState, endTransaction).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from mqfast import properties as names
+from mqfast.client.delivery import Delivery, Source
+from mqfast.client.net import io_thread
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.steps import Ask, Steps
+from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.producer.encode import Outgoing, prepared
+from mqfast.client.producer.producer import Producer
+from mqfast.client.producer.request_reply import introduced
+from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.values import SendResult, SendStatus, TransactionStatus
+from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed
+from mqfast.message import Message, decode_message_id
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.store.record._record import decode_record
+
+__all__ = ["AsyncTransactionProducer", "Transaction", "TransactionProducer"]
+
+Outcome = TransactionStatus | bool | None
+_NUMBERS: Final = {TransactionStatus.COMMIT: 8, TransactionStatus.ROLLBACK: 12, TransactionStatus.UNKNOWN: 0}
+_log = logging.getLogger("mqfast.client.producer")
+
+
+def status_of(outcome: object) -> TransactionStatus:
+    """What an outcome means: True commits, False rolls back, None is unknown. Raises: ClientError for anything else."""
+    if outcome is None:
+        return TransactionStatus.UNKNOWN
+    if isinstance(outcome, TransactionStatus):
+        return outcome
+    if isinstance(outcome, bool):
+        return TransactionStatus.COMMIT if outcome else TransactionStatus.ROLLBACK
+    raise ClientError(f"transaction: expected a TransactionStatus, a bool or None as its outcome, found {outcome!r}")
+
+
+class Transaction:
+    """A half message that is stored. Attributes: ``result`` of its send; ``msg_id``; ``transaction_id``."""
+
+    def __init__(self, result: SendResult) -> None:
+        self.result = result
+        self.msg_id = result.msg_id
+        self.transaction_id = result.transaction_id or result.msg_id
+        self._left_open = False
+
+    def leave_open(self) -> None:
+        """The outcome is not known: the broker will ask ``check``, whatever happens behind this call."""
+        self._left_open = True
+
+    def status(self, error: BaseException | None) -> TransactionStatus:
+        """How a ``with`` block that ended so ends the transaction."""
+        if self._left_open or not (error is None or isinstance(error, Exception)):
+            return TransactionStatus.UNKNOWN
+        return TransactionStatus.COMMIT if error is None else TransactionStatus.ROLLBACK
+
+
+# -- for both faces ----------------------------------------------------------------------------------------------------
+
+
+def half_of(message: Message, producer: Any) -> Outgoing:
+    """The half message. Raises: MessageIllegal for one that is delayed."""
+    more = {names.TRAN_MSG: "true", names.PGROUP: producer._wire.group}
+    out = prepared(message, producer._wire, more)
+    if out.delayed:
+        raise MessageIllegal("transaction: expected a message without delay, found one")
+    return out
+
+
+async def send_half(instance: ClientInstance, sender: Sender, out: Outgoing, how: Sending) -> Transaction:
+    """Send the half message, after a heartbeat. Raises: as a send; SendFailed where the status is not SEND_OK."""
+    await introduced(instance, sender, out.topic, how.timeout_s)
+    result = await instance.shell.run(sender.send(instance, out, how))
+    assert result is not None
+    if result.status is not SendStatus.SEND_OK:
+        await instance.shell.run(end(instance, sender, out, result, TransactionStatus.ROLLBACK))
+        raise SendFailed(
+            f"{out.message.topic}: the half message was stored with status {result.status.name} and is rolled back "
+            f"(msg_id {out.msg_id})",
+            msg_id=out.msg_id,
+        )
+    return Transaction(result)
+
+
+def end(
+    instance: ClientInstance, sender: Sender, out: Outgoing, result: SendResult, status: TransactionStatus
+) -> Steps[None]:
+    """Tell the broker the end of a transaction. It is not answered: a broker that did not hear it asks."""
+    address = instance.routes.address(result.message_queue.broker_name)
+    if address is None:
+        _log.warning("transaction %s: no route names broker %s", result.msg_id, result.message_queue.broker_name)
+        return
+    fields = {
+        "topic": out.topic,
+        "producerGroup": sender.wire.group,
+        "tranStateTableOffset": result.queue_offset,
+        "commitLogOffset": decode_message_id(result.offset_msg_id.split(",")[0]).physical_offset,
+        "commitOrRollback": _NUMBERS[status],
+        "fromTransactionCheck": "false",
+        "msgId": result.msg_id,
+        "transactionId": result.transaction_id or result.msg_id,
+        "bname": result.message_queue.broker_name,
+    }
+    yield Ask(address, RequestCode.END_TRANSACTION, fields, oneway=True)
+
+
+class Checks:
+    """Answers of one producer to brokers that ask for the end of a transaction.
+
+    Args: run: carries out a check and calls back with its outcome, in the loop.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        namespace: str | None,
+        run: Callable[[Delivery, Callable[[Any], None]], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._namespace = namespace
+        self._run = run
+        instance.serve(RequestCode.CHECK_TRANSACTION_STATE, None, self.asked)
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._instance.requests.unserve(None, self.asked)
+
+    def asked(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """A broker asks. Returns: None where the message is of another group."""
+        try:
+            record = decode_record(bytes(request.body))
+        except MqfastError as error:
+            _log.warning("check of a transaction by %s:%d: %s", *channel.peer, error)
+            return None
+        if record.properties.get(names.PGROUP) != self._group:
+            return None
+        fields = request.ext_fields
+        message = Delivery(record, Source(str(fields.get("bname") or ""), namespace=self._namespace or ""))
+
+        def done(outcome: Any) -> None:
+            answer = {
+                "topic": fields.get("topic"),
+                "producerGroup": self._group,
+                "tranStateTableOffset": fields.get("tranStateTableOffset"),
+                "commitLogOffset": fields.get("commitLogOffset"),
+                "commitOrRollback": _NUMBERS[outcome],
+                "fromTransactionCheck": "true",
+                "msgId": message.msg_id,
+                "transactionId": fields.get("transactionId"),
+                "bname": fields.get("bname"),
+            }
+            signed = self._instance.sign(
+                RequestCode.END_TRANSACTION, {name: value for name, value in answer.items() if value is not None}, b""
+            )
+            channel.oneway(RequestCode.END_TRANSACTION, signed)
+
+        self._run(message, done)
+        return request.response(0)
+
+
+def checked_outcome(message: Delivery, work: Callable[[], object]) -> TransactionStatus:
+    """The outcome of a check; one that raises knows nothing."""
+    try:
+        return status_of(work())
+    except Exception:
+        _log.exception("check of transaction %s failed; the broker will ask again", message.msg_id)
+        return TransactionStatus.UNKNOWN
+
+
+# -- for threads -------------------------------------------------------------------------------------------------------
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages are delivered when the application's local transaction has ended well.
+
+        with producer.transaction(Message("paid", b"42")) as transaction:
+            ...  # write the database
+
+    Args: check: called with the message of a transaction whose end the broker did not hear; True or COMMIT, False or
+    ROLLBACK, None or UNKNOWN (also when it raises). check_threads: how many checks run at once.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: Any = None,
+        *,
+        check: Callable[[Delivery], Outcome],
+        check_threads: int = 1,
+        **producer_arguments: Any,
+    ) -> None:
+        if not callable(check):
+            raise ConfigError(f"check: expected a function, found {check!r}")
+        if type(check_threads) is not int or not 1 <= check_threads <= 1000:
+            raise ConfigError(f"check_threads: expected 1 to 1000, found {check_threads!r}")
+        self._check = check
+        self._check_threads = check_threads
+        super().__init__(group, namesrv_addr, **producer_arguments)
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._checks: Checks | None = None
+        self._todo: queue.SimpleQueue[tuple[Delivery, Callable[[Any], None]]] = queue.SimpleQueue()
+        self._workers = 0
+
+    def after_fork(self) -> None:
+        """In a child: begin anew at the next send."""
+        super().after_fork()
+        self._checks = None
+        self._todo, self._workers = queue.SimpleQueue(), 0
+
+    async def _begin(self, io: io_thread.IoThread) -> None:
+        await super()._begin(io)
+        assert self._instance is not None
+        self._checks = Checks(self._instance, self._wire.group, self._settings.namespace, self._check_later)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """As a producer's; brokers then ask another member of the group."""
+        checks, io = self._checks, self._io
+        if checks is not None and io is not None and io.is_alive:
+            io.soon(checks.stop)
+        super().close(timeout_s)
+
+    def _check_later(self, message: Delivery, done: Callable[[Any], None]) -> None:
+        self._todo.put((message, done))
+        if self._workers < self._check_threads:
+            self._workers += 1
+            threading.Thread(target=_work, args=(self._todo, self._check, self._io), daemon=True).start()
+
+    def _half(self, message: Message) -> tuple[Outgoing, Transaction]:
+        instance = self._begun()
+        out = half_of(message, self)
+        assert self._io is not None
+        half = send_half(instance, self._sender, out, self._usual)
+        try:
+            transaction = self._io.call(half, 2 * self._timeout_s + 1.0)
+        except Exception:
+            self._failed.add()
+            raise
+        self._sent.add()
+        return out, transaction
+
+    def _end(self, out: Outgoing, result: SendResult, status: TransactionStatus) -> None:
+        instance, io = self._instance, self._io
+        if instance is None or io is None:
+            _log.warning("transaction %s: the producer was closed before its end; the broker asks", out.msg_id)
+            return
+        try:
+            io.call(instance.shell.run(end(instance, self._sender, out, result, status)), self._timeout_s)
+        except MqfastError as error:
+            _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)
+
+    @contextmanager
+    def transaction(self, message: Message, /) -> Iterator[Transaction]:
+        """Send a half message, then run the block: its end commits, an exception rolls back and goes on.
+
+        KeyboardInterrupt and the like, and ``leave_open``, leave the end open: the broker asks ``check``.
+        Raises: as send, before the block is run.
+        """
+        out, transaction = self._half(message)
+        try:
+            yield transaction
+        except BaseException as error:
+            self._end(out, transaction.result, transaction.status(error))
+            raise
+        self._end(out, transaction.result, transaction.status(None))
+
+    def send_in_transaction(
+        self, message: Message, local: Callable[[Message, Any], Outcome], argument: Any = None
+    ) -> SendResult:
+        """Send a half message, call ``local(message, argument)``, and end the transaction by its outcome.
+
+        An exception of ``local`` leaves the end open, as in RocketMQ, and is logged: the broker asks ``check``.
+        """
+        out, transaction = self._half(message)
+        status = TransactionStatus.UNKNOWN
+        try:
+            status = status_of(local(message, argument))
+        except Exception:
+            _log.exception("transaction %s: the local transaction failed; the broker asks for its end", out.msg_id)
+        finally:
+            self._end(out, transaction.result, status)
+        return transaction.result
+
+
+def _work(
+    todo: queue.SimpleQueue[tuple[Delivery, Callable[[Any], None]]],
+    check: Callable[[Delivery], Outcome],
+    io: io_thread.IoThread,
+) -> None:
+    while True:
+        message, done = todo.get()
+        outcome = checked_outcome(message, lambda message=message: check(message))  # type: ignore[misc]
+        io.soon(lambda done=done, outcome=outcome: done(outcome))  # type: ignore[misc]
+
+
+# -- for asyncio -------------------------------------------------------------------------------------------------------
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """``TransactionProducer`` for an event loop: ``check`` is a coroutine function."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: Any = None,
+        *,
+        check: Callable[[Delivery], Awaitable[Outcome]],
+        **producer_arguments: Any,
+    ) -> None:
+        if not callable(check):
+            raise ConfigError(f"check: expected a coroutine function, found {check!r}")
+        self._check = check
+        self._checks: Checks | None = None
+        super().__init__(group, namesrv_addr, **producer_arguments)
+
+    async def _begun(self) -> ClientInstance:
+        instance = await super()._begun()
+        if self._checks is None:
+            self._checks = Checks(instance, self._wire.group, self._settings.namespace, self._check_later)
+        return instance
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """As a producer's; brokers then ask another member of the group."""
+        if self._checks is not None:
+            self._checks.stop()
+        await super().close(timeout_s)
+
+    def _check_later(self, message: Delivery, done: Callable[[Any], None]) -> None:
+        async def run() -> None:
+            try:
+                outcome = status_of(await self._check(message))
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                _log.exception("check of transaction %s failed; the broker will ask again", message.msg_id)
+                outcome = TransactionStatus.UNKNOWN
+            done(outcome)
+
+        assert self._instance is not None
+        self._instance.spawn(run(), "mqfast check")
+
+    @asynccontextmanager
+    async def transaction(self, message: Message, /) -> AsyncIterator[Transaction]:
+        """Send a half message, then run the block; see ``TransactionProducer.transaction``."""
+        instance = await self._begun()
+        out = half_of(message, self)
+        try:
+            transaction = await send_half(instance, self._sender, out, self._usual)
+        except Exception:
+            self._failed.add()
+            raise
+        self._sent.add()
+        try:
+            yield transaction
+        except BaseException as error:
+            await self._tell_end(instance, out, transaction.result, transaction.status(error))
+            raise
+        await self._tell_end(instance, out, transaction.result, transaction.status(None))
+
+    async def send_in_transaction(
+        self, message: Message, local: Callable[[Message, Any], Awaitable[Outcome]], argument: Any = None
+    ) -> SendResult:
+        """Send a half message, await ``local(message, argument)``, and end the transaction by its outcome."""
+        instance = await self._begun()
+        out = half_of(message, self)
+        transaction = await send_half(instance, self._sender, out, self._usual)
+        self._sent.add()
+        status = TransactionStatus.UNKNOWN
+        try:
+            status = status_of(await local(message, argument))
+        except Exception:
+            _log.exception("transaction %s: the local transaction failed; the broker asks for its end", out.msg_id)
+        finally:
+            await self._tell_end(instance, out, transaction.result, status)
+        return transaction.result
+
+    async def _tell_end(
+        self, instance: ClientInstance, out: Outgoing, result: SendResult, status: TransactionStatus
+    ) -> None:
+        try:
+            await instance.shell.run(end(instance, self._sender, out, result, status))
+        except MqfastError as error:
+            _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)
