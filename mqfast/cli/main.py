@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mqfast.cli import broker, checking, completion, groups, health, machine, namesrv, reading, transfer, up
+from mqfast.cli import broker, checking, completion, groups, health, machine, namesrv, reading, testing, transfer, up
 from mqfast.cli.arguments import STORE_VARIABLE, Commands, Parser, decoded
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
@@ -47,7 +47,7 @@ def build_parser() -> Parser:
     for group in (reading, groups, transfer, checking):
         group.add_commands(commands)
     machine.add_commands(rooms)
-    for server in (namesrv, broker, up, health):
+    for server in (namesrv, broker, up, health, testing):
         server.add_command(rooms)
     completion.add_command(rooms, parser)
     return parser

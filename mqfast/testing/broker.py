@@ -144,7 +144,7 @@ class Broker:
         self._started = False
         _running.discard(self)
         try:
-            self._close_clients()
+            self.close_clients()
             self._host.run(self._cluster.close())
         finally:
             self._host.end()
@@ -158,7 +158,8 @@ class Broker:
                 self._cluster.die()
             self._place.remove()
 
-    def _close_clients(self) -> None:
+    def close_clients(self) -> None:
+        """End the clients that were made here, the last one first."""
         clients, self._clients = self._clients, []
         for client in reversed(clients):
             client.close()
@@ -197,7 +198,7 @@ class Broker:
         if self._store is not None:
             raise UsageError("reset: expected a store that is not kept, found store=...; start a new Broker")
         self._call(lambda: None)
-        self._close_clients()
+        self.close_clients()
         self._host.run(self._cluster.reset())
         self._steps.reset()
 

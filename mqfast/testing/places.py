@@ -61,6 +61,9 @@ def _sweep(parent: str) -> None:
             if about.st_uid != os.getuid() or time.time() - about.st_mtime < _YOUNG_S:
                 continue  # a young one may not have its lock yet
             mark = os.open(os.path.join(entry.path, _MARK), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            remove_tree(entry.path)  # its removal had begun
+            continue
         except OSError:
             continue
         try:

@@ -7,7 +7,7 @@ load one: every run of pytest where mqfast is installed loads this file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "pytest_configure", "rocketmq_broker", "rocketmq_broker_per_test", "rocketmq_cluster", "rocketmq_namesrv_addr",
-    "rocketmq_virtual_time",
+    "rocketmq_consumer", "rocketmq_producer", "rocketmq_virtual_time",
 ]  # fmt: skip
 
 _MARKER = "rocketmq(topics=..., groups=..., config=...): what a broker of mqfast.testing has at the start of the test"
@@ -65,6 +65,7 @@ def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     broker.reset()
     broker.furnish(topics=marked.get("topics", ()), groups=marked.get("groups", ()))
     yield broker
+    broker.close_clients()
     broker.get_ready_for_reset()
 
 
@@ -87,6 +88,18 @@ def rocketmq_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Two brokers and two name servers of the test's own."""
     with _new(brokers=2, name_servers=2, **_marked(request)) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def rocketmq_producer(rocketmq_broker: Broker) -> Callable[..., Any]:
+    """Makes producers, as ``Broker.producer``; they are closed at the end of the test."""
+    return rocketmq_broker.producer
+
+
+@pytest.fixture
+def rocketmq_consumer(rocketmq_broker: Broker) -> Callable[..., Any]:
+    """Makes consumers, as ``Broker.consumer``; they are closed at the end of the test."""
+    return rocketmq_broker.consumer
 
 
 @pytest.fixture(scope="session")

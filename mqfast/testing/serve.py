@@ -1,0 +1,132 @@
+"""A test broker for programs in other languages: a command that runs beside it, or a server until a signal.
+
+Room: testing. It must never load a broker before the arguments are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from mqfast.testing.broker import Broker
+
+__all__ = ["add_arguments", "broker_of", "main", "run_beside", "serve"]
+
+ADDRESS: Final = "NAMESRV_ADDR"
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a test broker takes on a command line."""
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME[:QUEUES]", help="a topic (4 queues); may come again"
+    )
+    parser.add_argument("--group", action="append", default=[], metavar="NAME", help="a consumer group")
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="how many brokers (default: 1)")
+    parser.add_argument("--name-servers", type=int, default=1, metavar="N", help="how many (default: 1)")
+    parser.add_argument("--store", metavar="DIR", help="a directory that is kept (default: one that is removed)")
+    parser.add_argument("--no-new-topics", action="store_true", help="a send to a topic that is not there fails")
+    parser.add_argument("--delays", action="store_true", help="delays and retries take RocketMQ's time, not none")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the brokers, by RocketMQ's name"
+    )
+
+
+def broker_of(arguments: argparse.Namespace) -> Broker:
+    """The broker that the arguments ask for. Raises: UsageError, ConfigError."""
+    from mqfast.errors import UsageError
+    from mqfast.testing.broker import Broker
+
+    topics: dict[str, int] = {}
+    for text in arguments.topic:
+        name, colon, queues = text.partition(":")
+        if colon and not (queues.isascii() and queues.isdigit()):
+            raise UsageError(f"--topic: expected NAME or NAME:QUEUES, found {text!r}")
+        topics[name] = int(queues) if colon else 4
+    settings: dict[str, str] = {}
+    for text in arguments.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set: expected NAME=VALUE, found {text!r}")
+        settings[name] = value
+    return Broker(
+        topics=topics,
+        groups=arguments.group,
+        brokers=arguments.brokers,
+        name_servers=arguments.name_servers,
+        store=arguments.store,
+        auto_create_topics=not arguments.no_new_topics,
+        retry_at_once=not arguments.delays,
+        config=settings,
+    )
+
+
+@contextlib.contextmanager
+def _signals(handler: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def serve(broker: Broker) -> None:
+    """Print the address and serve until SIGTERM or control-C."""
+    ended = threading.Event()
+    with _signals(lambda _number, _frame: ended.set()), broker:
+        print(f"{ADDRESS}={broker.namesrv_addr}", flush=True)
+        ended.wait()
+
+
+def run_beside(broker: Broker, command: Sequence[str]) -> int:
+    """Run a command with the address in its environment. Returns: its exit code, 128 and the signal that ended it.
+
+    Raises: OSError where the command cannot be run.
+    """
+    with broker:
+        process: subprocess.Popen[bytes] | None = None
+
+        def forward(number: int, _frame: FrameType | None) -> None:
+            if process is not None and process.poll() is None:
+                process.send_signal(number)
+
+        with _signals(forward):
+            process = subprocess.Popen(command, env={**os.environ, ADDRESS: broker.namesrv_addr})
+            code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m mqfast.testing``. Returns: the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    own, command = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    parser = argparse.ArgumentParser(
+        prog="python -m mqfast.testing",
+        usage="python -m mqfast.testing [OPTIONS] [-- COMMAND ...]",
+        description=f"Run a command beside a test broker, with {ADDRESS} in its environment; without a command, print "
+        f"{ADDRESS} and serve until SIGTERM or control-C.",
+    )
+    add_arguments(parser)
+    arguments = parser.parse_args(own)
+    from mqfast.errors import MqfastError
+
+    try:
+        broker = broker_of(arguments)
+        if command:
+            return run_beside(broker, command)
+        serve(broker)
+    except (MqfastError, OSError) as error:
+        print(f"mqfast.testing: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,114 @@
+"""The plug-in for pytest: its fixtures, marker and option, in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+FOUND = any(one.value == "mqfast.testing.plugin" for one in entry_points(group="pytest11"))
+
+
+def run(folder: Path, text: str, *options: str, expected: int = 0) -> str:
+    """Run tests in a process of their own. Returns: what pytest printed."""
+    (folder / "test_it.py").write_text(text)
+    plugin = [] if FOUND else ["-p", "mqfast.testing.plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options, "test_it.py"]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTEST_ADDOPTS": ""},
+    )  # fmt: skip
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_fixtures_give_brokers(tmp_path: Path) -> None:
+    text = """
+import os
+import pytest
+
+seen = []
+
+def test_sent(rocketmq_broker):
+    rocketmq_broker.send("orders", "42")
+    rocketmq_broker.assert_sent("orders", body="42", times=1)
+    seen.append(rocketmq_broker)
+
+def test_the_next_one_is_empty(rocketmq_broker):
+    assert rocketmq_broker is seen[0]
+    rocketmq_broker.assert_nothing_sent("orders")
+
+@pytest.mark.rocketmq(topics={"marked": 7})
+def test_marked(rocketmq_broker):
+    assert rocketmq_broker is seen[0]
+    with pytest.raises(Exception, match="from 0 to 6"):
+        rocketmq_broker.send("marked", "42", queue_id=7)
+
+@pytest.mark.rocketmq(config={"autoCreateTopicEnable": "false"})
+def test_marked_by_settings(rocketmq_broker):
+    assert rocketmq_broker is not seen[0]
+    with pytest.raises(Exception, match="not exist"):
+        rocketmq_broker.send("orders", "42")
+
+def test_own(rocketmq_broker_per_test):
+    assert rocketmq_broker_per_test is not seen[0]
+    rocketmq_broker_per_test.kill(power_loss=True)
+    rocketmq_broker_per_test.restart()
+
+def test_virtual_time(rocketmq_virtual_time):
+    rocketmq_virtual_time.send("orders", "42", delay_level=18)
+    assert rocketmq_virtual_time.clock.advance(7200) == 1
+
+def test_cluster(rocketmq_cluster):
+    assert len(rocketmq_cluster.namesrv_addr.split(";")) == 2
+    assert sorted(rocketmq_cluster.addresses) == ["broker-a", "broker-b"]
+
+def test_address(rocketmq_namesrv_addr):
+    assert os.environ["NAMESRV_ADDR"] == rocketmq_namesrv_addr == seen[0].namesrv_addr
+
+def test_producer(rocketmq_producer, rocketmq_broker):
+    producer = rocketmq_producer("order-service")
+    producer.send("orders", b"42")
+    rocketmq_broker.wait_for("orders", body=b"42")
+"""
+    assert "9 passed" in run(tmp_path, text, "--strict-markers")
+
+
+def test_a_wrong_marker_is_an_error(tmp_path: Path) -> None:
+    text = """
+import pytest
+
+@pytest.mark.rocketmq(topic="orders")
+def test_it(rocketmq_broker):
+    pass
+"""
+    assert "marker rocketmq: expected topics=, groups= or config=, found topic" in run(tmp_path, text, expected=1)
+
+
+def test_nothing_is_loaded_that_no_test_asks_for(tmp_path: Path) -> None:
+    text = """
+import sys
+
+def test_it():
+    assert "mqfast.testing.plugin" in sys.modules
+    assert "mqfast.testing.broker" not in sys.modules
+    assert "asyncio" not in sys.modules
+"""
+    run(tmp_path, text, "-p", "no:asyncio", "-p", "no:anyio")
+
+
+def test_brokers_of_several_processes_do_not_meet(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    text = """
+import pytest
+
+@pytest.mark.parametrize("number", range(8))
+def test_it(rocketmq_broker, number):
+    rocketmq_broker.assert_nothing_sent("orders")
+    rocketmq_broker.send("orders", str(number))
+    rocketmq_broker.assert_sent("orders", body=str(number), times=1)
+"""
+    assert "8 passed" in run(tmp_path, text, "-n", "2")
