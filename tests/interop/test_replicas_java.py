@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clusters import LEVELS
-from real_programs import NEEDS_JAVA
 from running import BrokerProcess, running_broker
 
 from mqfast.ha.slave import FollowState
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.fastjson import standard
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from real_programs import NEEDS_JAVA, Machine, free_port
 
 pytestmark = NEEDS_JAVA
 FILE = 1 << 20
@@ -23,12 +30,6 @@ FILE = 1 << 20
 
 @contextlib.contextmanager
 def machine(release: str, work: Path) -> Iterator[Any]:
-    import shutil
-
-    from java_oracle import JavaOracle
-    from make import Machine
-
-    assert JavaOracle.available()[0]
     here = Path(__file__).resolve().parent
     one = Machine(release, work, here / "Flow.java")
     (work / "conf").mkdir()
@@ -40,8 +41,15 @@ def machine(release: str, work: Path) -> Iterator[Any]:
         one.end_all()
 
 
-def log_bytes(store: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+def assert_equal_logs(slave: Path, master: Path, end: int) -> None:
+    """Every file of the slave is the master's up to the end; a slave begins with its master's last file."""
+    files = sorted((slave / "commitlog").iterdir())
+    assert files
+    for file in files:
+        start, mine = int(file.name), file.read_bytes()
+        theirs = (master / "commitlog" / file.name).read_bytes() if start < end else b""
+        assert mine[: max(0, end - start)] == theirs[: max(0, end - start)]
+        assert not any(mine[max(0, end - start) :])
 
 
 async def until(condition: Callable[[], Any], seconds: float = 100) -> None:
@@ -56,7 +64,7 @@ async def send(client: RemotingClient, address: str, topic: str, count: int) -> 
             "a": "producers", "b": topic, "c": "TBW102", "d": "4", "e": str(number % 4), "f": "0", "g": "1700000000000",
             "h": "0", "i": f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01k{number}\x02", "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
-        answer = await client.call(address, RequestCode.SEND_MESSAGE_V2, fields, b"x" * (number * 37 % 5000))
+        answer = await client.call(address, RequestCode.SEND_MESSAGE_V2, fields, b"x" * (1 + number * 37 % 5000))
         assert answer.code in (0, 10, 11, 12), answer.remark
 
 
@@ -66,10 +74,6 @@ async def address_of(client: RemotingClient, namesrv: str, broker_id: int) -> st
     async def ask() -> bool:
         nonlocal found
         answer = await client.call(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
-        import json
-
-        from mqfast.remoting.fastjson import standard
-
         table = json.loads(standard(bytes(answer.body)))["brokerAddrTable"] if answer.body else {}
         found = next((one["brokerAddrs"].get(str(broker_id), "") for one in table.values()), "")
         return bool(found)
@@ -80,14 +84,22 @@ async def address_of(client: RemotingClient, namesrv: str, broker_id: int) -> st
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
 def test_a_slave_of_ours_follows_a_java_master(release: str, tmp_path: Path) -> None:
     async def flow(java: Any, port: int) -> None:
         client = RemotingClient()
         settings = {
-            "brokerName": "brk", "brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": java.namesrv, "brokerClusterName":
-            "golden", "slaveReadEnable": True, "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500,
-        }  # fmt: skip
+            "brokerName": "brk",
+            "brokerClusterName": "golden",
+            "brokerRole": "SLAVE",
+            "brokerId": 1,
+            "slaveReadEnable": True,
+            "namesrvAddr": java.namesrv,
+            "mappedFileSizeCommitLog": FILE,
+            "registerNameServerPeriod": 10_000,
+            "haSendHeartbeatInterval": 500,
+        }
         address = f"127.0.0.1:{port}"
         await address_of(client, java.namesrv, 0)
         await send(client, address, "T", 300)
@@ -99,12 +111,8 @@ def test_a_slave_of_ours_follows_a_java_master(release: str, tmp_path: Path) -> 
             await until(lambda: "T" in slave.context.tables.topics)
             end = slave.context.store.engine.raw.end
         java.end_all()
-        ours, theirs = log_bytes(tmp_path / "ours"), log_bytes(tmp_path / "java")
-        assert ours[:end] == theirs[:end]
-        assert not any(theirs[end:])
+        assert_equal_logs(tmp_path / "ours", tmp_path / "java", end)
         await client.close()
-
-    from make import free_port
 
     with machine(release, tmp_path) as java:
         java.start_namesrv()
@@ -114,6 +122,7 @@ def test_a_slave_of_ours_follows_a_java_master(release: str, tmp_path: Path) -> 
         asyncio.run(flow(java, port))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
 def test_a_java_slave_follows_our_master(release: str, tmp_path: Path) -> None:
     async def flow(ours: BrokerProcess, java: Any, port: int) -> None:
@@ -130,8 +139,6 @@ def test_a_java_slave_follows_our_master(release: str, tmp_path: Path) -> None:
         status: dict[str, Any] = {}
 
         async def is_there() -> bool:
-            import json
-
             answer = await client.call(master, 907)
             status.update(json.loads(bytes(answer.body)))
             infos = status["haConnectionInfo"]
@@ -142,16 +149,12 @@ def test_a_java_slave_follows_our_master(release: str, tmp_path: Path) -> None:
                 await asyncio.sleep(0.2)
         end = status["masterCommitLogMaxOffset"]
         java.end_all()
-        theirs, mine = log_bytes(tmp_path / "java"), log_bytes(ours.store)
-        assert theirs[:end] == mine[:end]
-        assert not any(theirs[end:])
+        assert_equal_logs(tmp_path / "java", ours.store, end)
         await client.close()
-
-    from make import free_port
 
     name = "broker-a"
     with (
-        BrokerProcess(tmp_path / "work", brokerName=name, mappedFileSizeCommitLog=FILE) as ours,
+        BrokerProcess(tmp_path, brokerName=name, mappedFileSizeCommitLog=FILE) as ours,
         machine(release, tmp_path) as java,
     ):
         java.namesrv = ours.namesrv
