@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from types import TracebackType
@@ -55,6 +56,7 @@ class AsyncPushConsumer(PushFace):
         self._check_usable()
         if self._engine is None:
             self._ended = asyncio.Event()
+            self._pid = os.getpid()
             loop = asyncio.get_running_loop()
             instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
             engine = self._make_engine(instance, self._make_workers)
@@ -134,10 +136,9 @@ class AsyncPushConsumer(PushFace):
     async def close(self, timeout_s: float | None = None) -> None:
         """Leave the group; see PushConsumer.close. Called by a handler it does not wait for the end."""
         engine = self._engine
-        if self._is_closed or engine is None:
+        if self._is_closed or engine is None or self._pid != os.getpid():  # a child has nothing to close
             self._is_closed = True
             return
-        self._check_usable()
         self._is_closed = True
         workers = engine.workers
         if isinstance(workers, TaskWorkers) and workers.is_current:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqfast.client.consumer.push.assigned import Assigned, Job
+from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.handling import Handling
 from mqfast.client.consumer.push.ready import Ready
 from mqfast.client.delivery import Delivery
@@ -104,6 +104,10 @@ class LoopWorkers(Ready[Assigned]):
     def busy(self) -> int:
         """Nobody waits for a loop: its owner is the one who closes."""
         return 0
+
+    async def call(self, handler: Handler, argument: Any) -> Any:
+        """Raises: UsageError: there is no handler."""
+        raise UsageError("a loop takes the messages of this consumer")
 
     def stop(self) -> None:
         """Loops end."""
@@ -195,6 +199,10 @@ class AsyncLoopWorkers:
     def busy(self) -> int:
         """Nobody waits for a loop."""
         return 0
+
+    async def call(self, handler: Handler, argument: Any) -> Any:
+        """Raises: UsageError: there is no handler."""
+        raise UsageError("a loop takes the messages of this consumer")
 
     def stop(self) -> None:
         """Loops end."""

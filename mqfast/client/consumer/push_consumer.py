@@ -5,9 +5,12 @@ Room: client. It must never run a handler in the thread of the event loop.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
+import sys
 import threading
+import warnings
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -18,6 +21,7 @@ from mqfast.client.consumer.push.face import PushFace
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.workers import ExecutorWorkers, ThreadWorkers
 from mqfast.client.net import io_thread
+from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.values import MessageQueue
 from mqfast.errors import UsageError
@@ -68,6 +72,8 @@ class PushConsumer(PushFace):
         self._check_usable()
         if self._engine is None:
             self._ended = threading.Event()
+            self._pid = os.getpid()
+            close_at_exit(self)
             io_thread.shared().call(self._begin(), START_S)
         return self
 
@@ -140,16 +146,21 @@ class PushConsumer(PushFace):
         finally:
             _give_back(before)
 
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not self._is_closed and self._pid == os.getpid() and not sys.is_finalizing():
+            warnings.warn(f"consumer of group {self.group} was not closed", ResourceWarning, source=self, stacklevel=1)
+            engine.soon(lambda: engine.instance.spawn(_end_quietly(engine), f"{self.group} close"))
+
     def close(self, timeout_s: float | None = None) -> None:
         """Leave the group: running handlers may end, offsets are kept, locks given up; all within ``timeout_s``.
 
         Called by a handler it does not wait for the end, of which that handler is a part. A second call does nothing.
         """
         engine = self._engine
-        if self._is_closed or engine is None:
+        if self._is_closed or engine is None or self._pid != os.getpid():  # a child has nothing to close
             self._is_closed = True
             return
-        self._check_usable()
         self._is_closed = True
         io = io_thread.shared()
         limit = self._settings.close_timeout_s if timeout_s is None else timeout_s
@@ -185,6 +196,10 @@ class PushConsumer(PushFace):
     def lag(self) -> dict[MessageQueue, int]:
         """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
         return io_thread.shared().call(self._running().lag(), ASK_S)
+
+
+async def _end_quietly(engine: PushEngine) -> None:
+    await engine.close()
 
 
 def _give_back(handlers: dict[int, Any]) -> None:

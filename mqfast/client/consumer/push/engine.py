@@ -24,6 +24,8 @@ from mqfast.client.consumer.push.assigned import Assigned, Handler, Wanted
 from mqfast.client.consumer.push.handling import Handling, Workers
 from mqfast.client.consumer.push.locks import RENEW_S, Locks
 from mqfast.client.consumer.push.pull_loop import PullLoop
+from mqfast.client.consumer.push.server_requests import ServerRequests
+from mqfast.client.consumer.push.why import LOOK_S, Why
 from mqfast.client.consumer.queue_bounds import FromWhere, first_offset, max_offset
 from mqfast.client.consumer.rebalance import Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import SQL92, Subscription
@@ -114,6 +116,8 @@ class PushEngine:
         self.is_closing = False
         self.begun_ms = int(time.time() * 1000)
         self.begun_s = time.monotonic()
+        self.requests = ServerRequests(self)
+        self.why = Why(self)
         self.pulls = PullLoop(self)
         self.handling = Handling(self)
         self.locks = Locks(self)
@@ -168,6 +172,7 @@ class PushEngine:
                     await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
             self.instance.routes.on_change.append(self._route_changed)
             self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
+            self.requests.register()
             await self.instance.heartbeat()
             await self.rebalance()
         except BaseException:
@@ -178,6 +183,7 @@ class PushEngine:
         self._every(REBALANCE_S, self.rebalance, "rebalance")
         self._every(COMMIT_S, self.commit, "offsets")
         self._every(min(60.0, max(0.1, self.settings.consume_timeout_s / 4)), self.handling.expire, "timeouts")
+        self._every(LOOK_S, self.why.look, "why nothing comes")
         if self.settings.orderly and self.is_clustering:
             self._every(RENEW_S, self.locks.renew, "locks")
 
@@ -206,6 +212,7 @@ class PushEngine:
         with contextlib.suppress(ValueError):
             self.instance.routes.on_change.remove(self._route_changed)
         self.instance.requests.unserve(self.group, self._members_changed)
+        self.requests.unregister()
         self.workers.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -299,14 +306,21 @@ class PushEngine:
         if topic in self.wanted:
             self.rebalance_soon()
 
-    def handler_of_retried(self, message: Delivery) -> Handler | None:
-        """Who gets a message of the retry topic: the handler of the topic that it was sent to."""
+    def handler_of(self, message: Delivery) -> Handler | None:
+        """The handler of the topic that a message was sent to; with a single handler that one."""
         plain = message.topic
         handlers = [one for one in self.wanted.values() if one.handler is not None]
         for one in handlers:
             if one.plain_topic == plain:
                 return one.handler
-        return handlers[0].handler if len(handlers) == 1 else None if not handlers else _NO_HANDLER
+        return handlers[0].handler if len(handlers) == 1 else None
+
+    def handler_of_retried(self, message: Delivery) -> Handler | None:
+        """Who gets a message of the retry topic; None: a loop."""
+        found = self.handler_of(message)
+        if found is None and any(one.handler is not None for one in self.wanted.values()):
+            return _NO_HANDLER
+        return found
 
     # --- rebalance ---
 
@@ -478,13 +492,16 @@ class PushEngine:
                 self.offsets.update(queue, assigned.pq.committable)
         await self.offsets.persist()
 
-    def restart_at(self, assigned: Assigned, offset: int) -> None:
-        """Begin anew at another offset: what is cached is void."""
+    def restart_at(self, assigned: Assigned, offset: int, *, restart_pull: bool = False) -> None:
+        """Begin anew at another offset: what is cached is void. Args: restart_pull: a pull is on its way; drop it."""
         assigned.pq.drop()
         assigned.pq = ProcessQueue(assigned.queue, offset)
         assigned.is_full = False
         assigned.wake.set()
         self.offsets.update(assigned.queue, offset)
+        if restart_pull and assigned.task is not None and assigned.is_placed:
+            assigned.task.cancel()
+            assigned.task = self.instance.spawn(self._serve(assigned, 0.0), f"{self.group} pull {assigned.queue}")
 
     def note_pull(self, assigned: Assigned, seconds: float, messages: int) -> None:
         """Count a pull."""

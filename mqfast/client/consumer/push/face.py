@@ -20,6 +20,7 @@ from mqfast.client.consumer.offsets import OffsetStore
 from mqfast.client.consumer.push.assigned import Handler, Wanted
 from mqfast.client.consumer.push.engine import PushEngine, PushSettings
 from mqfast.client.consumer.push.handling import Workers
+from mqfast.client.consumer.push.why import stats
 from mqfast.client.consumer.queue_bounds import check_from_where
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.hooks import ClientHook
@@ -225,3 +226,7 @@ class PushFace:
     def assignment(self) -> Mapping[MessageQueue, int]:
         """The queues of this member, also of the retry topic: queue -> offset of the next message that is not done."""
         return self._running().copy_assignment()
+
+    def stats(self) -> Mapping[str, Any]:
+        """Counts, the state of every queue, and under ``why_nothing`` what keeps messages from coming. Thread: any."""
+        return stats(self._running())

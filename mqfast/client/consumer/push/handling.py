@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqfast.client.consumer.group_asks import give_back
-from mqfast.client.consumer.push.assigned import Assigned, Job
+from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext, tell
@@ -44,6 +44,9 @@ class Workers(Protocol):
     @property
     def busy(self) -> int:
         """Handlers that run now."""
+
+    async def call(self, handler: Handler, argument: Any) -> Any:
+        """Call a handler once, outside of all queues. Raises: what it raises."""
 
     def stop(self) -> None:
         """Begin no handler any more."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.client.consumer.push.assigned import Assigned, Job
+from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.ready import Ready
 
 if TYPE_CHECKING:
@@ -111,6 +111,10 @@ class ThreadWorkers(Ready[Assigned]):
         """Is the caller one of these threads?"""
         return threading.current_thread() in self._threads
 
+    async def call(self, handler: Handler, argument: Any) -> Any:
+        """Call a handler once, in a thread of its own. Raises: what it raises."""
+        return await asyncio.to_thread(handler.function, argument)
+
     def stop(self) -> None:
         """Begin no handler any more."""
         self.clear()
@@ -197,6 +201,10 @@ class ExecutorWorkers:
     def busy(self) -> int:
         """Jobs that the executor has."""
         return len(self._out)
+
+    async def call(self, handler: Handler, argument: Any) -> Any:
+        """Call a handler once, in the executor. Raises: what it raises."""
+        return await asyncio.wrap_future(self._executor.submit(_call, handler.function, argument))
 
     def stop(self) -> None:
         """Begin no handler any more."""
@@ -285,6 +293,11 @@ class TaskWorkers:
     def is_current(self) -> bool:
         """Is the caller one of these tasks?"""
         return asyncio.current_task() in self._tasks
+
+    async def call(self, handler: Handler, argument: Any) -> Any:
+        """Call a handler once. Raises: what it raises."""
+        result = handler.function(argument)
+        return await result if inspect.isawaitable(result) else result
 
     def stop(self) -> None:
         """Begin no handler any more."""
