@@ -16,6 +16,8 @@ The route of one message, and the file of each step:
     query      store/index/index_service.py    key -> message
     reopen     store/check/recovery.py         what a crash left -> a consistent store
 
+Clients of brokers are reached from here too: ``from mqfast import Producer, PushConsumer``; see ``mqfast.client``.
+
 The import of this package loads no other module of mqfast: each public name is loaded on first use.
 """
 
@@ -26,7 +28,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqfast import errors
+    from mqfast.client import AdminClient as AdminClient
+    from mqfast.client import AsyncAdminClient as AsyncAdminClient
+    from mqfast.client import AsyncProducer as AsyncProducer
+    from mqfast.client import AsyncPullConsumer as AsyncPullConsumer
+    from mqfast.client import AsyncPushConsumer as AsyncPushConsumer
+    from mqfast.client import AsyncTransactionProducer as AsyncTransactionProducer
+    from mqfast.client import ClientHook as ClientHook
+    from mqfast.client import ConsumeContext as ConsumeContext
+    from mqfast.client import ConsumeStatus as ConsumeStatus
+    from mqfast.client import Credentials as Credentials
+    from mqfast.client import Delivery as Delivery
+    from mqfast.client import MessageQueue as MessageQueue
+    from mqfast.client import Producer as Producer
+    from mqfast.client import PullConsumer as PullConsumer
+    from mqfast.client import PullStatus as PullStatus
+    from mqfast.client import PushConsumer as PushConsumer
+    from mqfast.client import ResetPlan as ResetPlan
+    from mqfast.client import Retry as Retry
+    from mqfast.client import SendContext as SendContext
+    from mqfast.client import SendResult as SendResult
+    from mqfast.client import SendStatus as SendStatus
+    from mqfast.client import TransactionProducer as TransactionProducer
+    from mqfast.client import TransactionStatus as TransactionStatus
     from mqfast.config import Setting, StoreConfig
+    from mqfast.errors import Backlog as Backlog
+    from mqfast.errors import BrokerBusy as BrokerBusy
+    from mqfast.errors import BrokerError as BrokerError
+    from mqfast.errors import ClientClosed as ClientClosed
+    from mqfast.errors import ClientError as ClientError
+    from mqfast.errors import ClientForked as ClientForked
+    from mqfast.errors import ConnectError as ConnectError
+    from mqfast.errors import NoRoute as NoRoute
+    from mqfast.errors import Refused as Refused
+    from mqfast.errors import SendFailed as SendFailed
+    from mqfast.errors import SendTimeout as SendTimeout
+    from mqfast.errors import SubscriptionError as SubscriptionError
     from mqfast.message import Bodies, Body, Keys, Message, MessageId, Properties, PutOptions, SysFlag
     from mqfast.settings import StoreSettings
     from mqfast.store.base.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
@@ -131,13 +168,59 @@ _HOMES = {
     "repair": "mqfast.store.check.repair",
     "verify": "mqfast.store.check.verify",
 }
+# Clients of brokers, which need the extra mqfast[client]; therefore they are left out of ``from mqfast import *``.
+_OF_CLIENTS = frozenset(
+    {
+        "AdminClient",
+        "AsyncAdminClient",
+        "AsyncProducer",
+        "AsyncPullConsumer",
+        "AsyncPushConsumer",
+        "AsyncTransactionProducer",
+        "ClientHook",
+        "ConsumeContext",
+        "ConsumeStatus",
+        "Credentials",
+        "Delivery",
+        "MessageQueue",
+        "Producer",
+        "PullConsumer",
+        "PullStatus",
+        "PushConsumer",
+        "ResetPlan",
+        "Retry",
+        "SendContext",
+        "SendResult",
+        "SendStatus",
+        "TransactionProducer",
+        "TransactionStatus",
+    }
+)
+_OF_ERRORS = frozenset(
+    {
+        "Backlog",
+        "BrokerBusy",
+        "BrokerError",
+        "ClientClosed",
+        "ClientError",
+        "ClientForked",
+        "ConnectError",
+        "NoRoute",
+        "Refused",
+        "SendFailed",
+        "SendTimeout",
+        "SubscriptionError",
+    }
+)
 # Modules that are reached as attributes, as after an import of the module itself.
-_MODULES = frozenset({"config", "errors", "message", "properties", "settings", "store"})
+_MODULES = frozenset({"client", "config", "errors", "message", "properties", "settings", "store"})
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"mqfast.{name}")
+    if name in _OF_CLIENTS or name in _OF_ERRORS:
+        return _of_client(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'mqfast' has no attribute {name!r}", name=name)
     value = getattr(import_module(_HOMES[name]), "open_store" if name == "open" else name)
@@ -145,5 +228,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _of_client(name: str) -> Any:
+    try:
+        value = getattr(import_module("mqfast.errors" if name in _OF_ERRORS else "mqfast.client"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        raise ImportError(f"mqfast.{name} needs msgspec: pip install 'mqfast[client]'", name=error.name) from None
+    globals()[name] = value
+    return value
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_OF_CLIENTS, *_OF_ERRORS})
