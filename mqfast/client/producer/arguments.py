@@ -16,6 +16,7 @@ from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.encode import Compressor, Outgoing, Wire, checked_topic
 from mqfast.client.producer.pressure import Pressure
 from mqfast.client.producer.send import RETRIED, Sender, Sending
+from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.fault import V4, V5, FaultTable
 from mqfast.client.route.namespace import unwrap, wrap
 from mqfast.client.route.select import Selector
@@ -85,6 +86,7 @@ class ProducerBase:
         topic_queues, create_topic_key: of a topic that brokers make at its first send.
         linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``.
         max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for.
+        trace: write what was sent into the trace topic, or into the topic of this name.
         hooks: told of every send.
         close_timeout_s: what ``close`` takes at most.
     Raises: ConfigError (UsageError, ValueError) before anything is sent.
@@ -171,7 +173,10 @@ class ProducerBase:
         self._batch_bytes = batch_bytes
         self._limits = (max_in_flight, max_in_flight_bytes)
         self._pressure = Pressure(*self._limits)
-        self._trace = trace
+        topic = trace_topic(trace)
+        self._tracer = None if topic is None else Tracer(self._wire.group, topic, "PRODUCE")
+        if self._tracer is not None:
+            self._hooks = (*self._hooks, self._tracer)
         self._close_timeout_s = float(close_timeout_s)
         self._owner = Owner(self._wire.group)
         self._instance: ClientInstance | None = None

@@ -77,6 +77,8 @@ class AsyncProducer(ProducerBase):
                 instance.add_producer(self._wire.group, self._owner)
                 self._pipeline = Pipeline(instance, self._sender)
                 self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)
+                if self._tracer is not None:
+                    self._tracer.begin(instance)
                 self._instance = instance
             return self._instance
 
@@ -105,6 +107,8 @@ class AsyncProducer(ProducerBase):
         try:
             async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
                 try:
+                    if self._tracer is not None:
+                        await self._tracer.close(max(0.1, deadline - time.monotonic()) * 0.8)
                     await instance.remove_producer(self._wire.group, self._owner)
                 finally:
                     await instance.release()

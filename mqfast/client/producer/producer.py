@@ -27,6 +27,7 @@ from mqfast.client.producer.encode import Outgoing, batch_of, prepared
 from mqfast.client.producer.recall import recall
 from mqfast.client.producer.request_reply import request
 from mqfast.client.producer.send import Sending
+from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
 from mqfast.errors import Backlog, ClientError, MqfastError
@@ -93,6 +94,8 @@ class Producer(ProducerBase):
         self._pipeline = Pipeline(instance, self._sender)
         self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)
         self._lanes = lanes_of(instance)
+        if self._tracer is not None:
+            self._tracer.begin(instance)
         self._instance = instance
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -115,7 +118,8 @@ class Producer(ProducerBase):
         assert self._pipeline is not None
         self._pipeline.closed = True
         try:
-            io.call(_end(instance, self._wire.group, self._owner), max(0.1, deadline - time.monotonic()))
+            left_s = max(0.1, deadline - time.monotonic())
+            io.call(_end(instance, self._wire.group, self._owner, self._tracer, left_s * 0.8), left_s)
         except (MqfastError, RuntimeError) as error:
             _log.warning("producer of group %s: closed without a word to the brokers: %s", self.group, error)
 
@@ -125,6 +129,8 @@ class Producer(ProducerBase):
         self._instance = self._lanes = self._pipeline = self._linger = self._io = None
         self._inbox = deque()
         self._called = False
+        if self._tracer is not None:
+            self._tracer.forget()
         self._pressure = type(self._pressure)(*self._limits)
 
     def __del__(self) -> None:
@@ -468,8 +474,12 @@ class Producer(ProducerBase):
         return tuple(queue._replace(topic=topic) for queue in found)
 
 
-async def _end(instance: ClientInstance, group: str, owner: Any) -> None:
+async def _end(
+    instance: ClientInstance, group: str, owner: Any, tracer: Tracer | None = None, trace_s: float = 0.0
+) -> None:
     try:
+        if tracer is not None:
+            await tracer.close(trace_s)
         await instance.remove_producer(group, owner)
     finally:
         await instance.release()

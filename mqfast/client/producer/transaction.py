@@ -11,6 +11,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -248,15 +249,19 @@ class TransactionProducer(Producer):
 
     def _half(self, message: Message) -> tuple[Outgoing, Transaction]:
         instance = self._begun()
-        out = half_of(message, self)
+        contexts = self._contexts([message]) if self._hooks else []
+        out = half_of(contexts[0].message if contexts else message, self)
         assert self._io is not None
         half = send_half(instance, self._sender, out, self._usual)
+        begin = time.monotonic()
         try:
             transaction = self._io.call(half, 2 * self._timeout_s + 1.0)
-        except Exception:
+        except Exception as error:
             self._failed.add()
+            self._after(contexts, (), error, time.monotonic() - begin)
             raise
         self._sent.add()
+        self._after(contexts, (transaction.result,), None, time.monotonic() - begin)
         return out, transaction
 
     def _end(self, out: Outgoing, result: SendResult, status: TransactionStatus) -> None:
@@ -362,14 +367,7 @@ class AsyncTransactionProducer(AsyncProducer):
     @asynccontextmanager
     async def transaction(self, message: Message, /) -> AsyncIterator[Transaction]:
         """Send a half message, then run the block; see ``TransactionProducer.transaction``."""
-        instance = await self._begun()
-        out = half_of(message, self)
-        try:
-            transaction = await send_half(instance, self._sender, out, self._usual)
-        except Exception:
-            self._failed.add()
-            raise
-        self._sent.add()
+        instance, out, transaction = await self._half(message)
         try:
             yield transaction
         except BaseException as error:
@@ -381,10 +379,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self, message: Message, local: Callable[[Message, Any], Awaitable[Outcome]], argument: Any = None
     ) -> SendResult:
         """Send a half message, await ``local(message, argument)``, and end the transaction by its outcome."""
-        instance = await self._begun()
-        out = half_of(message, self)
-        transaction = await send_half(instance, self._sender, out, self._usual)
-        self._sent.add()
+        instance, out, transaction = await self._half(message)
         status = TransactionStatus.UNKNOWN
         try:
             status = status_of(await local(message, argument))
@@ -393,6 +388,21 @@ class AsyncTransactionProducer(AsyncProducer):
         finally:
             await self._tell_end(instance, out, transaction.result, status)
         return transaction.result
+
+    async def _half(self, message: Message) -> tuple[ClientInstance, Outgoing, Transaction]:
+        instance = await self._begun()
+        contexts = self._contexts([message]) if self._hooks else []
+        out = half_of(contexts[0].message if contexts else message, self)
+        begin = time.monotonic()
+        try:
+            transaction = await send_half(instance, self._sender, out, self._usual)
+        except Exception as error:
+            self._failed.add()
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        self._sent.add()
+        self._after(contexts, (transaction.result,), None, time.monotonic() - begin)
+        return instance, out, transaction
 
     async def _tell_end(
         self, instance: ClientInstance, out: Outgoing, result: SendResult, status: TransactionStatus
