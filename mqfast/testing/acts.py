@@ -66,7 +66,8 @@ class Acts:
         return [await self._send_one(topic, body, fields) for body in bodies]
 
     async def _send_one(self, topic: str, body: Body, fields: Mapping[str, Any]) -> SendResult:
-        member = self._member(fields.get("broker"))
+        turn, running = next(self._turns), self._cluster.running()
+        member = self._member(running, fields.get("broker"), turn)
         context = member.context
         known = context.topics.create_for_send(topic, AUTO_CREATE_TOPIC, 4, 0)
         if known is None:
@@ -75,7 +76,7 @@ class Acts:
         await context.registration.told(1.0)
         queue_id = fields.get("queue_id")
         if queue_id is None:
-            queue_id = next(self._turns) // len(self._cluster.running()) % max(1, known.write_queue_nums)
+            queue_id = turn // len(running) % max(1, known.write_queue_nums)
         else:
             checks.whole("queue_id", queue_id, 0, known.write_queue_nums - 1)
         unique = self._ids.next().decode()
@@ -91,12 +92,12 @@ class Acts:
         )
         return self._result(member, record, unique, await context.writer.stored(record))
 
-    def _member(self, name: str | None) -> Member:
-        running = self._cluster.running()
+    @staticmethod
+    def _member(running: list[Member], name: str | None, turn: int) -> Member:
         if not running:
             raise UsageError("send: expected a broker that runs, found none")
         if name is None:
-            return running[next(self._turns) % len(running)]
+            return running[turn % len(running)]
         found = next((one for one in running if one.name == name), None)
         if found is None:
             raise UsageError(f"broker: expected {' or '.join(one.name for one in running)}, found {name!r}")

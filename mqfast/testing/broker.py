@@ -29,7 +29,7 @@ from mqfast.testing.waits import Waits, picture, until_true
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from mqfast.client import AdminClient, Producer, PullConsumer
+    from mqfast.client import AdminClient, Producer, PullConsumer, PushConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.values import Body, MessageQueue, SendResult
     from mqfast.testing.gate import Asked
@@ -154,8 +154,7 @@ class Broker:
     def leave(self) -> None:
         """Remove what was made, without an orderly end; for the end of the interpreter."""
         if self._started and self._pid == os.getpid() and self._place is not None:
-            if self._store is None:
-                self._cluster.die()
+            self._cluster.leave(keeps_stores=self._store is not None)
             self._place.remove()
 
     def close_clients(self) -> None:
@@ -236,14 +235,14 @@ class Broker:
 
         return self._keep(Producer(group, self.namesrv_addr, **arguments))
 
-    def consumer(self, group: str = "test-consumer", **arguments: Any) -> Any:
+    def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
         """A consumer of this cluster that begins with the first message.
 
         Args: as those of ``mqfast.client.PushConsumer``.
         """
-        import mqfast.client as client
+        from mqfast.client import PushConsumer
 
-        return self._keep(client.PushConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
 
     def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
         """A pull consumer of this cluster that begins with the first message.

@@ -7,6 +7,7 @@ that it did not make.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -220,15 +221,22 @@ class Cluster:
         for member in self.members.values():
             await self.stop_member(member)
             await self._drop_spare(member)
+            vars(member).pop("broker", None)  # holds descriptors of its store
         for name in self.name_servers:
             await self.stop_name_server(name)
         self.time.on_change = lambda _ahead_ms, _stands_ms: None
 
-    def die(self) -> None:
-        """From now on nothing is written."""
+    def leave(self, *, keeps_stores: bool) -> None:
+        """Close all stores, whatever the loop does; for the end of the interpreter, from its thread."""
         for member in self.members.values():
-            if member.is_running:
-                member.door.die()
+            opened = [(member.door, member.context.store)] if member.is_running else []
+            if member._spare is not None and member._spare.done():
+                opened.append(member._spare.result()[1:3])
+            for door, store in opened:
+                if not keeps_stores:
+                    door.die()
+                with contextlib.suppress(MqfastError):
+                    store.close()
 
     # --- one server ---
 

@@ -1,0 +1,138 @@
+"""Clients of mqfast.testing.Broker: the example of the design, consumers while the time is moved, over a reset."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from mqfast.client import Delivery
+from mqfast.testing import Broker
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"orders": 2}) as broker:
+        yield broker
+
+
+def test_the_example(broker: Broker) -> None:
+    with broker.producer() as producer:
+        producer.send("orders", b"42")
+    broker.wait_for("orders", body=b"42")
+    broker.clock.advance(timedelta(hours=2))
+    with broker.faults.lose_answers(times=1):
+        broker.send("orders", "43")
+    broker.kill(power_loss=True)
+    broker.restart()
+    broker.assert_sent("orders", body="43", times=1)
+
+
+def test_a_group_consumes_everything_once(broker: Broker) -> None:
+    seen: list[bytes] = []
+    consumer = broker.consumer("billing", topics="orders")
+
+    @consumer.on("orders")
+    def bill(message: Delivery) -> None:
+        seen.append(message.body)
+
+    with consumer:
+        broker.wait_members("billing", 1)
+        broker.send("orders", *map(str, range(10)))
+        broker.wait_consumed("billing", "orders", timeout_s=20)
+        broker.wait_consumed("billing", timeout_s=20)
+    assert sorted(seen) == [str(number).encode() for number in range(10)]
+    broker.assert_consumed_once("billing", "orders")
+    assert sum(broker.offset("billing", "orders").values()) == 10
+    broker.wait_members("billing", 0)
+
+
+def test_a_send_whose_answer_is_lost_comes_to_the_consumer(broker: Broker) -> None:
+    with broker.producer(send_timeout_s=0.5) as producer:
+        producer.send("orders", b"41")
+        with broker.faults.lose_answers(times=1), pytest.raises(TimeoutError):
+            producer.send("orders", b"42")
+    broker.assert_sent("orders", body=b"42", times=1)
+
+
+def test_all_retries_happen_while_the_time_is_moved() -> None:
+    with Broker(topics={"orders": 1}, virtual_time=True) as broker:
+        tries: list[tuple[int, float]] = []
+        start_ms = broker.clock.now_ms()
+        consumer = broker.consumer("billing")
+
+        @consumer.on("orders")
+        def bill(message: Delivery) -> None:
+            tries.append((message.reconsume_times, (broker_ms() - start_ms) / 1000))
+            raise ValueError("never")
+
+        def broker_ms() -> int:
+            return broker.clock.now_ms()
+
+        with consumer:
+            broker.send("orders", "42")
+            broker.wait_until(lambda: tries, timeout_s=30)
+            broker.wait_until(broker.scheduled, timeout_s=30)
+            broker.clock.advance(timedelta(hours=5))
+            assert [number for number, _ in tries] == list(range(17))
+            # RocketMQ's schedule: 10 s, 30 s, 1 m, ... 2 h.
+            steps = [round(after[1] - before[1]) for before, after in itertools.pairwise(tries)]
+            assert steps == [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+            broker.wait_until(lambda: broker.dead_letters("billing"), timeout_s=30)
+        (dead,) = broker.dead_letters("billing")
+        assert dead.body == b"42"
+
+
+def test_retries_take_no_time(broker: Broker) -> None:
+    tries: list[int] = []
+    done = threading.Event()
+    consumer = broker.consumer("billing")
+
+    @consumer.on("orders")
+    def bill(message: Delivery) -> None:
+        tries.append(message.reconsume_times)
+        if message.reconsume_times < 3:
+            raise ValueError("not yet")
+        done.set()
+
+    with consumer:
+        broker.send("orders", "42")
+        assert done.wait(30)
+        broker.wait_consumed("billing", timeout_s=30)
+    assert tries == [0, 1, 2, 3]
+    with pytest.raises(AssertionError, match="sent back"):
+        broker.assert_consumed_once("billing", "orders")
+
+
+def test_a_consumer_of_the_session_survives_a_reset(broker: Broker) -> None:
+    from mqfast.client import PushConsumer
+
+    seen: list[bytes] = []
+    consumer = PushConsumer("billing", broker.namesrv_addr, from_where="first")
+
+    @consumer.on("orders")
+    def bill(message: Delivery) -> None:
+        seen.append(message.body)
+
+    with consumer:
+        broker.send("orders", "1", "2", "3")
+        broker.wait_until(lambda: len(seen) == 3, timeout_s=30)
+        for round_ in range(2):
+            broker.reset()
+            seen.clear()
+            began = time.monotonic()
+            broker.send("orders", "4", "5")
+            broker.wait_until(lambda: sorted(seen) == [b"4", b"5"], timeout_s=30)
+            assert time.monotonic() - began < 10, round_
+
+
+def test_order_by_key(broker: Broker) -> None:
+    broker.send("orders", "1", "2", sharding_key="customer-7", queue_id=0)
+    broker.assert_in_order("orders")
+    broker.send("orders", "3", sharding_key="customer-7", queue_id=1)
+    with pytest.raises(AssertionError, match="'customer-7' in queues 0 and 1"):
+        broker.assert_in_order("orders")
