@@ -9,9 +9,12 @@ from enum import IntEnum
 from typing import Final
 
 from mqfast.errors import (
+    ClientError,
     CorruptFile,
     InternalError,
+    NoRoute,
     OffsetError,
+    RemotingError,
     StorageError,
     StoreBusy,
     StoreLocked,
@@ -38,6 +41,8 @@ class ExitCode(IntEnum):
     """A fault of mqfast itself; please report it."""
     NOTHING_FOUND = 6
     """Nothing is damaged, and nothing that was asked for is there."""
+    NO_ANSWER = 7
+    """A server of a cluster did not answer, or refused."""
     INTERRUPTED = 130
     """Ended by the user (control-C)."""
 
@@ -50,6 +55,7 @@ EXIT_CODES: Final = """exit codes:
   4    another process is writing the store, or it is busy
   5    a fault of mqfast itself
   6    nothing was found
+  7    a server did not answer, or refused
   130  interrupted"""
 """The same as text, for the end of every help."""
 
@@ -61,10 +67,12 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return ExitCode.LOCKED
     if isinstance(error, CorruptFile):
         return ExitCode.DAMAGE
-    if isinstance(error, OffsetError):
+    if isinstance(error, (OffsetError, NoRoute)):
         return ExitCode.NOTHING_FOUND
     if isinstance(error, UsageError):
         return ExitCode.USAGE
+    if isinstance(error, (ClientError, RemotingError)):
+        return ExitCode.NO_ANSWER
     if isinstance(error, InternalError):
         return ExitCode.INTERNAL
     if isinstance(error, (StorageError, OSError)):

@@ -14,7 +14,20 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mqfast.cli import broker, checking, completion, groups, health, machine, namesrv, reading, testing, transfer, up
+from mqfast.cli import (
+    admin,
+    broker,
+    checking,
+    completion,
+    groups,
+    health,
+    machine,
+    namesrv,
+    reading,
+    testing,
+    transfer,
+    up,
+)
 from mqfast.cli.arguments import STORE_VARIABLE, Commands, Parser, decoded
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
@@ -49,6 +62,7 @@ def build_parser() -> Parser:
     machine.add_commands(rooms)
     for server in (namesrv, broker, up, health, testing):
         server.add_command(rooms)
+    admin.add_commands(rooms)
     completion.add_command(rooms, parser)
     return parser
 

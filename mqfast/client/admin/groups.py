@@ -26,7 +26,7 @@ from mqfast.client.admin.checks import checked_flag, checked_group, checked_numb
 from mqfast.client.admin.topics import delete_topic
 from mqfast.client.delivery import Delivery
 from mqfast.client.net.steps import Steps
-from mqfast.errors import BrokerError, ConfigError, UsageError
+from mqfast.errors import BrokerError, ClientError, ConfigError, UsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -124,7 +124,8 @@ class GroupCalls(Asking):
             cluster: only there.
             offsets: forget how far it was as well; else a group of this name goes on there.
             topics: delete its retry topic and its dead letters as well, with their messages.
-        Raises: ConfigError when no broker knows the group.
+        Raises: ConfigError when no broker knows the group; ClientError when a broker has made it again at once, as 5.5.0
+            does without ``offsets``.
         """
         checked_group(group)
         checked_flag("offsets", offsets), checked_flag("topics", topics)
@@ -136,6 +137,13 @@ class GroupCalls(Asking):
         for broker in brokers:
             code = RequestCode.DELETE_SUBSCRIPTIONGROUP
             yield from self._call(broker.master, code, fields, about=f"deletion of group {group}")
+        for broker in brokers:
+            if (yield from _config_at(self, broker.master, group)) is not None:
+                raise ClientError(
+                    f"group {group}: deleted from broker {broker.name}, which has made it again "
+                    "(autoCreateSubscriptionGroup): a member is connected, or the broker is of a release that does so "
+                    "unless offsets=True"
+                )
         if topics:
             known = yield from self._all_topics()
             for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):

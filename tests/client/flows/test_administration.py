@@ -13,7 +13,7 @@ from members import Member, ask, member, send, until
 from mqfast.client.admin.admin_client import AdminClient
 from mqfast.client.admin.async_admin_client import AsyncAdminClient
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ConfigError, NoRoute
+from mqfast.errors import ClientError, ConfigError, NoRoute
 from mqfast.properties import DLQ_ATTEMPTS
 from mqfast.remoting.codes import RequestCode
 
@@ -107,7 +107,11 @@ def test_a_group_from_its_creation_to_its_deletion(admin: AdminClient) -> None:
     assert admin.connections("adm-crew") == []
     with pytest.raises(ConfigError, match="nearest name is 'adm-crew'"):
         admin.connections("adm-cerw")
-    admin.delete_group("adm-crew")
+    try:
+        admin.delete_group("adm-crew")
+    except ClientError as error:  # 5.5.0 makes it again at once
+        assert "autoCreateSubscriptionGroup" in str(error)
+        admin.delete_group("adm-crew", offsets=True)
     assert "adm-crew" not in admin.groups()
     with pytest.raises(ConfigError, match="adm-crew"):
         admin.delete_group("adm-crew")
