@@ -124,8 +124,8 @@ class GroupCalls(Asking):
             cluster: only there.
             offsets: forget how far it was as well; else a group of this name goes on there.
             topics: delete its retry topic and its dead letters as well, with their messages.
-        Raises: ConfigError when no broker knows the group; ClientError when a broker has made it again at once, as 5.5.0
-            does without ``offsets``.
+        Raises: ConfigError when no broker knows the group; ClientError when a broker has made it again at once, as
+            5.5.0 does without ``offsets``.
         """
         checked_group(group)
         checked_flag("offsets", offsets), checked_flag("topics", topics)

@@ -94,7 +94,7 @@ def test_an_ordered_topic_is_written_into_the_name_servers(
     assert ask(cluster_address, RequestCode.GET_KV_CONFIG, **fields).code == 22
 
 
-def test_a_group_from_its_creation_to_its_deletion(admin: AdminClient) -> None:
+def test_a_group_from_its_creation_to_its_deletion(admin: AdminClient, request: pytest.FixtureRequest) -> None:
     admin.create_group("adm-crew", retry_max=3, orderly=True)
     assert "adm-crew" in admin.groups()
     (settings,) = admin.group_config("adm-crew").values()
@@ -107,11 +107,10 @@ def test_a_group_from_its_creation_to_its_deletion(admin: AdminClient) -> None:
     assert admin.connections("adm-crew") == []
     with pytest.raises(ConfigError, match="nearest name is 'adm-crew'"):
         admin.connections("adm-cerw")
-    try:
-        admin.delete_group("adm-crew")
-    except ClientError as error:  # 5.5.0 makes it again at once
-        assert "autoCreateSubscriptionGroup" in str(error)
-        admin.delete_group("adm-crew", offsets=True)
+    if "[5.5.0" in request.node.name:
+        with pytest.raises(ClientError, match="autoCreateSubscriptionGroup"):  # Java's makes it again at once
+            admin.delete_group("adm-crew")
+    admin.delete_group("adm-crew", offsets=True)
     assert "adm-crew" not in admin.groups()
     with pytest.raises(ConfigError, match="adm-crew"):
         admin.delete_group("adm-crew")
