@@ -3,7 +3,7 @@
 For reading much of a store at once (column_scan.py, Spark). Files are read by pread in blocks that are used again; everything that goes into
 a column is copied, so that batches own their memory. It must never map a file, never believe a length before it was compared with the bytes that are
 there, never hand out text that is not UTF-8, and never need pyarrow. The walk is that of _scan.pyx, the record that of _record.pyx (FORMAT.md),
-the Arrow structs and buffers are those of _arrow.pyx.
+the columns are those of record/_columns.pyx.
 """
 
 cimport cython
@@ -12,29 +12,24 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 from mqfast.store.record._arrow cimport (
-    NULLABLE,
     ArrowArray,
     ArrowSchema,
-    Buffer,
-    Texts,
-    begin_texts,
-    drop_buffer,
-    drop_texts,
-    give,
-    make_array,
-    make_map_schema,
-    make_schema,
+    Tree,
     new_array_capsule,
     new_schema_capsule,
-    nulls,
-    put32,
-    put_host,
-    put_properties,
-    put_raw,
-    put_text,
-    release_array,
     release_schema,
-    reserve,
+)
+from mqfast.store.record._columns cimport (
+    CRC_OK,
+    Column,
+    begin_column,
+    drop_column,
+    fill_column,
+    fill_schema,
+    filled_bytes,
+    give_columns,
+    needs_properties,
+    new_batch_tree,
 )
 from mqfast.store.base._os cimport mq_get32, mq_get64, os_error
 from mqfast.store.record._filter cimport TagFilter, TagTexts, has_tag, may_have_tag
@@ -53,38 +48,7 @@ from mqfast.store.reader._scan cimport STEP_CRC, STEP_MORE, STEP_RECORD, LogWalk
 
 from mqfast.errors import StoreClosed, UsageError
 from mqfast.store.reader._scan import STOPS as _STOPS
-
-cdef enum Column:
-    TOPIC
-    QUEUE_ID
-    QUEUE_OFFSET
-    PHYSICAL_OFFSET
-    SIZE
-    BODY_SIZE
-    BORN_TIMESTAMP
-    STORE_TIMESTAMP
-    BORN_HOST
-    STORE_HOST
-    FLAG
-    SYS_FLAG
-    RECONSUME_TIMES
-    PREPARED
-    BODY_CRC
-    TAGS
-    KEYS
-    UNIQ_KEY
-    MESSAGE_ID
-    PROPERTIES
-    RAW_PROPERTIES
-    BODY
-    CRC_OK
-
-# The columns there are, in the order in which a record holds them.
-COLUMNS = (
-    "topic", "queue_id", "queue_offset", "physical_offset", "size", "body_size", "born_timestamp", "store_timestamp", "born_host", "store_host",
-    "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "body_crc", "tags", "keys", "uniq_key", "message_id", "properties",
-    "raw_properties", "body", "crc_ok",
-)
+from mqfast.store.record._columns import COLUMNS
 
 cdef enum:
     MAX_COLUMNS = 64
@@ -107,30 +71,12 @@ cdef enum End:
     OTHER_FILE = 3              # the next unit's record is not in this file
     DOUBT = 4                   # the next unit needs a closer look
 
-cdef struct Filled:                         # one column
-    int kind
-    bint nullable
-    Buffer numbers
-    Buffer valid
-    Texts texts
-    Texts values                            # of a map, whose names are in texts
-    int64_t text_bytes                      # of the batch before, which the next one will be like
-
 cdef struct Wanted:                         # one queue of the table, empty where topic is NULL
     const uint8_t *topic
     int32_t topic_bytes
     int32_t queue_id
     int64_t start
     int64_t end
-
-
-cdef inline int64_t times_1000(int64_t ms) noexcept nogil:
-    # A damaged record may hold any number.
-    if ms > <int64_t> 9223372036854775:
-        return <int64_t> 9223372036854775807
-    if ms < -<int64_t> 9223372036854775:
-        return -<int64_t> 9223372036854775807
-    return ms * 1000
 
 
 cdef inline uint64_t hash_queue(const uint8_t *p, int32_t n, int32_t queue_id) noexcept nogil:
@@ -189,11 +135,10 @@ cdef class Gather:
     Thread: one at a time. GIL: released while reading and copying.
     """
 
-    cdef Filled columns[MAX_COLUMNS]
+    cdef Column columns[MAX_COLUMNS]
     cdef int count
     cdef list names             # of the columns, bytes
     cdef list kept              # what pointers point into
-    cdef bint micros
     cdef bint need_found
     cdef bint wants_crc
     cdef int bad                # 0 stop, 1 skip, 2 mark
@@ -228,7 +173,6 @@ cdef class Gather:
         cdef int i
         self.names = []
         self.kept = []
-        self.micros = micros
         self.wants_crc = check_crc
         if bad not in ("stop", "skip", "mark"):
             raise UsageError(f"bad: expected stop, skip or mark, found {bad!r}")
@@ -240,7 +184,7 @@ cdef class Gather:
         self.queued_only = queued_only
         self.stored_from = INT64_MIN if stored_from is None else stored_from
         self.stored_before = INT64_MAX if stored_before is None else stored_before
-        self.set_columns(columns)
+        self.set_columns(columns, micros)
         self.set_queues(queues)
         self.set_hidden(hidden)
         if tags is not None:
@@ -259,18 +203,15 @@ cdef class Gather:
     def __dealloc__(self):
         cdef int i
         for i in range(self.count):
-            drop_buffer(&self.columns[i].numbers)
-            drop_buffer(&self.columns[i].valid)
-            drop_texts(&self.columns[i].texts)
-            drop_texts(&self.columns[i].values)
+            drop_column(&self.columns[i])
         free(self.table)
         free(self.pending)
         free(self.found)
         free(self.crc_ok)
         free(self.block)
 
-    cdef int set_columns(self, object columns) except -1:
-        cdef Filled *column
+    cdef int set_columns(self, object columns, bint micros) except -1:
+        cdef Column *column
         columns = list(columns)
         if not 1 <= len(columns) <= MAX_COLUMNS:
             raise UsageError(f"columns: expected 1 to {MAX_COLUMNS}, found {len(columns)}")
@@ -278,13 +219,13 @@ cdef class Gather:
             if name not in COLUMNS:
                 raise UsageError(f"column {name!r}: expected one of {', '.join(COLUMNS)}")
             column = &self.columns[self.count]
-            column.kind = COLUMNS.index(name)
-            column.nullable = nullable or column.kind in (TAGS, KEYS, UNIQ_KEY)
+            column.field = COLUMNS.index(name)
+            column.nullable = nullable
+            column.micros = micros
             self.names.append(shown.encode("utf-8"))
             self.count += 1
-            if column.kind in (TAGS, KEYS, UNIQ_KEY):
-                self.need_found = True
-            if column.kind == CRC_OK and not self.wants_crc:
+            self.need_found |= needs_properties(column.field)
+            if column.field == CRC_OK and not self.wants_crc:
                 raise UsageError("column crc_ok: checksums are not compared")
         return 0
 
@@ -375,14 +316,7 @@ cdef class Gather:
     cdef int begin(self) except -1:
         cdef int i
         for i in range(self.count):
-            if self.columns[i].text_bytes:
-                reserve(&self.columns[i].texts.text, self.columns[i].text_bytes + self.columns[i].text_bytes // 8)
-            if self.columns[i].kind in (TOPIC, BORN_HOST, STORE_HOST, TAGS, KEYS, UNIQ_KEY, MESSAGE_ID, RAW_PROPERTIES, BODY):
-                begin_texts(&self.columns[i].texts)
-            elif self.columns[i].kind == PROPERTIES:
-                put32(&self.columns[i].numbers, 0)
-                begin_texts(&self.columns[i].texts)
-                begin_texts(&self.columns[i].values)
+            begin_column(&self.columns[i])
         self.rows = 0
         self.filled_bytes = 0
         return 0
@@ -393,9 +327,8 @@ cdef class Gather:
         if self.waiting:
             self.filled_bytes = 0
             for i in range(self.count):
-                fill(self, &self.columns[i])
-                self.filled_bytes += (self.columns[i].numbers.used + self.columns[i].texts.offsets.used + self.columns[i].texts.text.used
-                                      + self.columns[i].values.offsets.used + self.columns[i].values.text.used)
+                fill_column(&self.columns[i], self.pending, self.found, self.crc_ok, self.waiting, self.rows)
+                self.filled_bytes += filled_bytes(&self.columns[i])
             self.rows += self.waiting
             self.waiting = 0
         return 0
@@ -606,160 +539,35 @@ cdef class Gather:
     def arrow_schema(self):
         """A capsule ``arrow_schema``: the columns of every batch."""
         cdef ArrowSchema *schema = <ArrowSchema *> calloc(1, sizeof(ArrowSchema))
-        cdef int i, rc
-        cdef int64_t flags
-        if schema == NULL or make_schema(schema, "+s", "", 0, self.count) < 0:
+        cdef char *names
+        if schema == NULL:
+            raise MemoryError()
+        names = share_names(self.names)
+        if names == NULL or fill_schema(schema, self.columns, self.count, names) < 0:
+            free(names)
             free(schema)
             raise MemoryError()
-        schema.private_data = <void *> share_names(self.names)
-        if schema.private_data == NULL:
-            release_schema(schema)
-            free(schema)
-            raise MemoryError()
+        schema.private_data = <void *> names
         schema.release = release_named
-        for i in range(self.count):
-            flags = NULLABLE if self.columns[i].nullable else 0
-            if self.columns[i].kind == PROPERTIES:
-                rc = make_map_schema(schema.children[i], name_at(schema, i), flags)
-            else:
-                rc = make_schema(schema.children[i], format_of(self.columns[i].kind, self.micros), name_at(schema, i), flags, 0)
-            if rc < 0:
-                schema.release(schema)
-                free(schema)
-                raise MemoryError()
         return new_schema_capsule(schema)
 
     def take(self) -> RecordColumns:
         """The records gathered since the last call, as a batch of its own."""
         cdef RecordColumns batch = RecordColumns.__new__(RecordColumns)
+        cdef Tree *tree = new_batch_tree(self.columns, self.count, -1)
         cdef int i
+        if tree == NULL:
+            raise MemoryError()
         batch.maker = self
         batch.rows = self.rows
         for i in range(self.count):
             self.columns[i].text_bytes = self.columns[i].texts.text.used
-        if give_batch(self, &batch.array) < 0:
-            raise MemoryError()
+        give_columns(self.columns, self.count, tree, &batch.array, self.rows)
         self.begin()
         return batch
 
 
-# --- one column ------------------------------------------------------------------------------------------------------------
-
-cdef int put_bit(Buffer *b, int64_t row, bint bit) except -1 nogil:
-    if row & 7 == 0:
-        reserve(b, 1)
-        b.p[b.used] = 0
-        b.used += 1
-    if bit:
-        b.p[row >> 3] |= <uint8_t> (1 << (row & 7))
-    return 0
-
-
-cdef int put_optional(Filled *c, int64_t row, const uint8_t *p, int32_t n) except -1 nogil:
-    put_bit(&c.valid, row, p != NULL)
-    if p == NULL:
-        return put32(&c.texts.offsets, <int32_t> c.texts.text.used)
-    return put_text(&c.texts, p, n)
-
-
-cdef int put_message_id(Texts *t, const Record *r) except -1 nogil:
-    """Store host and physical offset, in upper-case hexadecimal digits."""
-    cdef const char *digits = "0123456789ABCDEF"
-    cdef uint8_t text[56]
-    cdef int i, n = r.store_host_bytes
-    cdef uint8_t byte
-    for i in range(n + 8):
-        byte = r.store_host[i] if i < n else <uint8_t> (<uint64_t> r.physical_offset >> (56 - 8 * (i - n)))
-        text[2 * i] = digits[byte >> 4]
-        text[2 * i + 1] = digits[byte & 15]
-    return put_raw(t, text, 2 * (n + 8))
-
-
-cdef int put_body(Texts *t, const Record *records, int n) except -1 nogil:
-    cdef int64_t total = 0
-    cdef int i
-    for i in range(n):
-        total += records[i].body_bytes
-    if t.text.used + total > 0x7FFFFFFF:
-        with gil:
-            raise UsageError("the bodies of one batch exceed 2 GiB: ask for smaller batches")
-    reserve(&t.text, total)
-    reserve(&t.offsets, 4 * <int64_t> n)
-    for i in range(n):
-        memcpy(t.text.p + t.text.used, records[i].body, records[i].body_bytes)
-        t.text.used += records[i].body_bytes
-        (<int32_t *> (t.offsets.p + t.offsets.used))[0] = <int32_t> t.text.used
-        t.offsets.used += 4
-    return 0
-
-
-cdef int fill(Gather g, Filled *c) except -1 nogil:
-    """Put one field of all pending records into its column."""
-    cdef const Record *r = g.pending
-    cdef int i, n = g.waiting, kind = c.kind
-    cdef int32_t *to32
-    cdef int64_t *to64
-    cdef const uint8_t *last = NULL
-    cdef int32_t last_bytes = 0
-    if kind == BODY:
-        return put_body(&c.texts, r, n)
-    if kind in (QUEUE_ID, SIZE, BODY_SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
-        reserve(&c.numbers, 4 * <int64_t> n)
-        to32 = <int32_t *> (c.numbers.p + c.numbers.used)
-        c.numbers.used += 4 * <int64_t> n
-        for i in range(n):
-            to32[i] = (r[i].queue_id if kind == QUEUE_ID else r[i].total if kind == SIZE else r[i].body_bytes if kind == BODY_SIZE
-                       else r[i].flag if kind == FLAG else r[i].sys_flag if kind == SYS_FLAG
-                       else r[i].reconsume_times if kind == RECONSUME_TIMES else r[i].body_crc)
-    elif kind in (QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED):
-        reserve(&c.numbers, 8 * <int64_t> n)
-        to64 = <int64_t *> (c.numbers.p + c.numbers.used)
-        c.numbers.used += 8 * <int64_t> n
-        for i in range(n):
-            to64[i] = (r[i].queue_offset if kind == QUEUE_OFFSET else r[i].physical_offset if kind == PHYSICAL_OFFSET
-                       else r[i].prepared_offset if kind == PREPARED else r[i].born_timestamp if kind == BORN_TIMESTAMP else r[i].store_timestamp)
-            if g.micros and (kind == BORN_TIMESTAMP or kind == STORE_TIMESTAMP):
-                to64[i] = times_1000(to64[i])
-    elif kind == CRC_OK:
-        for i in range(n):
-            put_bit(&c.numbers, g.rows + i, g.crc_ok[i])
-    else:
-        for i in range(n):
-            if kind == TOPIC:
-                put_text(&c.texts, r[i].topic, r[i].topic_bytes)
-            elif kind == TAGS:
-                put_optional(c, g.rows + i, g.found[i].tags, g.found[i].tags_bytes)
-            elif kind == KEYS:
-                put_optional(c, g.rows + i, g.found[i].keys, g.found[i].keys_bytes)
-            elif kind == UNIQ_KEY:
-                put_optional(c, g.rows + i, g.found[i].uniq_key, g.found[i].uniq_key_bytes)
-            elif kind == RAW_PROPERTIES:
-                put_text(&c.texts, r[i].properties, r[i].properties_bytes)
-            elif kind == PROPERTIES:
-                put_properties(r[i].properties, r[i].properties_bytes, &c.texts, &c.values)
-                put32(&c.numbers, <int32_t> (c.texts.offsets.used // 4 - 1))
-            elif kind == MESSAGE_ID:
-                put_message_id(&c.texts, &r[i])
-            elif kind == BORN_HOST:
-                put_host(&c.texts, r[i].born_host, r[i].born_host_bytes, &last, &last_bytes)
-            else:
-                put_host(&c.texts, r[i].store_host, r[i].store_host_bytes, &last, &last_bytes)
-    return 0
-
-
-# --- Arrow -----------------------------------------------------------------------------------------------------------------
-
-cdef const char *format_of(int kind, bint micros) noexcept nogil:
-    if kind in (QUEUE_ID, SIZE, BODY_SIZE, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_CRC):
-        return "i"
-    if kind in (QUEUE_OFFSET, PHYSICAL_OFFSET, PREPARED):
-        return "l"
-    if kind in (BORN_TIMESTAMP, STORE_TIMESTAMP):
-        return "tsu:UTC" if micros else "tsm:UTC"
-    if kind == CRC_OK:
-        return "b"
-    return "z" if kind == BODY else "u"
-
+# --- names ------------------------------------------------------------------------------------------------------------------
 
 cdef char *share_names(list names) except? NULL:
     """All names behind one another in memory that a schema owns, each with its closing zero."""
@@ -772,56 +580,7 @@ cdef char *share_names(list names) except? NULL:
     return copy
 
 
-cdef const char *name_at(ArrowSchema *schema, int64_t i) noexcept nogil:
-    cdef const char *p = <const char *> schema.private_data
-    while i > 0:
-        while p[0]:
-            p += 1
-        p += 1
-        i -= 1
-    return p
-
-
 cdef void release_named(ArrowSchema *schema) noexcept nogil:
     free(schema.private_data)
     schema.private_data = NULL
     release_schema(schema)
-
-
-cdef int give_batch(Gather g, ArrowArray *batch) noexcept:
-    """Make the batch out of the columns. Returns 0, or -1 without memory."""
-    cdef int i
-    cdef Filled *c
-    cdef ArrowArray *child
-    if make_array(batch, g.rows, 1, g.count) < 0:
-        return -1
-    for i in range(g.count):
-        c = &g.columns[i]
-        child = batch.children[i]
-        if c.kind == PROPERTIES:
-            if make_array(child, g.rows, 2, 1) < 0:
-                release_array(batch)
-                return -1
-            child.buffers[1] = give(&c.numbers)
-            child = child.children[0]
-            if (make_array(child, c.texts.offsets.used // 4 - 1, 1, 2) < 0 or make_array(child.children[0], child.length, 3, 0) < 0
-                    or make_array(child.children[1], child.length, 3, 0) < 0):
-                release_array(batch)
-                return -1
-            child.children[0].buffers[1] = give(&c.texts.offsets)
-            child.children[0].buffers[2] = give(&c.texts.text)
-            child.children[1].buffers[1] = give(&c.values.offsets)
-            child.children[1].buffers[2] = give(&c.values.text)
-            continue
-        if make_array(child, g.rows, 3 if c.texts.offsets.p != NULL else 2, 0) < 0:
-            release_array(batch)
-            return -1
-        if c.texts.offsets.p == NULL:
-            child.buffers[1] = give(&c.numbers)
-            continue
-        child.buffers[1] = give(&c.texts.offsets)
-        child.buffers[2] = give(&c.texts.text)
-        if c.kind in (TAGS, KEYS, UNIQ_KEY) and c.valid.p != NULL:
-            child.null_count = nulls(c.valid.p, g.rows)
-            child.buffers[0] = give(&c.valid)
-    return 0

@@ -39,8 +39,6 @@ cdef struct ArrowArrayStream:
 cdef void release_schema(ArrowSchema *schema) noexcept nogil
 cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags, int64_t n_children) noexcept nogil
 cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) noexcept nogil
-cdef void release_array(ArrowArray *array) noexcept nogil
-cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil
 
 cdef struct Tree:                           # one piece of memory for a batch: its nodes, their lists, columns whose size is known
     int64_t users                           # nodes that were not released; the last one frees it
@@ -176,15 +174,6 @@ cdef inline int put_again_times(Texts *t, int64_t *times) except -1 nogil:
 cdef inline bint same_bytes(const uint8_t *a, int32_t a_bytes, const uint8_t *b, int32_t b_bytes) noexcept nogil:
     """Is it the same value again? None was before when a is NULL."""
     return a != NULL and a_bytes == b_bytes and mq_short_equal(a, b, a_bytes)
-
-
-cdef inline int put_host(Texts *t, const uint8_t *p, int32_t n, const uint8_t **last, int32_t *last_bytes) except -1 nogil:
-    """The text of a host; the value before is repeated where the host is the same one, as it mostly is."""
-    if same_bytes(last[0], last_bytes[0], p, n):
-        return put_again(t)
-    last[0] = p
-    last_bytes[0] = n
-    return put_new_host(t, p, n)
 
 
 cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1 nogil

@@ -1,4 +1,4 @@
-"""Arrow's C data interface and the buffers that its columns are made of; shared by _columns.pyx and _gather.pyx.
+"""Arrow's C data interface and the buffers that its columns are made of; for _columns.pyx.
 
 Nothing here knows a record or a result. It must never hand out text that is not UTF-8, and never need pyarrow. The C structs and their
 rules: https://arrow.apache.org/docs/format/CDataInterface.html (and the PyCapsule interface).
@@ -70,45 +70,6 @@ cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) n
     return 0
 
 
-cdef void release_array(ArrowArray *array) noexcept nogil:
-    cdef int64_t i
-    for i in range(array.n_children):
-        if array.children[i] != NULL:
-            if array.children[i].release != NULL:
-                array.children[i].release(array.children[i])
-            free(array.children[i])
-    free(array.children)
-    if array.buffers != NULL:
-        for i in range(array.n_buffers):
-            free(<void *> array.buffers[i])
-    free(array.buffers)
-    array.release = NULL
-
-
-cdef int make_array(ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil:
-    """One node with NULL buffers and room for its children, all of them released. Returns 0, or -1 without memory."""
-    cdef int64_t i
-    memset(array, 0, sizeof(ArrowArray))
-    array.length = length
-    array.buffers = <const void **> calloc(n_buffers, sizeof(void *))
-    if array.buffers == NULL:
-        return -1
-    array.n_buffers = n_buffers
-    array.release = release_array
-    if n_children:
-        array.children = <ArrowArray **> calloc(n_children, sizeof(ArrowArray *))
-        if array.children == NULL:
-            release_array(array)
-            return -1
-    array.n_children = n_children
-    for i in range(n_children):
-        array.children[i] = <ArrowArray *> calloc(1, sizeof(ArrowArray))
-        if array.children[i] == NULL:
-            release_array(array)
-            return -1
-    return 0
-
-
 cdef enum:
     TREE_HEAD = 32      # sizeof(Tree), so that what follows is aligned
     NODE_MOST = 144     # an ArrowArray, its place in the list of its parent, three buffers, and what is lost to alignment
@@ -140,7 +101,8 @@ cdef void release_node(ArrowArray *array) noexcept nogil:
 
 
 cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil:
-    """As make_array, with all but the node itself in the tree. A consumer may move it away, and release it after the others."""
+    """One node with NULL buffers and its children, all of them released; all but the node itself in the tree. A consumer may move it away, and release
+    it after the others. A buffer that is not in the tree is freed with the node."""
     cdef ArrowArray *children
     cdef int64_t i
     memset(array, 0, sizeof(ArrowArray))
