@@ -78,7 +78,9 @@ def test_type_checkers_read_the_same_homes_as_the_package_looks_into() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert typed.keys() | {"__version__"} == set(mqfast.__all__)
+    of_clients = mqfast._OF_CLIENTS | mqfast._OF_ERRORS
+    assert not of_clients & set(mqfast.__all__), "from mqfast import * needs no extra"
+    assert typed.keys() | {"__version__"} == {*mqfast.__all__, *of_clients}
     for name, (module, inner) in typed.items():
         if module != "mqfast":
             assert getattr(mqfast, name) is getattr(sys.modules[module], inner), name
