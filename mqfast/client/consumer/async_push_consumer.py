@@ -9,19 +9,23 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import threading
+import warnings
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from mqfast.client.consumer.iteration import AsyncLoop, AsyncLoopWorkers
 from mqfast.client.consumer.push.assigned import Wanted
 from mqfast.client.consumer.push.engine import PushEngine
-from mqfast.client.consumer.push.face import PushFace
+from mqfast.client.consumer.push.face import PushFace, close_quietly
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.workers import ExecutorWorkers, TaskWorkers
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.values import MessageQueue
+from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import ClientError, UsageError
+from mqfast.message import Message
 
 __all__ = ["AsyncPushConsumer"]
 
@@ -42,6 +46,13 @@ class AsyncPushConsumer(PushFace):
     _ended: asyncio.Event | None = None
     _closing: asyncio.Task[None] | None = None
 
+    _replier: AsyncProducer | None = None
+
+    async def _answer(self, message: Message) -> SendResult:
+        if self._replier is None:
+            self._replier = AsyncProducer(self.group, **self._producer_arguments())
+        return await self._replier.send(message)
+
     async def __aenter__(self) -> Self:
         return await self.start()
 
@@ -57,6 +68,7 @@ class AsyncPushConsumer(PushFace):
         if self._engine is None:
             self._ended = asyncio.Event()
             self._pid = os.getpid()
+            self._in_hand.answer = self._answer
             loop = asyncio.get_running_loop()
             instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
             engine = self._make_engine(instance, self._make_workers)
@@ -133,6 +145,12 @@ class AsyncPushConsumer(PushFace):
         finally:
             _give_back(loop, before)
 
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not self._is_closed and self._pid == os.getpid() and not sys.is_finalizing():
+            warnings.warn(f"consumer of group {self.group} was not closed", ResourceWarning, source=self, stacklevel=1)
+            engine.soon(lambda: engine.instance.spawn(close_quietly(engine), f"{self.group} close"))
+
     async def close(self, timeout_s: float | None = None) -> None:
         """Leave the group; see PushConsumer.close. Called by a handler it does not wait for the end."""
         engine = self._engine
@@ -149,6 +167,8 @@ class AsyncPushConsumer(PushFace):
     async def _end(self, engine: PushEngine, timeout_s: float | None) -> None:
         try:
             await engine.close(timeout_s)
+            if self._replier is not None:
+                await self._replier.close(1.0)
         finally:
             self._in_hand.clear()
             assert self._ended is not None

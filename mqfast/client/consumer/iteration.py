@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.handling import Handling
 from mqfast.client.consumer.push.ready import Ready
 from mqfast.client.delivery import Delivery
+from mqfast.client.producer.request_reply import reply_message
 from mqfast.client.values import Body, Retry, SendResult
 from mqfast.errors import UsageError
+from mqfast.message import Message
 
 __all__ = ["AsyncLoop", "AsyncLoopWorkers", "InHand", "Loop", "LoopWorkers"]
 
@@ -37,6 +39,8 @@ class InHand:
         self._jobs: dict[Delivery, Job] = {}
         self._left: dict[int, Job] = {}  # by thread: the last message that a loop was left with
         self.handling: Handling | None = None
+        self.answer: Callable[[Message], Awaitable[SendResult]] | None = None
+        self.answer_sync: Callable[[Message], SendResult] | None = None
 
     def add(self, job: Job) -> Delivery:
         """A loop gets a message."""
@@ -53,12 +57,16 @@ class InHand:
         self._end(delivery, Retry(delay_level, "the loop asked for it"))
 
     async def reply(self, delivery: Delivery, body: Body) -> SendResult:
-        """Raises: UsageError: requests are answered by a producer's part that is not there yet."""
-        raise UsageError("reply: expected a producer that answers requests, found none")
+        """Answer a request. Raises: UsageError for a message that asks for no answer; as a send."""
+        if self.answer is None:
+            raise UsageError("reply: expected a message of an AsyncPushConsumer; call reply_sync")
+        return await self.answer(reply_message(delivery, body))
 
     def reply_sync(self, delivery: Delivery, body: Body) -> SendResult:
-        """Raises: as ``reply``."""
-        raise UsageError("reply_sync: expected a producer that answers requests, found none")
+        """Answer a request. Raises: as ``reply``."""
+        if self.answer_sync is None:
+            raise UsageError("reply_sync: expected a message of a PushConsumer; await reply")
+        return self.answer_sync(reply_message(delivery, body))
 
     def _end(self, delivery: Delivery, error: Exception | None) -> None:
         job = self._jobs.pop(delivery, None)

@@ -5,6 +5,7 @@ Room: client. It must never run a handler in the thread of the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import signal
@@ -17,14 +18,16 @@ from typing import Any, ClassVar, Final, Self
 from mqfast.client.consumer.iteration import Loop, LoopWorkers
 from mqfast.client.consumer.push.assigned import Wanted
 from mqfast.client.consumer.push.engine import PushEngine
-from mqfast.client.consumer.push.face import PushFace
+from mqfast.client.consumer.push.face import PushFace, close_quietly
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.workers import ExecutorWorkers, ThreadWorkers
 from mqfast.client.net import io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.values import MessageQueue
+from mqfast.client.producer.producer import Producer
+from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import UsageError
+from mqfast.message import Message
 
 __all__ = ["PushConsumer"]
 
@@ -55,6 +58,14 @@ class PushConsumer(PushFace):
     _ended: threading.Event | None = None
     _told: queue.SimpleQueue[int] | None = None
 
+    _replier: Producer | None = None
+
+    def _answer(self, message: Message) -> SendResult:
+        with self._replier_lock:
+            if self._replier is None:
+                self._replier = Producer(self.group, **self._producer_arguments())
+        return self._replier.send(message)
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -73,6 +84,8 @@ class PushConsumer(PushFace):
         if self._engine is None:
             self._ended = threading.Event()
             self._pid = os.getpid()
+            self._replier_lock = threading.Lock()
+            self._in_hand.answer_sync = self._answer
             close_at_exit(self)
             io_thread.shared().call(self._begin(), START_S)
         return self
@@ -150,7 +163,7 @@ class PushConsumer(PushFace):
         engine = getattr(self, "_engine", None)
         if engine is not None and not self._is_closed and self._pid == os.getpid() and not sys.is_finalizing():
             warnings.warn(f"consumer of group {self.group} was not closed", ResourceWarning, source=self, stacklevel=1)
-            engine.soon(lambda: engine.instance.spawn(_end_quietly(engine), f"{self.group} close"))
+            engine.soon(lambda: engine.instance.spawn(close_quietly(engine), f"{self.group} close"))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Leave the group: running handlers may end, offsets are kept, locks given up; all within ``timeout_s``.
@@ -177,6 +190,8 @@ class PushConsumer(PushFace):
         try:
             await engine.close(timeout_s)
         finally:
+            if self._replier is not None:
+                await asyncio.to_thread(self._replier.close, 1.0)
             if self._ended is not None:
                 self._ended.set()
             if self._told is not None:
@@ -196,10 +211,6 @@ class PushConsumer(PushFace):
     def lag(self) -> dict[MessageQueue, int]:
         """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
         return io_thread.shared().call(self._running().lag(), ASK_S)
-
-
-async def _end_quietly(engine: PushEngine) -> None:
-    await engine.close()
 
 
 def _give_back(handlers: dict[int, Any]) -> None:

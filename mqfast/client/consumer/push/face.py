@@ -30,7 +30,7 @@ from mqfast.client.settings import CONSUMER_RULES, check, check_group, consumer_
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
 
-__all__ = ["PushFace"]
+__all__ = ["PushFace", "close_quietly"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH_MAX: Final = 1024
@@ -211,6 +211,14 @@ class PushFace:
             engine.pulls.resumed.clear()
         return engine
 
+    def _producer_arguments(self) -> dict[str, Any]:
+        """What makes a producer of the same cluster, for replies."""
+        one = self._instance_settings
+        return {
+            "namesrv_addr": list(one.name_servers), "credentials": one.credentials, "tls": one.tls,
+            "namespace": one.namespace, "unit_name": one.unit_name,
+        }  # fmt: skip
+
     def pause(self) -> None:
         """Pull no more; messages that are cached are still handled. Thread: any."""
         self._is_paused = True
@@ -230,3 +238,8 @@ class PushFace:
     def stats(self) -> Mapping[str, Any]:
         """Counts, the state of every queue, and under ``why_nothing`` what keeps messages from coming. Thread: any."""
         return stats(self._running())
+
+
+async def close_quietly(engine: PushEngine) -> None:
+    """The end of a consumer that nobody closed."""
+    await engine.close()
