@@ -67,6 +67,11 @@ class ProcessQueue:
         if self.dropped:
             return []
         waiting = self._waiting
+        if most == 1:
+            try:
+                return [waiting.popleft()]  # atomic by itself
+            except IndexError:
+                return []
         with self._lock:
             return [waiting.popleft() for _ in range(min(most, len(waiting)))]
 

@@ -77,7 +77,7 @@ class Assigned:
         self.max_offset = -1
         self.last_pull_s = 0.0
         self.last_pull_ms = 0
-        self.last_consumed_ms = 0
+        self.last_consumed_s = 0.0
         self.last_lock_ms = 0
         self.task: asyncio.Task[None] | None = None
 

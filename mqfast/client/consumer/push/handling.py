@@ -113,7 +113,7 @@ class Handling:
         now = self._clock()
         for message in messages:
             message.begun_s = now
-        assigned.last_consumed_ms = int(time.time() * 1000)
+        assigned.last_consumed_s = now
         context = None
         if self._engine.hooks:
             context = ConsumeContext(messages, self._engine.group)
@@ -147,8 +147,16 @@ class Handling:
 
     def end(self, job: Job, result: Any, error: BaseException | None) -> None:
         """A handler has ended."""
-        handler = job.handler
+        handler, assigned = job.handler, job.assigned
         seconds = self._clock() - job.begun_s
+        if error is None and (result is None or result is True) and job.context is None and not assigned.is_retry:
+            counts = self.counts_of(assigned.wanted.plain_topic)  # the short way of most messages
+            counts.done += len(job.messages)
+            counts.seconds += seconds
+            self._settle(assigned, job.pq, job.messages)
+            if self._settings.orderly:
+                self._release(assigned)
+            return
         found = verdict(job.messages, result, error, is_batch=handler is not None and handler.batch > 1)
         if found.odd:
             self._tell(job, "odd", "returned", found.odd)
@@ -158,7 +166,7 @@ class Handling:
             job.context.status, job.context.seconds = found.status, seconds
             job.context.error = error if isinstance(error, Exception) else None
             tell(self._engine.hooks, "after_consume", job.context)
-        counts = self._counts_of(job.messages[0].topic)
+        counts = self.counts_of(job.messages[0].topic)
         counts.done += len(found.done)
         counts.failed += len(found.later)
         counts.seconds += seconds
@@ -188,7 +196,8 @@ class Handling:
             assigned.is_full = False
             self._engine.soon(assigned.wake.set)
 
-    def _counts_of(self, topic: str) -> Counts:
+    def counts_of(self, topic: str) -> Counts:
+        """The counts of a topic, as users see it."""
         counts = self.counts.get(topic)
         if counts is None:
             counts = self.counts.setdefault(topic, Counts())
@@ -295,7 +304,7 @@ class Handling:
 
     async def _give_back(self, assigned: Assigned, pq: Any, message: Delivery, level: int) -> None:
         if await self._tell_broker(message, level):
-            self._counts_of(message.topic).given_back += 1
+            self.counts_of(message.topic).given_back += 1
             self._settle(assigned, pq, [message])
             return
         message.again += 1
@@ -341,7 +350,7 @@ class Handling:
                     break
                 late.append((message, TIMED_OUT_LEVEL))
             for message, _ in late:
-                self._counts_of(message.topic).timed_out += 1
+                self.counts_of(message.topic).timed_out += 1
                 _log.warning(
                     "group %s: message %s of %s has its handler for more than %g s: it comes again",
                     self._engine.group, message.msg_id, message.topic, self._settings.consume_timeout_s,

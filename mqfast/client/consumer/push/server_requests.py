@@ -211,7 +211,7 @@ def _queue_info(engine: PushEngine, one: Assigned) -> dict[str, Any]:
         "cachedMsgSizeInMiB": one.pq.bytes // _MIB,
         "commitOffset": one.pq.committable,
         "dropped": one.pq.dropped,
-        "lastConsumeTimestamp": one.last_consumed_ms,
+        "lastConsumeTimestamp": _wall_ms(one.last_consumed_s),
         "lastLockTimestamp": one.last_lock_ms,
         "lastPullTimestamp": one.last_pull_ms,
         "locked": one.locked_until_s > time.monotonic(),
@@ -220,6 +220,11 @@ def _queue_info(engine: PushEngine, one: Assigned) -> dict[str, Any]:
         "transactionMsgMinOffset": 0,
         "tryUnlockTimes": 0,
     }
+
+
+def _wall_ms(moment_s: float) -> int:
+    """A moment of the monotonic clock, as ms since the epoch; 0: never."""
+    return round(1000 * (time.time() - time.monotonic() + moment_s)) if moment_s else 0
 
 
 def _threads() -> str:
