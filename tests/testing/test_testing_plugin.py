@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -75,6 +76,12 @@ def test_producer(rocketmq_producer, rocketmq_broker):
     rocketmq_broker.wait_for("orders", body=b"42")
 """
     assert "9 passed" in run(tmp_path, text, "--strict-markers")
+
+
+def test_the_tests_of_the_documents_pass(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "6 passed" in run(tmp_path, "import pytest\n" + "\n".join(blocks), "--strict-markers")
 
 
 def test_a_wrong_marker_is_an_error(tmp_path: Path) -> None:
