@@ -12,6 +12,7 @@ from members import Member, ask, member, send, until
 
 from mqfast.client.admin.admin_client import AdminClient
 from mqfast.client.admin.async_admin_client import AsyncAdminClient
+from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError, ConfigError, NoRoute
 from mqfast.properties import DLQ_ATTEMPTS
@@ -343,3 +344,35 @@ def test_producers_are_told_not_to_write_to_a_broker(admin: AdminClient, broker:
     assert admin.wipe_write_perm(broker) > 0
     assert admin.add_write_perm(broker) > 0
     admin.create_topic("adm-wiped", queues=1)
+
+
+def test_a_running_consumer_goes_back_and_tells_of_itself(
+    admin: AdminClient, cluster_address: str, address: str
+) -> None:
+    admin.create_topic("adm-run", queues=2)
+    admin.create_group("adm-runners")
+    send(address, "adm-run", *(b"%d" % n for n in range(6)))
+    stored(admin, "adm-run", 6)
+    got: list[bytes] = []
+    consumer = PushConsumer("adm-runners", cluster_address, from_where="first")
+    consumer.subscribe("adm-run", lambda message: got.append(message.body))
+    with consumer:
+        until(lambda: set(got) == {b"%d" % n for n in range(6)}, "the messages", 60)
+        (member_,) = admin.connections("adm-runners")
+        info = admin.running_info("adm-runners", member_["client_id"])
+        assert info["subscriptions"]["adm-run"] == "*"
+        assert {queue.topic for queue in info["queues"]} >= {"adm-run"}
+        (message,) = [one for one in admin.browse("adm-run") if one.body == b"4"]
+        before = got.count(b"4")
+        assert admin.consume_directly(message, "adm-runners", member_["client_id"])["result"] == "CR_SUCCESS"
+        assert got.count(b"4") == before + 1
+        until(lambda: admin.lag("adm-runners", "adm-run") and not behind(admin), "the offsets at the broker", 60)
+        del got[:]
+        plan = admin.reset_offset("adm-runners", "adm-run", "first", dry_run=False)
+        assert sum(one.replayed for one in plan) == 6
+        until(lambda: set(got) == {b"%d" % n for n in range(6)}, "the messages once more", 90)
+    admin.delete_group("adm-runners", offsets=True)
+
+
+def behind(admin: AdminClient) -> int:
+    return sum(one.behind for one in admin.lag("adm-runners", "adm-run").values())
