@@ -79,7 +79,7 @@ class Laboratory:
 
     def persist_topics(self) -> None:
         """Write the table of topics."""
-        self.store._persist_topics()
+        self.store._metadata.persist_topics()
 
     def catch_up(self) -> None:
         """What a query does before it asks the index."""

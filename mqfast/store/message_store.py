@@ -55,9 +55,10 @@ from mqfast.store.log.allocate import AllocateMappedFileService
 from mqfast.store.log.flush import CommitService, FlushService, SyncService
 from mqfast.store.log.retention import RetentionService
 from mqfast.store.meta.checkpoint import StoreCheckpoint
-from mqfast.store.meta.metadata import QUEUES_MAX, TopicTable
+from mqfast.store.meta.metadata import TopicTable
 from mqfast.store.meta.notes import Deletion, StoreNotes
 from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.meta.persist import MetadataService
 from mqfast.store.put._put import PutPath
 from mqfast.store.queues._consume_queue import ConsumeQueue
 from mqfast.store.queues.queue_store import AnyQueue, QueueStore
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
 
     from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.settings import StoreSettings
-    from mqfast.store.base._event import Event
     from mqfast.store.meta.tables import ConfigTables
     from mqfast.store.put._put_result import PutResult
     from mqfast.store.record._record import StoredMessage
@@ -86,9 +86,7 @@ _FORKED: Final = 4
 _SLAVE: Final = 16
 _MOST_TRIES: Final = 100  # of an open that failed, to close what it has opened without memory
 _MOST_INTERRUPTIONS: Final = 100  # of a close, before what they raise counts as its failure
-_MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
 _WAITING: Final = 64
-_RETRY_S: Final = 0.5  # while something waits for space on the disk
 # The closed ones too: a thread that is about to leave a close has its lock when another one forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
@@ -123,7 +121,6 @@ class MessageStore(PutPath):
         self._warned: list[str] = []
         self._space = Space()
         self._unready: list[Callable[[], None]] = []
-        self._queues_noted = -1  # how many queues there were when the notes were written last
         self._opened_in = os.getpid()
         self.door.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
@@ -184,7 +181,6 @@ class MessageStore(PutPath):
             self._warn(text)
         if not clean:
             sync_names(door, self.paths)
-        self._owns_tables = tables is None
         if tables is None:
             self.topic_table = TopicTable.load(door, self.paths.topics)
             self.consumer_offsets = ConsumerOffsets.load(
@@ -240,9 +236,21 @@ class MessageStore(PutPath):
             clean=clean,
             progress=progress,
         )
-        self._forget_offsets(memory.left_over, log)
+        metadata = self._metadata = MetadataService(
+            log,
+            self._queues,
+            self.topic_table,
+            self.consumer_offsets,
+            self._notes,
+            config,
+            self._space,
+            self._warn,
+            start=self.recovery.end,
+            owns_tables=tables is None,
+        )
+        metadata.forget_offsets(memory.left_over)
         if not log.files and self._notes.is_there:
-            self._persist_notes()  # what they say of the files of an earlier log
+            metadata.persist_notes()  # what they say of the files of an earlier log
         if clean and not log.files:
             self._now_or_later(self._say_at_work)
         if dispatcher.hold_back(log.written):
@@ -270,7 +278,6 @@ class MessageStore(PutPath):
         self._reput = ReputMessageService(log, dispatcher)
         self._prefault = PrefaultService(log) if log.ready_bytes else None
         self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
-        self._metadata = Service("metadata", self._persist_turn)
         engine = Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters)
         rooms = Rooms(
             log,
@@ -342,25 +349,7 @@ class MessageStore(PutPath):
 
     def _services(self) -> list[Service]:
         owners = (self._allocate, self._syncs, self._flush, self._commit, self._reput, self._prefault, self._retention)
-        return [*(owner.service for owner in owners if owner is not None), self._metadata]
-
-    def _persist_turn(self, event: Event) -> None:
-        pause = self.config.flush_consumer_offset_interval_ms / 1000
-        event.wait(min(pause, _RETRY_S) if self._space.waits else pause)
-        if self._is_closed:
-            return  # close stores what is left
-        if self._owns_tables and not self.log.error_number:
-            self._unless_full("consumerOffset.json", lambda: self.consumer_offsets.persist(before=self.log.flush))
-        self._unless_full("topics.json", self._persist_topics)
-
-    def _unless_full(self, name: str, persist: Callable[[], object]) -> None:
-        """Persist a table. On a full disk that waits, and what was on the disk before is still whole."""
-        try:
-            persist()
-        except DiskFull as error:
-            self._space.see(name, error)
-        else:
-            self._space.see(name, None)
+        return [owner.service for owner in (*owners, self._metadata) if owner is not None]
 
     def persist_offsets(self) -> None:
         """Make the offsets of the consumer groups durable, after the messages that they pass; also those of a caller's
@@ -369,12 +358,7 @@ class MessageStore(PutPath):
         Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
         self._check_open()
-        self.consumer_offsets.persist(before=self.log.flush)
-
-    def _persist_last_offsets(self) -> None:
-        # After the last flush. Where that failed the offsets may pass messages that the disk does not have.
-        if self._owns_tables and not self.log.error_number:
-            self.consumer_offsets.persist()
+        self._metadata.persist_offsets()
 
     def _end_of_stored(self, topic: str, queue_id: int) -> int | None:
         queue = self._queues.get(topic, queue_id)
@@ -382,40 +366,6 @@ class MessageStore(PutPath):
             return queue.max_offset
         # After a clean stop a queue that is not there never had a message, and its offset was chosen ahead of it.
         return None if self.recovery.clean else 0
-
-    def _persist_topics(self) -> None:
-        if self._owns_tables:
-            self._note_topics()
-            self.topic_table.persist()
-        is_due = self._is_closed or self._queues_noted != self._queues.count
-        # A store that was only looked at stays as it was.
-        if is_due and (self._notes.is_there or self.log.written > self.recovery.end):
-            self._persist_notes()
-
-    def _note_topics(self) -> None:
-        """Each topic that has messages has an entry, with as many queues."""
-        known: dict[str, int] = {}
-        for queue in self._queues.table.all():
-            if queue.max_offset > 0 or queue.next_offset > 0:
-                known[queue.topic] = max(known.get(queue.topic, 0), min(queue.queue_id + 1, QUEUES_MAX))
-        for topic, count in known.items():
-            if not topic.startswith(("%LMQ%", "rmq_sys_")):
-                found = self.topic_table.get(topic)
-                if found is None or found.read_queue_nums < count:
-                    if count > _MANY_QUEUES:
-                        self._warn(
-                            f"topic {topic}: a message was put to queue {count - 1}, so the topic now counts {count} "
-                            "queues, all of which a broker's clients ask; expected queue ids from 0 on, without gaps"
-                        )
-                    self.topic_table.ensure(topic, max(count, self.config.default_topic_queue_nums))
-
-    def _persist_notes(self) -> None:
-        count = self._queues.count
-        with contextlib.suppress(DiskFull):  # the next turn, or the close, tries again
-            self._notes.persist(
-                self._queues.present(), self.topic_table.version_ms, self.config.mapped_file_bytes_commit_log
-            )
-            self._queues_noted = count
 
     # --- read ---
 
@@ -615,23 +565,14 @@ class MessageStore(PutPath):
                     self._mark_deleted(leaving, False)
                     raise
                 # Before the queues: an open that finds some of them left goes on with the deletion.
-                self._forget_offsets([topic], self.log)
+                self._metadata.forget_offsets([topic])
                 dropped = self._queues.remove_topic(topic)
-            self.topic_table.delete(topic)
-            if self._owns_tables:
-                self.topic_table.persist()
+            self._metadata.delete_topic(topic)
             return dropped
 
     def _mark_deleted(self, queues: list[ConsumeQueue], deleted: bool = True) -> None:
         self.engine.mark_deleted(queues, deleted)
         self.forget_producers()
-
-    def _forget_offsets(self, topics: list[str], log: CommitLog) -> None:
-        """Durably: a group must not skip messages that the topics get when they are made again."""
-        for topic in topics:
-            self.consumer_offsets.remove_topic(topic)
-        if topics and self._owns_tables:
-            self.consumer_offsets.persist(before=log.flush)
 
     def _last_of(self, topic: str) -> Deletion | None:
         """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""
@@ -810,7 +751,7 @@ class MessageStore(PutPath):
     def _steps_of_closing(self) -> list[Callable[[], object]]:
         log = self.log
         steps: list[Callable[[], object]] = [self._refuse_puts, self._end_arrivals]
-        steps += [self._retention.close, self._metadata.stop]
+        steps += [self._retention.close, self._metadata.close]
         if self._prefault is not None:
             steps.append(self._prefault.close)
         if self._commit is not None:
@@ -824,8 +765,8 @@ class MessageStore(PutPath):
             steps += [self._reput.close, self._flush.close]
         steps += [
             self._syncs.close,
-            lambda: self._if_there_is_space("topics.json", self._persist_topics),
-            lambda: self._if_there_is_space("consumerOffset.json", self._persist_last_offsets),
+            lambda: self._if_there_is_space("topics.json", self._metadata.persist_topics),
+            lambda: self._if_there_is_space("consumerOffset.json", self._metadata.persist_last_offsets),
             self._say_closed_in_order,
             self._let_go,
             self._forget,
