@@ -36,3 +36,47 @@ def test_a_queue_file_that_is_named_between_two_units_is_an_error(tmp_path: Path
     with mqfast.StoreReader(tmp_path) as reader, pytest.raises(CorruptFile, match="between two units") as failure:
         reader.get("T", 0, 4)
     assert failure.value.found == 1
+
+
+def begins_behind_its_end(tmp_path: Path) -> tuple[Path, dict[str, object], int]:
+    """A store whose first unit, of one flipped bit, begins behind all others: its path, settings, and the bound."""
+    (case,) = golden_cases("5.3.3", ("batch-cq",))
+    store = copy_of(case, tmp_path)
+    (path,) = (store / "batchconsumequeue" / "BcqTopic" / "0").iterdir()
+    data = bytearray(path.read_bytes())
+    data[34] ^= 0x10  # of the queue offset, bytes 28 to 35
+    path.write_bytes(data)
+    return store, case.settings, 1 << 12
+
+
+def test_a_queue_that_begins_behind_its_end_is_an_error_of_every_get(tmp_path: Path) -> None:
+    """Each bound sent the caller to the other one, without an error: a consumer looped for ever."""
+    path, settings, low = begins_behind_its_end(tmp_path)
+    with mqfast.StoreReader(path) as reader:
+        for at in (0, 1, low, low + 1):
+            with pytest.raises(CorruptFile, match="begins behind its own end") as raised:
+                reader.get("BcqTopic", 0, at)
+            assert raised.value.found == low
+    with mqfast.open(path, **settings) as store:
+        assert store.min_offset("BcqTopic", 0) == low > store.max_offset("BcqTopic", 0)
+        for at in (0, 1, low, low + 1):
+            with pytest.raises(CorruptFile, match="begins behind its own end"):
+                store.get("BcqTopic", 0, at)
+        for reset in ("error", "earliest", "latest"):
+            for from_first in (True, False):
+                consumer = store.consumer(f"g-{reset}", "BcqTopic", from_first=from_first, offset_reset=reset)
+                with pytest.raises(CorruptFile, match="begins behind its own end"):
+                    consumer.poll()
+                consumer.seek(0, 1)
+                with pytest.raises(CorruptFile, match="begins behind its own end"):
+                    next(iter(consumer))
+
+
+def test_repair_makes_such_a_queue_anew(tmp_path: Path) -> None:
+    path, settings, _ = begins_behind_its_end(tmp_path)
+    assert mqfast.verify(path).state == "damaged"
+    mqfast.repair(path)
+    with mqfast.open(path, **settings) as store:
+        assert store.min_offset("BcqTopic", 0) == 0
+        assert len(store.get("BcqTopic", 0, 0).messages) > 0
+        assert store.consumer("g", "BcqTopic").poll()

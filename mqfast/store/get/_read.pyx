@@ -443,6 +443,8 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
     cdef FilePin held
     cdef int verdict
     cdef bint removed = False, rejected = False
+    if first > last:
+        queue.check_bounds()        # else each bound would send the caller to the other one, for ever
     if outside(g, offset, first, last):
         if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
             log.raise_state()       # a closed queue has no bounds

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mqfast.store.base._os import OsDoor
     from mqfast.store.record._record import StoredMessage
 
-__all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places", "places_in"]
+__all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places", "crossed_bounds", "places_in"]
 
 _EVERYTHING: Final = 2**63 - 1
 _STORE_TIMESTAMP: Final = 3
@@ -87,6 +87,17 @@ def check_unit(unit: BatchUnit, message: StoredMessage, topic: str, queue_id: in
         )
 
 
+def crossed_bounds(topic: str, queue_id: int, first: int, last: int, path: str) -> CorruptFile:
+    """The error for a queue whose first unit begins behind the end of its last one: no offset would be inside."""
+    return CorruptFile(
+        f"queue {topic}/{queue_id} begins behind its own end: its first or its last unit is damaged;"
+        " mqfast.repair makes the queue anew from the log",
+        path=path,
+        expected=f"a first queue offset up to {last}",
+        found=first,
+    )
+
+
 class BatchConsumeQueue:
     """One queue: its files, its bounds, its units.
 
@@ -137,6 +148,12 @@ class BatchConsumeQueue:
             return self._unit(end - 1).next_offset if end > first else 0
         except OffsetError:
             return 0
+
+    def check_bounds(self) -> None:
+        """May a message be at these bounds? Raises: CorruptFile where the first unit begins behind the last one."""
+        first, last = self._min_offset, self.max_offset
+        if first > last > 0:
+            raise crossed_bounds(self.topic, self.queue_id, first, last, self._files[0].path)
 
     @property
     def unit_count(self) -> int:

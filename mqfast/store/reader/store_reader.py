@@ -34,6 +34,7 @@ from mqfast.store.index._index_file import IndexFile, search
 from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.offsets import ConsumerOffsets
+from mqfast.store.queues.batch_queue import crossed_bounds
 from mqfast.store.queues.by_time import find_by_time
 from mqfast.store.reader._scan import LogWalk, PreadFile
 from mqfast.store.reader._tail import LogTail
@@ -313,6 +314,8 @@ class StoreReader(BulkReader):
             first, last = self._bounds(queue, begin, end)
             if last == 0:
                 return ReadResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, first, last)
+            if queue.is_batch and first > last:
+                raise crossed_bounds(topic, queue_id, first, last, queue.stream.files[0].path)
             if offset < first:
                 return ReadResult(GetMessageStatus.OFFSET_TOO_SMALL, first, first, last)
             if offset == last:
