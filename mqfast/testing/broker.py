@@ -54,6 +54,7 @@ class Broker:
         auto_create_topics: is a topic made by the first send to it?
         retry_at_once: delay levels, and so retries, take no time; not with virtual_time. Else RocketMQ's times.
         config: settings of the brokers by RocketMQ's names, as ``{"maxMessageSize": "65536"}``.
+        process: run all servers in one child process: ``kill`` is a SIGKILL then, and no interpreter is shared.
     Attributes: ``namesrv_addr``: for clients; ``clock``; ``faults``.
     Raises: UsageError, ConfigError for arguments that cannot be; what ``start`` raises.
     Thread: any but its own; not several at once. Durability: acknowledged messages survive ``kill(power_loss=True)``
@@ -62,6 +63,14 @@ class Broker:
 
     clock: Clock
     faults: Faults
+
+    def __new__(cls, *, process: bool = False, **_arguments: Any) -> Self:
+        """A Broker, or one in a child process."""
+        if process and cls is Broker:
+            from mqfast.testing.process import ProcessBroker
+
+            return super().__new__(ProcessBroker)  # type: ignore[return-value]
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -75,6 +84,7 @@ class Broker:
         auto_create_topics: bool = True,
         retry_at_once: bool = True,
         config: Mapping[str, str] | None = None,
+        process: bool = False,
     ) -> None:
         self._topics = _topics(topics)
         self._groups = [groups] if isinstance(groups, str) else list(groups)
@@ -104,15 +114,23 @@ class Broker:
         if self._started:
             raise UsageError("start: expected a broker that is not started, found one that is")
         self._place = Place()
+        try:
+            return self.start_at(self._place.path, {})
+        except BaseException:
+            self._place.remove()
+            raise
+
+    def start_at(self, path: str, state: Mapping[str, Any]) -> Self:
+        """As ``start``, in a directory of the caller's, on the ports and stores of a ``state`` of before."""
         self._host = Host()
         try:
-            root = self._place.path if self._store is None else self._store
+            root = path if self._store is None else self._store
             stores = {name: os.path.join(root, name) for name in self._names}
             if self._store is not None and len(stores) == 1:
                 stores = dict.fromkeys(stores, root)
             self._time = Time(stands=self._virtual_time)
             self._cluster = Cluster(
-                self._place.path,
+                path,
                 stores,
                 self._config,
                 topics=self._topics,
@@ -120,10 +138,10 @@ class Broker:
                 time_=self._time,
                 name_servers=self._name_servers,
             )
+            self._cluster.take_state(state)
             self._host.run(self._cluster.start())
         except BaseException:
             self._host.end()
-            self._place.remove()
             raise
         self._started = True
         self._waits = Waits(self._cluster)
@@ -156,6 +174,14 @@ class Broker:
         if self._started and self._pid == os.getpid() and self._place is not None:
             self._cluster.leave(keeps_stores=self._store is not None)
             self._place.remove()
+
+    def state(self) -> Mapping[str, Any]:
+        """Ports and stores, for ``start_at``."""
+        return self._call(self._cluster.state)
+
+    def flushed(self) -> Mapping[str, int]:
+        """The directory of each store that is open, and the physical offset up to which syncs came."""
+        return self._call(self._cluster.flushed)
 
     def close_clients(self) -> None:
         """End the clients that were made here, the last one first."""

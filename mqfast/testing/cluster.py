@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from mqfast.broker.admin.bodies import Offsets, Queue, by_queue
 from mqfast.broker.broker import Broker
@@ -225,6 +225,23 @@ class Cluster:
         for name in self.name_servers:
             await self.stop_name_server(name)
         self.time.on_change = lambda _ahead_ms, _stands_ms: None
+
+    def state(self) -> dict[str, Any]:
+        """Ports and stores, for ``take_state``."""
+        return {
+            "ports": dict(self._ports),
+            "members": {one.name: (one.port, one.generation) for one in self.members.values()},
+        }
+
+    def take_state(self, state: Mapping[str, Any]) -> None:
+        """Start on these ports and stores."""
+        self._ports.update(state.get("ports", {}))
+        for name, (port, generation) in state.get("members", {}).items():
+            self.members[name].port, self.members[name].generation = port, generation
+
+    def flushed(self) -> dict[str, int]:
+        """The directory of each open store, and the physical offset up to which syncs came."""
+        return {one.store_path: one.context.engine.log.flushed for one in self.running()}
 
     def leave(self, *, keeps_stores: bool) -> None:
         """Close all stores, whatever the loop does; for the end of the interpreter, from its thread."""

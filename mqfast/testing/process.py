@@ -1,0 +1,289 @@
+"""A test broker in a process of its own: a kill is a real SIGKILL, and the interpreter of the test is not shared.
+
+The child has the whole cluster; this side forwards every call to it over a socket. Room: testing. It must never leave a
+child behind ``close``; a child ends when this side is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from multiprocessing.connection import Connection
+from typing import Any, Final, Self
+
+from mqfast.errors import ClientError, UsageError
+from mqfast.testing.broker import Broker
+from mqfast.testing.disk_faults import cut_power
+from mqfast.testing.places import Place
+from mqfast.testing.waits import until_true
+
+__all__ = ["ProcessBroker", "serve_calls"]
+
+_END_S: Final = 30.0
+_AT_ONCE: Final = ("drop_connections", "shuffle_members")
+
+
+class ProcessBroker(Broker):
+    """A Broker whose servers run in a child process; made by ``Broker(process=True)``.
+
+    Thread: any but several at once. Raises: ClientError where the child is gone.
+    """
+
+    def __init__(self, *, process: bool = True, **arguments: Any) -> None:
+        super().__init__(**arguments)  # checks them
+        self._arguments = arguments
+        self._child: subprocess.Popen[bytes] | None = None
+        self._line: Connection
+        self._state: Mapping[str, Any] = {}
+
+    # --- the child ---
+
+    def start(self) -> Self:
+        """Serve; by ``with`` as well. Raises: as ``Broker.start``."""
+        if self._started:
+            raise UsageError("start: expected a broker that is not started, found one that is")
+        self._place = Place()
+        try:
+            self._begin()
+        except BaseException:
+            self._end_child(signal.SIGKILL)
+            self._place.remove()
+            raise
+        self.faults = _Faults(self._ask)  # type: ignore[assignment]
+        self.clock = _Clock(self._ask)  # type: ignore[assignment]
+        return self
+
+    def _begin(self) -> None:
+        assert self._place is not None
+        mine, its = socket.socketpair()
+        with its:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "mqfast.testing.child", str(its.fileno())], pass_fds=[its.fileno()]
+            )
+        self._line = Connection(mine.detach())
+        self._started = True
+        try:
+            self._ask("start", self._arguments, self._place.path, self._state)
+        except BaseException:
+            self._started = False
+            raise
+        self._state = self._ask("state")
+
+    def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if not self._started or self._pid != os.getpid():
+            raise UsageError("expected a broker that is started, in this process: use it by `with`")
+        if self._child is None:
+            raise ClientError("the process of the test broker was killed: expected restart() first")
+        try:
+            self._line.send((name, args, kwargs))
+            done, value = self._line.recv()
+        except (EOFError, OSError) as error:
+            raise ClientError(f"the process of the test broker is gone: {error!r}") from None
+        if not done:
+            raise value
+        return value
+
+    def _end_child(self, how: int) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            self._line.close()
+            if how == signal.SIGKILL:
+                child.kill()
+            try:
+                child.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def close(self) -> None:
+        """End the clients that were made here, then the child; remove what was made."""
+        if not self._started or self._pid != os.getpid():
+            return
+        try:
+            self.close_clients()
+            if self._child is not None:
+                with contextlib.suppress(ClientError):
+                    self._ask("close")
+        finally:
+            self._started = False
+            self._end_child(signal.SIGTERM)
+            if self._place is not None:
+                self._place.remove()
+
+    def kill(self, broker: str = "", *, power_loss: bool = False) -> None:
+        """As ``Broker.kill``; without a name the whole process gets SIGKILL, name servers too."""
+        if broker:
+            self._ask("kill", broker, power_loss=power_loss)
+            return
+        self._state = self._ask("state")
+        flushed: Mapping[str, int] = self._ask("flushed")
+        self._end_child(signal.SIGKILL)
+        if power_loss:
+            for path, offset in flushed.items():
+                cut_power(path, offset)
+
+    def restart(self, broker: str = "") -> None:
+        """As ``Broker.restart``; after a kill of the process, the process starts again, with all servers."""
+        if self._child is None and self._started:
+            self._begin()
+        else:
+            self._ask("restart", broker)
+
+    def reset(self) -> None:
+        """As ``Broker.reset``."""
+        if self._child is None and self._started:
+            self._begin()
+        self.close_clients()
+        self._ask("reset")
+        self._state = self._ask("state")
+
+    def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
+        """As ``Broker.wait_until``."""
+        if not until_true(condition, timeout_s):
+            name = getattr(condition, "__name__", repr(condition))
+            self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
+
+    @property
+    def namesrv_addr(self) -> str:
+        """As ``Broker.namesrv_addr``."""
+        return str(self._ask("namesrv_addr"))
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """As ``Broker.addresses``."""
+        found: Mapping[str, str] = self._ask("addresses")
+        return found
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def method(self: ProcessBroker, *args: Any, **kwargs: Any) -> Any:
+        return self._ask(name, *args, **kwargs)
+
+    method.__name__, method.__doc__ = name, f"As ``Broker.{name}``."
+    return method
+
+
+for _name in (
+    "get_ready_for_reset", "stop", "furnish", "create_topic", "send", "messages", "dead_letters", "scheduled", "offset",
+    "requests", "picture", "wait_for", "wait_consumed", "wait_members", "assert_sent", "assert_nothing_sent",
+    "assert_consumed_once", "assert_in_order",
+):  # fmt: skip
+    setattr(ProcessBroker, _name, _forwarded(_name))
+
+
+class _Faults:
+    """The faults of a cluster in another process."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in _AT_ONCE:
+            return lambda: self._ask("fault", name)
+
+        @contextlib.contextmanager
+        def fault(*args: Any, **kwargs: Any) -> Iterator[None]:
+            number = self._ask("fault", name, *args, **kwargs)
+            try:
+                yield
+            finally:
+                with contextlib.suppress(ClientError):  # a killed process has no faults
+                    self._ask("end_fault", number)
+
+        return fault
+
+
+class _Clock:
+    """The clock of a cluster in another process."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+
+    def now(self) -> datetime:
+        """As ``Clock.now``."""
+        found: datetime = self._ask("clock", "now")
+        return found
+
+    def now_ms(self) -> int:
+        """As ``Clock.now_ms``."""
+        return int(self._ask("clock", "now_ms"))
+
+    def advance(self, seconds: float | timedelta) -> int:
+        """As ``Clock.advance``."""
+        return int(self._ask("clock", "advance", seconds))
+
+    def travel_to(self, when: datetime) -> int:
+        """As ``Clock.travel_to``."""
+        return int(self._ask("clock", "travel_to", when))
+
+    def advance_to_next(self) -> timedelta | None:
+        """As ``Clock.advance_to_next``."""
+        found: timedelta | None = self._ask("clock", "advance_to_next")
+        return found
+
+
+class _Calls:
+    """The child's side: what is asked, done by a Broker of this process."""
+
+    def __init__(self) -> None:
+        self._broker: Broker
+        self._faults: dict[int, contextlib.AbstractContextManager[None]] = {}
+
+    def start(self, arguments: dict[str, Any], root: str, state: Mapping[str, Any]) -> None:
+        """Serve, on the ports and stores of before."""
+        self._broker = Broker(**arguments)
+        self._broker.start_at(root, state)
+
+    def fault(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Switch a fault on. Returns: its number, or what one without an end returns."""
+        found = getattr(self._broker.faults, name)(*args, **kwargs)
+        if name in _AT_ONCE:
+            return found
+        found.__enter__()
+        self._faults[id(found)] = found
+        return id(found)
+
+    def end_fault(self, number: int) -> None:
+        """Switch it off."""
+        found = self._faults.pop(number, None)
+        if found is not None:
+            found.__exit__(None, None, None)
+
+    def clock(self, name: str, *args: Any) -> Any:
+        """A call of the clock."""
+        return getattr(self._broker.clock, name)(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._broker, name)
+        return found if callable(found) else lambda: found
+
+
+def serve_calls(line: Connection) -> None:
+    """Do what the other side asks, until it is gone."""
+    calls = _Calls()
+    while True:
+        try:
+            name, args, kwargs = line.recv()
+        except (EOFError, OSError):
+            break
+        try:
+            answer = True, getattr(calls, name)(*args, **kwargs)
+        except BaseException as error:
+            answer = False, error
+        try:
+            line.send(answer)
+        except (pickle.PicklingError, TypeError, AttributeError):
+            line.send((False, RuntimeError(repr(answer[1]))))
+        if name == "close":
+            break
+    with contextlib.suppress(AttributeError):
+        calls._broker.close()
