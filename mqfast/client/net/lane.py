@@ -310,8 +310,10 @@ class _Lane:
 
 
 def _wake(waiter: _Waiter) -> None:
-    with contextlib.suppress(RuntimeError):  # it was woken to read just now
+    try:
         waiter.lock.release()
+    except RuntimeError:  # it was woken to read just now
+        pass
 
 
 class _Single:

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from mqfast.client.hooks import ClientHook, SendContext, tell
 from mqfast.client.net.instance import ClientInstance
@@ -35,7 +35,7 @@ from mqfast.message import Message
 __all__ = ["Counter", "Owner", "ProducerBase"]
 
 _LATENCY_TABLES: Final = {True: V5, "5": V5, "4.9": V4}
-T = TypeVar("T")
+_NOTHING: Final = (None,) * 8
 
 
 class Counter:
@@ -288,8 +288,7 @@ def message_of(
 ) -> Message:
     """The message of a send, which is given as a Message, or as topic, body and the rest. Raises: UsageError."""
     if isinstance(given, Message):
-        rest = (body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
-        if any(one is not None for one in rest):
+        if (body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at) != _NOTHING:
             raise UsageError("send: expected a Message alone, found fields beside it; they belong into the Message")
         return given
     if body is None:

@@ -14,13 +14,13 @@ from typing import Any, Final, TypeAlias
 
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps
-from mqfast.client.producer.encode import Outgoing, joined
+from mqfast.client.producer.encode import SEND, Outgoing, joined
 from mqfast.client.producer.send import SendAsk, Sender, Sending
 from mqfast.client.route.select import by_hash
 from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import ClientClosed, ClientError, ConnectionLost, MqfastError, TooManyCalls
 from mqfast.message import RETRY_PREFIX
-from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
 __all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of", "is_batchable", "results_of"]
@@ -171,7 +171,7 @@ def is_batchable(out: Outgoing) -> bool:
     return not (
         out.delayed
         or out.sys_flag
-        or out.code != RequestCode.SEND_MESSAGE_V2
+        or out.code != SEND
         or out.message.topic.startswith(RETRY_PREFIX)
         or out.reconsume_times
     )

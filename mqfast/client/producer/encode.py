@@ -25,6 +25,7 @@ from mqfast.remoting.command import VERSION
 __all__ = ["Compressor", "Outgoing", "Wire", "batch_of", "head_of", "local_address", "new_id", "new_ids", "prepared"]
 
 LANGUAGE: Final = "PYTHON"
+SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 MSG_TYPE: Final = "MSG_TYPE"
 """Property of a reply: its value is ``reply``."""
 _NO_SENDS: Final = frozenset(
@@ -171,7 +172,7 @@ class Outgoing:
         self.properties = properties
         self.msg_id = msg_id
         self.msg_ids: tuple[str, ...] = (msg_id,)
-        self.code: int = RequestCode.SEND_MESSAGE_V2
+        self.code = SEND
         self.flag = message.flag
         self.sys_flag = 0
         self.born_ms = message.born_timestamp
@@ -181,8 +182,14 @@ class Outgoing:
         self.batch = False
 
 
+_checked: set[object] = set()
+_CHECKED_MAX: Final = 10_000
+
+
 def checked_topic(topic: object) -> str:
     """The topic, when a producer may send to it. Raises: MessageIllegal."""
+    if topic.__class__ is str and topic in _checked:
+        return topic
     if not isinstance(topic, str):
         raise MessageIllegal(f"topic: expected str, found {type(topic).__name__}")
     if not broker_accepts_topic(topic):
@@ -195,6 +202,9 @@ def checked_topic(topic: object) -> str:
         raise MessageIllegal(
             f"topic: expected one that clients may send to, found {topic!r}, which is the broker's own"
         )
+    if len(_checked) >= _CHECKED_MAX:
+        _checked.clear()
+    _checked.add(topic)
     return topic
 
 
@@ -284,7 +294,7 @@ def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None
         if str(pairs.get(names.TRAN_MSG)).lower() == "true":
             out.sys_flag |= SysFlag.TRANSACTION_PREPARED
         if pairs.get(MSG_TYPE) == "reply":
-            out.code = RequestCode.SEND_REPLY_MESSAGE_V2
+            out.code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
     out.body, bits = wire.compress(body)
     out.sys_flag |= bits
     return out
@@ -338,7 +348,7 @@ def joined(many: list[Outgoing], wire: Wire, *, any_keys: bool = False) -> Outgo
             raise MessageIllegal(f"messages: expected one topic, found {first.topic!r} and {one.topic!r}")
         if one.message.wait_store_ok != first.message.wait_store_ok:
             raise MessageIllegal("messages: expected one wait_store_ok, found both")
-        if one.delayed or one.sys_flag or one.code != RequestCode.SEND_MESSAGE_V2:
+        if one.delayed or one.sys_flag or one.code != SEND:
             raise MessageIllegal(
                 "messages: expected no delay, transaction or reply in a batch, found one; send it alone"
             )
@@ -359,7 +369,7 @@ def joined(many: list[Outgoing], wire: Wire, *, any_keys: bool = False) -> Outgo
     if not first.message.wait_store_ok:
         out.properties = b"WAIT\x01false\x02"
     out.msg_ids = tuple(one.msg_id for one in many)
-    out.code, out.batch, out.flag, out.born_ms = RequestCode.SEND_BATCH_MESSAGE, True, 0, None
+    out.code, out.batch, out.flag, out.born_ms = int(RequestCode.SEND_BATCH_MESSAGE), True, 0, None
     return out
 
 
