@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from running import BrokerProcess
 
 from mqfast.client.admin.trace_data import trace_rows
 from mqfast.client.consumer.pull_consumer import PullConsumer
+from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
@@ -133,6 +135,21 @@ def test_what_is_consumed_is_written_by_the_same_hook(cluster: BrokerProcess) ->
     assert after[2:7] == [result.msg_id, "7", "true", "k", "0"]
     assert after[8] == "readers"
     assert [record[6] for record in records[1::2]] == ["0", "4", "2"]
+
+
+def test_a_push_consumer_writes_what_it_consumes(cluster: BrokerProcess) -> None:
+    with Producer("g", cluster.namesrv) as producer:
+        result = producer.send("pushed", b"x", keys="k")
+    handled = threading.Event()
+    consumer = PushConsumer("pushers", cluster.namesrv, from_where="first", trace="pushed-trace")
+    consumer.subscribe("pushed", lambda message: handled.set())
+    with consumer:
+        assert handled.wait(30)
+    text = "".join(one.text() for one in traces(cluster.namesrv, "pushed-trace", result.msg_id))
+    records = [record.split("\x01") for record in text.split("\x02") if record]
+    assert [record[0] for record in records] == ["SubBefore", "SubAfter"]
+    assert records[0][5] == records[1][2] == result.msg_id
+    assert records[1][4] == "true"
 
 
 def test_records_are_cut_into_messages_and_dropped_where_there_are_too_many() -> None:

@@ -32,6 +32,7 @@ from mqfast.client.consumer.subscription import SQL92, Subscription
 from mqfast.client.delivery import Delivery, Owner, Source
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap
 from mqfast.client.route.route_table import TopicRoute
 from mqfast.client.values import MessageQueue
@@ -105,6 +106,7 @@ class PushEngine:
         self.namespace = instance.settings.namespace or ""
         self.hooks = tuple(hooks)
         self.owner = owner
+        self.tracer: Tracer | None = None
         self.wanted: dict[str, Wanted] = dict(wanted)
         self.retry_topic = retry_topic(None, self.group)
         if self.is_clustering:
@@ -234,6 +236,8 @@ class PushEngine:
             )
         await self._last_commit(max(reserve_s, deadline - time.monotonic()))
         await self.workers.end(cancel=True)
+        if self.tracer is not None:
+            await self.tracer.close(1.0)
         await self.instance.remove_consumer(self.group, self)
         await self.instance.release()
         return left

@@ -25,6 +25,7 @@ from mqfast.client.consumer.queue_bounds import check_from_where
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.namespace import wrap
 from mqfast.client.settings import CONSUMER_RULES, check, check_group, consumer_arguments, instance_settings
 from mqfast.client.values import Credentials, MessageQueue
@@ -50,6 +51,7 @@ class PushFace:
         threads: handlers at once: threads, tasks, or jobs of ``executor``.
         max_cached_messages, max_cached_bytes, max_span: limits of each queue; pulls wait beyond.
         consume_timeout_s: a message whose handler takes longer comes again.
+        trace: write what is consumed into the trace topic, or into the topic of this name.
         hooks: hear of every call of a handler.
         max_reconsume_times: how often a message comes again before it goes to the dead letters; -1: the group's
             setting at the broker (16), or without end for orderly consumers.
@@ -103,8 +105,9 @@ class PushFace:
             namesrv_addr, credentials=credentials, tls=tls, namespace=namespace, instance_name=instance_name,
             unit_name=unit_name,
         )  # fmt: skip
-        self._hooks = tuple(hooks)
-        self._trace = trace
+        topic = trace_topic(trace)
+        self._tracer = None if topic is None else Tracer(wrap(namespace, group), topic, "CONSUME")
+        self._hooks = tuple(hooks) if self._tracer is None else (*hooks, self._tracer)
         self._settings = PushSettings(
             wrap(namespace, group), is_broadcasting, orderly, check_from_where(from_where), threads, pull_batch,
             pull_interval_s, max_cached_messages, max_cached_bytes, max_span, consume_timeout_s, max_reconsume_times,
@@ -206,6 +209,9 @@ class PushFace:
             self._settings, instance, self._wanted, self._allocation, workers,
             own_offsets=self._offset_store, hooks=self._hooks, owner=self._in_hand,
         )  # fmt: skip
+        if self._tracer is not None:
+            self._tracer.begin(instance)
+            engine.tracer = self._tracer
         self._in_hand.handling = engine.handling
         if self._is_paused:
             engine.pulls.resumed.clear()
