@@ -98,20 +98,20 @@ class AsyncPullConsumer(PullArguments):
         self._check_open()
         wanted = new_subscription(topic, tags, sql, self._settings.namespace)
         if self._is_started:
-            await self._engine.subscribe(wanted)
+            await self._engine.shares.subscribe(wanted)
         else:
             self._engine.subscriptions[wanted.topic] = wanted
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no more."""
         await self.start()
-        await self._engine.unsubscribe(self._topic(topic))
+        await self._engine.shares.unsubscribe(self._topic(topic))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read just these queues. Raises: UsageError, NoRoute, ConnectError."""
         wanted = [self._wire(queue) for queue in queues]
         await self.start()
-        await self._engine.assign(wanted)
+        await self._engine.shares.assign(wanted)
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """All queues of a topic that can be read. Raises: NoRoute, ConnectError."""

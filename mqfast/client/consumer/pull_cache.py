@@ -279,6 +279,15 @@ class PullCache:
                 self._in_hand = None
             self._begin(one, offset, is_new)
 
+    def reread(self, topic: str) -> None:
+        """What is cached of a topic was chosen by an expression that is old: pull it again; the places stay."""
+        with self.arrival:
+            for one in self._queues.values():
+                if one.queue.topic == topic and one.handed_out is not None:
+                    acknowledged, moved = one.acknowledged, one.moved
+                    self._begin(one, one.handed_out, one.is_new)
+                    one.acknowledged, one.moved = acknowledged, moved
+
     def _begin(self, one: CachedQueue, offset: int, is_new: bool) -> None:
         one.begin(offset, is_new=is_new)
         one.waits = False

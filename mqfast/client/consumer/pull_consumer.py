@@ -289,20 +289,20 @@ class PullConsumer(PullArguments):
         self._check_open()
         wanted = new_subscription(topic, tags, sql, self._settings.namespace)
         if self._is_started:
-            self._call(self._engine.subscribe(wanted))
+            self._call(self._engine.shares.subscribe(wanted))
         else:
             self._engine.subscriptions[wanted.topic] = wanted
 
     def unsubscribe(self, topic: str) -> None:
         """Read a topic no more."""
-        self._call(self._engine.unsubscribe(self._topic(topic)))
+        self._call(self._engine.shares.unsubscribe(self._topic(topic)))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read just these queues, whoever else is in the group; nothing is rebalanced.
 
         Raises: UsageError where topics are subscribed; NoRoute, ConnectError.
         """
-        self._call(self._engine.assign([self._wire(queue) for queue in queues]))
+        self._call(self._engine.shares.assign([self._wire(queue) for queue in queues]))
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """All queues of a topic that can be read, of whichever member they are. Raises: NoRoute, ConnectError."""

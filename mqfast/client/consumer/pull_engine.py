@@ -13,40 +13,34 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from mqfast.client.consumer.members import group_members
+from mqfast.client.consumer.group_asks import check_sql
 from mqfast.client.consumer.offsets import Offsets, offsets_of
 from mqfast.client.consumer.pull_cache import CachedQueue, PullCache
+from mqfast.client.consumer.pull_requests import PullRequests
 from mqfast.client.consumer.pull_settings import PullSettings
+from mqfast.client.consumer.pull_shares import Shares
 from mqfast.client.consumer.pulls import PullAnswer, pull
 from mqfast.client.consumer.queue_bounds import first_offset, max_offset, min_offset, offset_at, read_place
-from mqfast.client.consumer.rebalance import NOTHING, Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import SQL92, Subscription
 from mqfast.client.delivery import Source
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Ask
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap, wrap, wrap_queue
 from mqfast.client.values import MessageQueue, When, milliseconds
 from mqfast.errors import (
     BrokerError,
-    CallTimeout,
     ClientError,
     ConnectError,
-    ConnectionLost,
     MqfastError,
     NoRoute,
     Refused,
     SubscriptionError,
     UsageError,
 )
-from mqfast.remoting.bodies import encode_body
-from mqfast.remoting.channel import Channel
-from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.codes import ResponseCode
 
 __all__ = ["PullEngine", "SeekTo"]
 
 SeekTo = int | Literal["first", "last"] | Any
-REBALANCE_S: Final = 20.0
 HELD_S: Final = 20.0
 _AFTER_ERROR_S: Final = 1.0
 _AFTER_FLOW_CONTROL_S: Final = 0.02
@@ -66,14 +60,12 @@ class PullEngine:
         self.cache: Final = PullCache(settings.group, settings.offset_reset, settings.limits, self._queue_changed)
         self.subscriptions: Final = dict(subscriptions)
         self.is_closed = False
-        self.assigned = False  # by ``assign``, not by subscriptions
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._room: dict[MessageQueue, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._wake = asyncio.Event()
-        self._rebalancing = asyncio.Lock()
         self._sources: dict[MessageQueue, Source] = {}
-        self._unbalanced = ""
+        self.shares: Final = Shares(self)
+        self._requests: Final = PullRequests(self)
         self._without_lite: set[str] = set()
         self._arrived = asyncio.Event()
         self.cache.asynchronous = self._arrived.set
@@ -92,16 +84,16 @@ class PullEngine:
                 self.instance, self.group, broadcasting=settings.is_broadcasting, own=settings.offset_store
             )
             for topic in self.subscriptions:
-                await self._look_up(topic)
-            self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
+                await self.look_up(topic)
+            self._requests.register()
             self.instance.routes.on_change.append(self._route_changed)
             await self.instance.heartbeat()
-            await self._rebalance_all()
+            await self.shares.rebalance_all()
         except BaseException:
             await self._leave()
             raise
         spawn = self.instance.spawn
-        self._tasks.append(spawn(self._keep_balanced(), f"mqfast rebalance {self.group}"))
+        self._tasks.append(spawn(self.shares.keep_balanced(), f"mqfast rebalance {self.group}"))
         if settings.auto_commit_s is not None:
             self._tasks.append(self.instance.every(settings.auto_commit_s, self.auto_commit, f"commit {self.group}"))
 
@@ -130,39 +122,24 @@ class PullEngine:
         self.is_closed = True
         with contextlib.suppress(ValueError):
             self.instance.routes.on_change.remove(self._route_changed)
-        self.instance.requests.unserve(self.group, self._members_changed)
+        self._requests.unregister()
         try:
             await self.instance.remove_consumer(self.group, self)
         finally:
             await self.instance.release()
 
-    async def _look_up(self, topic: str) -> None:
+    async def look_up(self, topic: str) -> None:
         """Ask for the route of a topic, and let a broker check its SQL."""
         try:
-            await self._run(self.instance.route(topic, timeout_s=5.0, refresh=True))
+            await self.run(self.instance.route(topic, timeout_s=5.0, refresh=True))
         except NoRoute as error:
             _log.warning("group %s: %s; it is asked for again", self.settings.group, error)
             return
         wanted = self.subscriptions.get(topic)
         if wanted is not None and wanted.kind == SQL92:
-            await self._check_sql(wanted)
+            await self.run(check_sql(self.instance, self.group, wanted))
 
-    async def _check_sql(self, wanted: Subscription) -> None:
-        route = self.instance.routes.get(wanted.topic)
-        for place in () if route is None else route.brokers.values():
-            for address in place.addresses.values():
-                data = {"clientId": self.instance.client_id, "group": self.group, "subscriptionData": wanted.as_json()}
-                ask = Ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, encode_body(data))
-                answer = await self.instance.shell.ask(ask)
-                assert answer is not None
-                if answer.code != ResponseCode.SUCCESS:
-                    raise SubscriptionError(
-                        f"group {self.settings.group}, topic {wanted.topic}: broker {address} refuses sql "
-                        f"{wanted.expression!r} with code {answer.code}: {answer.remark or 'no words'}"
-                    )
-                return
-
-    async def _run(self, steps: Any) -> Any:
+    async def run(self, steps: Any) -> Any:
         return await self.instance.shell.run(steps)
 
     # --- the instance's view ---
@@ -184,110 +161,14 @@ class PullEngine:
         """The topics whose routes are kept fresh."""
         return {*self.subscriptions, *(one.queue.topic for one in self.cache.all())}
 
-    def _members_changed(self, channel: Channel, request: RemotingCommand) -> None:
-        self._wake.set()
-
     def _route_changed(self, topic: str, route: object) -> None:
         if topic in self.subscriptions:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._wake.set)
+                self._loop.call_soon_threadsafe(self.shares.wake.set)
 
     # --- which queues ---
 
-    async def subscribe(self, wanted: Subscription) -> None:
-        """Read a topic with the group. Raises: UsageError after ``assign``; SubscriptionError, ConnectError."""
-        if self.assigned:
-            raise UsageError("subscribe: expected no queues given by assign(), found some; use one of both")
-        before = self.subscriptions.get(wanted.topic)
-        self.subscriptions[wanted.topic] = wanted
-        try:
-            await self._look_up(wanted.topic)
-        except BaseException:
-            if before is None:
-                del self.subscriptions[wanted.topic]
-            else:
-                self.subscriptions[wanted.topic] = before
-            raise
-        if before is not None:  # what was cached was chosen by the expression before
-            for one in self.cache.all():
-                if one.queue.topic == wanted.topic and one.handed_out is not None:
-                    self.cache.seek(one.queue, one.handed_out, is_new=one.is_new)
-        await self.instance.heartbeat()
-        await self._rebalance_all()
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more."""
-        if self.subscriptions.pop(topic, None) is None:
-            return
-        owned = [one.queue for one in self.cache.all() if one.queue.topic == topic]
-        async with self._rebalancing:
-            await self._apply(Change(give_up=tuple(owned)))
-        await self.instance.heartbeat()
-
-    async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read just these queues, whoever else is in the group. Raises: UsageError after ``subscribe``."""
-        if self.subscriptions:
-            raise UsageError("assign: expected no subscribed topic, found some; use one of both")
-        self.assigned = True
-        wanted = set(queues)
-        owned = {one.queue for one in self.cache.all()}
-        for queue in sorted(wanted - owned):
-            await self._run(read_place(self.instance, queue))
-        async with self._rebalancing:
-            await self._apply(Change(tuple(sorted(wanted - owned)), tuple(sorted(owned - wanted))))
-
-    async def _keep_balanced(self) -> None:
-        while True:
-            after = 1.0 if self._unbalanced else REBALANCE_S
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), after)
-            self._wake.clear()
-            try:
-                await self._rebalance_all()
-            except (MqfastError, OSError) as error:
-                _log.warning("group %s: rebalance: %s", self.settings.group, error)
-            except Exception:
-                _log.exception("group %s: rebalance failed", self.settings.group)
-
-    async def _rebalance_all(self) -> None:
-        trouble = ""
-        async with self._rebalancing:
-            for topic in list(self.subscriptions):
-                try:
-                    await self._apply(await self._change_of(topic))
-                except (ClientError, ConnectionLost, CallTimeout) as error:
-                    trouble = str(error)
-                except Exception as error:  # of a strategy or an offset store of the user's
-                    trouble = f"{type(error).__name__}: {error}"
-        if trouble and trouble != self._unbalanced:
-            _log.warning("group %s: the queues stay as they are: %s", self.settings.group, trouble)
-        self._unbalanced = trouble
-
-    async def _change_of(self, topic: str) -> Change:
-        settings, instance = self.settings, self.instance
-        if instance.routes.get(topic) is None:
-            await self._run(instance.route(topic, refresh=True))
-        queues = instance.routes.subscribe_queues(topic)
-        owned = [one.queue for one in self.cache.all()]
-        if not queues:
-            return NOTHING
-        if settings.is_broadcasting:
-            return rebalance_broadcast(topic, queues, owned)
-        members = await self._run(group_members(instance, self.group, topic))
-        change = rebalance(self.group, instance.client_id, topic, queues, members, settings.allocation, owned)
-        if change.unknown:
-            _log.warning("group %s: the strategy names queues that are not there: %s", self.group, change.unknown)
-        return change
-
-    async def _apply(self, change: Change) -> None:
-        for queue in change.give_up:
-            await self._give_up(queue)
-        for queue in change.take:
-            self._take(queue)
-        if change:
-            _log.info("group %s: takes %s, gives up %s", self.group, list(change.take), list(change.give_up))
-
-    def _take(self, queue: MessageQueue) -> None:
+    def take(self, queue: MessageQueue) -> None:
         plain = plain_queue(self.settings.namespace, queue)
         self._sources[queue] = Source(
             queue.broker_name,
@@ -299,7 +180,7 @@ class PullEngine:
         one = self.cache.add(queue, plain)
         self._pulls[queue] = self.instance.spawn(self._pull_always(one), f"mqfast pull {queue}")
 
-    async def _give_up(self, queue: MessageQueue) -> None:
+    async def give_up(self, queue: MessageQueue) -> None:
         one = self.cache.remove(queue)
         task = self._pulls.pop(queue, None)
         if task is not None:
@@ -362,7 +243,7 @@ class PullEngine:
     async def _find_place(self, one: CachedQueue) -> None:
         kept = await self.offsets.read(one.queue)
         if kept is None:
-            start = await self._run(first_offset(self.instance, one.queue, self.settings.from_where))
+            start = await self.run(first_offset(self.instance, one.queue, self.settings.from_where))
             one.begin(start, is_new=True)
         else:
             one.begin(kept, is_new=False)
@@ -379,7 +260,7 @@ class PullEngine:
 
     async def _pull(self, one: CachedQueue, broker_id: int) -> PullAnswer:
         queue = one.queue
-        _, address = await self._run(read_place(self.instance, queue, broker_id))
+        _, address = await self.run(read_place(self.instance, queue, broker_id))
         wanted = self.subscriptions.get(queue.topic) or Subscription(queue.topic)
         for is_lite in (True, False) if address not in self._without_lite else (False,):
             steps = pull(
@@ -396,7 +277,7 @@ class PullEngine:
                 timeout_s=HELD_S + 10.0,
             )
             try:
-                return await self._run(steps)  # type: ignore[no-any-return]
+                return await self.run(steps)  # type: ignore[no-any-return]
             except (BrokerError, ConnectError, NoRoute) as error:
                 is_unknown = isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 if not (is_lite and is_unknown):
@@ -428,7 +309,7 @@ class PullEngine:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic. Raises: NoRoute, ConnectError."""
-        route = await self._run(self.instance.route(topic, timeout_s=5.0))
+        route = await self.run(self.instance.route(topic, timeout_s=5.0))
         return list(route.subscribe_queues())
 
     async def seek(self, queue: MessageQueue, to: SeekTo) -> None:
@@ -439,14 +320,14 @@ class PullEngine:
             )
         instance = self.instance
         if to == "first":
-            offset = await self._run(min_offset(instance, queue))
+            offset = await self.run(min_offset(instance, queue))
         elif to == "last":
-            offset = await self._run(max_offset(instance, queue))
+            offset = await self.run(max_offset(instance, queue))
         elif isinstance(to, bool) or not isinstance(to, int):
-            offset = await self._run(offset_at(instance, queue, milliseconds(to)))
+            offset = await self.run(offset_at(instance, queue, milliseconds(to)))
         else:
             offset = to
-            low, high = await self._run(min_offset(instance, queue)), await self._run(max_offset(instance, queue))
+            low, high = await self.run(min_offset(instance, queue)), await self.run(max_offset(instance, queue))
             if not low <= offset <= high:
                 raise UsageError(f"seek of {queue}: expected an offset from {low} to {high}, found {offset}")
         self.cache.seek(queue, offset, is_new=not isinstance(to, int))
@@ -458,16 +339,16 @@ class PullEngine:
         wanted = Subscription(queue.topic, tags, sql=sql, version=time.time_ns() // 1_000_000)
         plain = plain_queue(self.settings.namespace, queue)
         source = Source(queue.broker_name, plain, namespace=self.settings.namespace or "")
-        _, address = await self._run(read_place(self.instance, queue))
+        _, address = await self.run(read_place(self.instance, queue))
         steps = pull(
             address, self.group, queue, offset, wanted, source, max_count=max_count, suspend_s=wait_s,
             post_subscription=True, timeout_s=wait_s + 10.0,
         )  # fmt: skip
-        return await self._run(steps)  # type: ignore[no-any-return]
+        return await self.run(steps)  # type: ignore[no-any-return]
 
     async def offset_at(self, queue: MessageQueue, when: When) -> int:
         """The first message of a time or later."""
-        return await self._run(offset_at(self.instance, queue, milliseconds(when)))  # type: ignore[no-any-return]
+        return await self.run(offset_at(self.instance, queue, milliseconds(when)))  # type: ignore[no-any-return]
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset that is kept for the group, None where there is none."""
@@ -527,7 +408,7 @@ class PullEngine:
                 }
                 for one in queues
             },
-            "unbalanced": self._unbalanced or None,
+            "unbalanced": self.shares.trouble or None,
         }
 
 

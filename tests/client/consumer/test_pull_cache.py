@@ -263,3 +263,15 @@ def test_a_failure_is_news_once() -> None:
     assert cache.fail(one, OSError("other"))
     cache.put(one, answer(one, 0))
     assert one.error is None
+
+
+def test_a_new_expression_drops_what_is_cached_and_keeps_the_places() -> None:
+    cache, changes, one = cache_of(ONE)
+    cache.put(one, answer(one, 0, 1, 2))
+    cache.take(1)
+    cache.reread("t")
+    assert changes == [(ONE, True)]
+    assert (handed(cache), acknowledged(cache), one.next_pull) == ({ONE: 1}, {ONE: 0}, 1)
+    assert cache.take(9) == []
+    cache.put(one, answer(one, 1))
+    assert offsets_of(cache.take(9)) == [1]

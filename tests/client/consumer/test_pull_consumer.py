@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import random
 import signal
@@ -31,12 +32,15 @@ from mqfast.errors import (
     ClientForked,
     ConfigError,
     ConnectError,
+    FieldError,
     NoRoute,
     OffsetMoved,
     Refused,
     SubscriptionError,
     UsageError,
 )
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.fastjson import standard
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -168,7 +172,7 @@ def test_sql_chooses_and_a_refused_one_is_told_at_the_start(hand: Hand) -> None:
     with PullConsumer("sql", hand.namesrv, from_where="first") as consumer:
         consumer.subscribe("priced", sql="price BETWEEN 2 AND 3")
         assert first(consumer, 2) == [b"2", b"3"]
-        with pytest.raises(SubscriptionError, match=r"refuses sql 'price = = 3' with code"):
+        with pytest.raises(SubscriptionError, match=r"topic priced, sql 'price = = 3': .* answered code 23"):
             consumer.subscribe("priced", sql="price = = 3")
         assert consumer.pull(hand.queue("priced"), 0, sql="price = 4").messages[0].body == b"4"
 
@@ -211,6 +215,32 @@ def test_a_reset_by_an_admin_is_followed(hand: Hand) -> None:
             admin.reset_offset("resetting", "again", "first", dry_run=False)
         hand.send("again", b"3")  # wakes the pull that waits
         assert first(consumer, 4)[-4:] == [b"0", b"1", b"2", b"3"]
+
+
+def test_admins_see_a_pull_consumer_and_move_it_through_the_broker(hand: Hand) -> None:
+    hand.send("seen", b"0", b"1", b"2")
+    queue = hand.queue("seen")
+    with PullConsumer("seeing", hand.namesrv, topics={"seen": "*"}, from_where="first") as consumer:
+        assert first(consumer, 3) == [b"0", b"1", b"2"]
+        consumer.commit()
+        client_id = consumer.stats()["client_id"]
+        info = hand.ask(307, consumerGroup="seeing", clientId=client_id, jstackEnable="false")
+        assert info.code == 0, info.remark
+        found = json.loads(standard(bytes(info.body)))
+        assert found["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+        assert [one["topic"] for one in found["subscriptionSet"]] == ["seen"]
+        offsets = {json.loads(key)["queueId"]: one["commitOffset"] for key, one in found["mqTable"].items()}
+        assert offsets == {0: 3, 1: 0, 2: 0, 3: 0}
+        status = hand.ask(223, topic="seen", group="seeing", clientAddr="")
+        assert status.code == 0, status.remark
+        assert f'"queueId":{queue.queue_id}'.encode() in bytes(status.body).replace(b"\\", b"")
+        body = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"seen"}:1}}'
+        requests = consumer._engine._requests
+        request = RemotingCommand(220, {"topic": "seen", "group": "seeing"}, body)
+        consumer._io.call(requests.reset(None, request), 10)  # type: ignore[arg-type]
+        assert first(consumer, 2) == [b"1", b"2"]
+        with pytest.raises(FieldError, match=r"body\.offsetTable"):
+            consumer._io.call(requests.reset(None, RemotingCommand(220, {}, b"{]")), 10)  # type: ignore[arg-type]
 
 
 def test_a_broker_that_goes_and_comes_costs_nothing(tmp_path: Path) -> None:
@@ -301,7 +331,9 @@ def test_auto_commit_covers_what_a_later_poll_says_is_done(hand: Hand) -> None:
 
 def test_a_poll_that_waits_hears_that_the_consumer_is_closed(hand: Hand) -> None:
     hand.send("ending", b"x")
-    consumer = PullConsumer("ending", hand.namesrv, topics="ending").start()
+    consumer = PullConsumer("ending", hand.namesrv, topics="ending", from_where="first").start()
+    assert first(consumer) == [b"x"]
+    consumer.commit()
     errors: list[BaseException] = []
 
     def wait() -> None:

@@ -210,7 +210,7 @@ def _queue_info(engine: PushEngine, one: Assigned) -> dict[str, Any]:
         "cachedMsgMinOffset": min(open_offsets, default=0),
         "cachedMsgSizeInMiB": one.pq.bytes // _MIB,
         "commitOffset": one.pq.committable,
-        "dropped": one.pq.dropped,
+        "droped": one.pq.dropped,  # so Java spells it
         "lastConsumeTimestamp": _wall_ms(one.last_consumed_s),
         "lastLockTimestamp": one.last_lock_ms,
         "lastPullTimestamp": one.last_pull_ms,
