@@ -22,10 +22,10 @@ EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildc
 # Modules that have both an implementation in Cython and a stub: the two are compared.
 STUBBED := $(shell find mqfast -name '*.pyi' | sort)
 STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
-C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c)
+C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker wheel clean \
+.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
 	distclean build help
 
 help:
@@ -52,6 +52,7 @@ help:
 	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
 	@echo "make bench-rivals   other stores on the same bytes; writes docs/dev/benchmarks.md and its picture"
 	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails"
+	@echo "make bench-client   producers beside a lean C sender on our broker, and alone on a stub"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
@@ -179,6 +180,10 @@ bench-rivals: $(TESTING) $(BENCH_VENV)/.rivals
 # Our broker beside the Java broker, by the same C sender: BROKER_ARGS='--rounds 2 --seconds 1' for a short look.
 bench-broker: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/run.py $(BROKER_ARGS)
+
+# Producers, each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look.
+bench-client: $(TESTING)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/run.py $(CLIENT_ARGS)
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1

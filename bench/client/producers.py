@@ -117,9 +117,11 @@ def nowait(address: str, seconds: float, loop: str) -> dict[str, float]:
             def again(_: Any) -> None:
                 nonlocal done
                 done += 1
+                if finished.done():
+                    return
                 if done & 63 or time.perf_counter() < end:
                     producer.send_nowait(message, on_done=again)
-                elif not finished.done():
+                else:
                     finished.set_result(None)
 
             begin, cpu = time.perf_counter(), cpu_s()

@@ -122,8 +122,12 @@ class AsyncProducer(ProducerBase):
         self._instance = self._pipeline = self._linger = None
 
     def __del__(self) -> None:
-        if getattr(self, "_instance", None) is not None and not self._closed:
+        instance = getattr(self, "_instance", None)
+        if instance is not None and not self._closed:
             self._closed = True
+            group, owner = self._wire.group, self._owner
+            if instance.loop.is_running():
+                instance.loop.call_soon_threadsafe(lambda: instance.loop.create_task(_end(instance, group, owner)))
             warnings.warn(f"producer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     # -- one message ---------------------------------------------------------------------------------------------------
@@ -393,6 +397,13 @@ class AsyncProducer(ProducerBase):
         name = self._publish_topic(topic)
         known = () if self._instance is None else self._instance.routes.publish_queues(name)
         return tuple(queue._replace(topic=topic) for queue in known)
+
+
+async def _end(instance: ClientInstance, group: str, owner: Any) -> None:
+    try:
+        await instance.remove_producer(group, owner)
+    finally:
+        await instance.release()
 
 
 def _as_client_error(error: Exception) -> ClientError:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from client.net.raw_server import SEND_OK, Connection, RawServer
 
+from mqfast import Message, Producer
 from mqfast.client.net.lane import TLS_SOCKETS, Lanes
 from mqfast.client.net.steps import Ask, Pause, Steps
-from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, TooManyCalls
+from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, TooManyCalls
 from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
 
 CODE = 310
@@ -391,6 +392,20 @@ def test_with_tls_each_socket_has_one_caller_and_there_are_at_most_four(certific
             server.serve = lambda one, request: None
             lanes.ask(ask(server.address, timeout_s=0.3))
     lanes.close()
+
+
+def test_a_producer_over_tls_on_both_of_its_ways(certificate: Path) -> None:
+    """Sync sends over lanes, the others over the loop; a certificate of nobody's is refused on both."""
+    trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    with RawServer(lambda one, request: one.answer(request), server_tls(certificate)) as server:
+        with Producer("g", server.address, tls=trusting) as producer:
+            assert producer.send("T", b"x").ok
+            assert producer.send_future(Message("T", b"x")).result(10).ok
+        with Producer("g", server.address, tls=True, send_timeout_s=2, close_timeout_s=0.5) as producer:
+            with pytest.raises(ConnectError, match="certificate verify failed"):
+                producer.send("T", b"x")
+            with pytest.raises(ClientError):
+                producer.send_future(Message("T", b"x")).result(10)
 
 
 def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path) -> None:

@@ -164,6 +164,26 @@ def test_a_forgotten_producer_warns_and_is_closed(cluster: BrokerProcess) -> Non
     assert [one for one in caught if "producer of group forgotten was not closed" in str(one.message)]
 
 
+def test_a_forgotten_async_producer_warns_and_is_closed() -> None:
+    async def main(address: str) -> None:
+        producer = AsyncProducer("forgotten", address)
+        await producer.send("T", b"x")
+        instance = producer._instance
+        assert instance is not None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del producer
+            gc.collect()
+        assert [one for one in caught if "producer of group forgotten was not closed" in str(one.message)]
+        deadline = time.monotonic() + 10
+        while instance._users and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        assert instance._users == 0
+
+    with RawServer(ok) as server:
+        asyncio.run(main(server.address))
+
+
 def test_a_sync_send_in_an_event_loop_warns_once(cluster: BrokerProcess) -> None:
     async def main(producer: Producer) -> None:
         producer.send("T", b"x")
