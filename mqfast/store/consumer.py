@@ -158,24 +158,19 @@ class Consumer:
         ids = self._store.queue_ids(self.topic)
         for step in range(len(ids)):
             queue_id = ids[(self._turn + step) % len(ids)]
-            least = 0
             while True:
                 at = self._handed_out.get(queue_id)
                 is_new = at is None
                 if at is None:
                     stored = self._store.consumer_offsets.get(self.group, self.topic, queue_id)
                     is_new = stored < 0
-                    at = max(self._first_position(queue_id), least) if is_new else stored
+                    at = self._first_position(queue_id) if is_new else stored
                 found = self._store.get(self.topic, queue_id, at, max_count=self._batch, tags=self._tags)
                 if found.status == GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._store.units_wait:
                     break  # after an open on a full disk: the messages up to there wait for their places
                 if self._is_outside(found, at):
-                    if not is_new:
-                        to = self._move(queue_id, at, found)
-                    else:  # a new group has no place yet: it begins at the first message there is now
-                        to = least = max(self._first_position(queue_id), found.next_offset)
-                    if to == at:
-                        break  # no offset of this queue is inside: there is no message to hand out
+                    if not is_new:  # a new group has no place yet: it begins at the first message there is now
+                        self._move(queue_id, at, found)
                     continue
                 self._handed_out.setdefault(queue_id, at)
                 self._acknowledged.setdefault(queue_id, at)
@@ -197,17 +192,15 @@ class Consumer:
             return found.next_offset > at
         return found.status in (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
-    def _move(self, queue_id: int, at: int, found: GetResult) -> int:
-        """Raise OffsetMoved, or go where ``offset_reset`` says, with a warning. Returns: that queue offset."""
+    def _move(self, queue_id: int, at: int, found: GetResult) -> None:
+        """Raise OffsetMoved, or go where ``offset_reset`` says, with a warning."""
         low = max(found.min_offset, found.next_offset) if found.next_offset > at else found.min_offset
         moved = OffsetMoved(self.group, self.topic, queue_id, at, low, found.max_offset)
         if self._offset_reset == "error":
             raise moved
         to = low if self._offset_reset == "earliest" else found.max_offset
-        if to != at:
-            _log.warning("%s (offset_reset=%r: it goes on at %d)", moved, self._offset_reset, to)
-            self._handed_out[queue_id] = self._acknowledged[queue_id] = to
-        return to
+        _log.warning("%s (offset_reset=%r: it goes on at %d)", moved, self._offset_reset, to)
+        self._handed_out[queue_id] = self._acknowledged[queue_id] = to
 
     def _look_for_deletion(self) -> None:
         """Forget the places in a topic that was deleted: a new topic of that name begins at its first message."""

@@ -234,20 +234,6 @@ def test_a_new_group_begins_at_the_first_message_there_is(tmp_path: Path) -> Non
         assert store.consumer("new", "T").poll()[0].queue_offset == store.min_offset("T", 0)
 
 
-def test_a_new_group_does_not_wait_for_the_bound_of_its_queue(tmp_path: Path) -> None:
-    """Between the removal of a log file and that of its queue units, or behind one that failed there."""
-    with mqfast.open(tmp_path / "store", config=StoreConfig.tiny()) as store:
-        for number in range(400):
-            store.put("T", b"%03d" % number * 300)
-        store.flush()
-        store.log.reap()
-        store.log.remove_first()
-        assert store.min_offset("T", 0) == 0
-        first = store.consumer("new", "T").poll()[0]
-        assert first.queue_offset > 0
-        assert first.physical_offset == store.min_physical_offset
-
-
 def test_a_place_behind_the_end_of_the_queue_is_told(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
         consumer = store.consumer("g", "T")
