@@ -360,8 +360,8 @@ MUTANTS: Final = (
     Mutant(
         "queues-synced-after-a-failure",
         _FLUSH,
-        "            return\n        covered = self.loop.cover()\n",
-        "            pass\n        covered = self.loop.cover()\n",
+        "                return\n            covered = self.loop.cover()\n",
+        "                pass\n            covered = self.loop.cover()\n",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
         ("test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again",),
     ),
