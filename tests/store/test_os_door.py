@@ -29,8 +29,10 @@ ALLOWED = {
     "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
 }
-# Programs: their own files (results, exports, settings, rules of access, temporary directories) are no store files.
+# Programs and clients: their own files (results, exports, settings, rules of access, offsets of broadcasting consumers,
+# temporary directories) are no store files.
 PROGRAMS = (
+    "mqfast/client/",
     "mqfast/namesrv/",
     "mqfast/broker/",
     "mqfast/bench/",
@@ -38,6 +40,7 @@ PROGRAMS = (
     "mqfast/demo.py",
     "mqfast/demo_network.py",
     "mqfast/property_settings.py",
+    "mqfast/testing/",
 )
 ADAPTER = "mqfast/spark/"
 CALLS = re.compile(
