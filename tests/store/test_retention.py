@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from laboratory import lab
+from laboratory import lab, open_still
 from used_disk import Disk
 
 import mqfast
@@ -21,9 +21,10 @@ BODY = b"x" * 1000
 FAST = {"delete_files_interval_ms_commit_log": 0, "clean_resource_interval_ms": 600_000}
 
 
-def filled(path: Path, disk: Disk | None = None, **settings: object) -> mqfast.MessageStore:
+def filled(path: Path, disk: Disk | None = None, still: bool = True, **settings: object) -> mqfast.MessageStore:
+    """Args: still: without threads, which would hold files for a moment."""
     config = StoreConfig.tiny(**FAST, **settings)  # type: ignore[arg-type]
-    store = mqfast.open(path, config=config, door=disk.door if disk else None)
+    store = (open_still if still else mqfast.open)(path, config=config, door=disk.door if disk else None)
     for _ in range(400):
         store.put("T", BODY)
     store.flush()
@@ -168,7 +169,7 @@ def test_the_next_runs_remove_what_is_expired_when_somebody_asks(tmp_path: Path)
     """Whatever the hour; the service wakes up for it."""
     another_hour = f"{(time.localtime().tm_hour + 12) % 24:02d}"
     settings = {"file_reserved_time_hours": 0, "delete_when": another_hour}
-    with filled(tmp_path / "store", **settings) as store:
+    with filled(tmp_path / "store", still=False, **settings) as store:
         first = store.min_physical_offset
         assert store.retention.run_once(store.door.now_ms() + 10_000) == 0
         store.retention.clean_now()
