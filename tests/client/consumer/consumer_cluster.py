@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -123,12 +124,12 @@ class Hand:
     def members(self, group: str) -> int:
         """How many members the broker knows."""
         answer = self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
-        return bytes(answer.body).count(b"@") if answer.code == 0 else 0
+        return len(json.loads(bytes(answer.body))["consumerIdList"]) if answer.code == 0 else 0
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until it is so. Raises: AssertionError after half a minute."""
-    end = time.monotonic() + WAIT_S
+def until(condition: Callable[[], object], what: str, within_s: float = WAIT_S) -> None:
+    """Wait until it is so. Raises: AssertionError when it takes too long."""
+    end = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < end, f"{what}: not within {WAIT_S} s"
+        assert time.monotonic() < end, f"{what}: not within {within_s} s"
         time.sleep(0.01)
