@@ -7,6 +7,7 @@ behind ``close``. The servers are those of ``mqfast namesrv`` and ``mqfast broke
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import string
 import weakref
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from mqfast.client.values import Body, MessageQueue, SendResult
     from mqfast.testing.gate import Asked
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Wanted", "named_topics"]
 
 _T = TypeVar("_T")
 _C = TypeVar("_C")
@@ -86,7 +87,7 @@ class Broker:
         config: Mapping[str, str] | None = None,
         process: bool = False,
     ) -> None:
-        self._topics = _topics(topics)
+        self._topics = named_topics(topics)
         self._groups = [groups] if isinstance(groups, str) else list(groups)
         self._names = [
             f"broker-{letter}" for letter in string.ascii_lowercase[: checks.whole("brokers", brokers, 1, _BROKERS_MAX)]
@@ -293,7 +294,7 @@ class Broker:
 
     def furnish(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
         """Make topics and groups until the next ``reset``. Args: as those of the constructor. Raises: UsageError."""
-        named = _topics(topics)
+        named = named_topics(topics)
         wanted = [groups] if isinstance(groups, str) else list(groups)
         self._call(lambda: None)
         if named or wanted:
@@ -349,11 +350,13 @@ class Broker:
 
         Args: match: as ``assert_sent``: body, tags, key; queue_id. Raises: AssertionError with a picture.
         """
-        wanted = _Wanted(topic, match)
+        wanted = Wanted(topic, match)
         seen: list[Delivery] = []
+        self._call(lambda: None)
+        look_at = functools.partial(look.messages, self._cluster)
 
         def look_for() -> Sequence[Delivery] | None:
-            seen[:] = wanted.among(self._cluster)
+            seen[:] = wanted.among(look_at)
             return seen if len(seen) >= count else None
 
         self._call(lambda: None)
@@ -407,8 +410,8 @@ class Broker:
         times: int | None = None,
     ) -> Sequence[Delivery]:
         """A topic has such a message; with times: exactly so many. Returns: them. Raises: AssertionError."""
-        wanted = _Wanted(topic, {"body": body, "tags": tags, "key": key})
-        found: list[Delivery] = self._call(wanted.among, self._cluster)
+        wanted = Wanted(topic, {"body": body, "tags": tags, "key": key})
+        found: list[Delivery] = wanted.among(self.messages)
         if len(found) != times if times is not None else not found:
             expected = "a message" if times is None else f"{times} messages"
             self._fail(f"assert_sent: expected {expected} {wanted}, found {len(found)}")
@@ -439,7 +442,7 @@ class Broker:
         raise AssertionError(f"{text}\n{self.picture()}")
 
 
-class _Wanted:
+class Wanted:
     """What a test looks for in a topic. Raises: UsageError."""
 
     def __init__(self, topic: str, match: Mapping[str, Any]) -> None:
@@ -451,9 +454,9 @@ class _Wanted:
         body = self._fields.pop("body", None)
         self._body = body.encode() if isinstance(body, str) else None if body is None else bytes(body)
 
-    def among(self, cluster: Cluster) -> list[Delivery]:
-        """Those that match."""
-        found = look.messages(cluster, self._topic, **self._fields)
+    def among(self, messages: Callable[..., Sequence[Delivery]]) -> list[Delivery]:
+        """Those that match. Args: messages: as ``Broker.messages``."""
+        found = list(messages(self._topic, **self._fields))
         return found if self._body is None else [one for one in found if one.body == self._body]
 
     def __str__(self) -> str:
@@ -461,7 +464,8 @@ class _Wanted:
         return f"in {self._topic}" + "".join(f", {name}={value!r}" for name, value in fields.items())
 
 
-def _topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """Name -> queues. Raises: UsageError."""
     from mqfast.broker.topics import illegal_topic
 
     if isinstance(topics, Mapping):

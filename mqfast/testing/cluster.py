@@ -41,6 +41,7 @@ SMALL: Final = {
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
     "flushDiskType": "SYNC_FLUSH",  # what was acknowledged survives a power cut
+    "enableSingleTopicRegister": "false",  # name servers drop topics that a registration leaves out
 }
 AT_ONCE: Final = " ".join(["0s"] * 18)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from mqfast.testing.broker import Broker
 
 __all__ = [
-    "pytest_configure", "rocketmq_broker", "rocketmq_broker_per_test", "rocketmq_cluster", "rocketmq_namesrv_addr",
-    "rocketmq_consumer", "rocketmq_producer", "rocketmq_virtual_time",
+    "pytest_addoption", "pytest_configure", "rocketmq_broker", "rocketmq_broker_per_test", "rocketmq_cluster",
+    "rocketmq_consumer", "rocketmq_namesrv_addr", "rocketmq_producer", "rocketmq_virtual_time",
 ]  # fmt: skip
 
 _MARKER = "rocketmq(topics=..., groups=..., config=...): what a broker of mqfast.testing has at the start of the test"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option for a real cluster."""
+    parser.getgroup("rocketmq").addoption(
+        "--rocketmq",
+        metavar="HOST:PORT",
+        help="name servers of a real cluster instead of mqfast.testing's own broker; tests of faults, time and ends "
+        "are skipped",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,8 +56,26 @@ def _new(**arguments: Any) -> Broker:
     return Broker(**arguments)
 
 
+def _refuse(name: str) -> NoReturn:
+    pytest.skip(f"--rocketmq: a real cluster has no {name}")
+
+
+def _own_only(request: pytest.FixtureRequest, what: str) -> None:
+    """Skip the test where there is a real cluster."""
+    if request.config.getoption("--rocketmq"):
+        _refuse(what)
+
+
 @pytest.fixture(scope="session")
-def _rocketmq_session_broker() -> Iterator[Broker]:
+def _rocketmq_session_broker(pytestconfig: pytest.Config) -> Iterator[Any]:
+    real = pytestconfig.getoption("--rocketmq")
+    if real:
+        from mqfast.testing.remote import RemoteBroker
+
+        cluster = RemoteBroker(real, _refuse)
+        yield cluster
+        cluster.close()
+        return
     with _new() as broker:
         broker.get_ready_for_reset()
         yield broker
@@ -58,6 +86,7 @@ def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker of the session, empty at the start of the test. One of its own where the marker gives config."""
     marked = _marked(request)
     if marked.get("config"):
+        _own_only(request, "settings of a test (config=)")
         with _new(**marked) as own:
             yield own
         return
@@ -72,6 +101,7 @@ def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 @pytest.fixture
 def rocketmq_broker_per_test(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker of the test's own."""
+    _own_only(request, "broker of one test")
     with _new(**_marked(request)) as broker:
         yield broker
 
@@ -79,6 +109,7 @@ def rocketmq_broker_per_test(request: pytest.FixtureRequest) -> Iterator[Broker]
 @pytest.fixture
 def rocketmq_virtual_time(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker of the test's own whose time moves by its ``clock`` alone."""
+    _own_only(request, "virtual time")
     with _new(virtual_time=True, **_marked(request)) as broker:
         yield broker
 
@@ -86,6 +117,7 @@ def rocketmq_virtual_time(request: pytest.FixtureRequest) -> Iterator[Broker]:
 @pytest.fixture
 def rocketmq_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Two brokers and two name servers of the test's own."""
+    _own_only(request, "cluster of one test")
     with _new(brokers=2, name_servers=2, **_marked(request)) as cluster:
         yield cluster
 

@@ -71,6 +71,14 @@ def test_topics_are_made_by_a_send_unless_they_may_not() -> None:
         broker.assert_sent("orders", body="42", times=1)
 
 
+def test_a_new_topic_takes_no_other_from_the_name_server() -> None:
+    with Broker(topics=["orders"]) as broker:
+        for topic in ("first", "second"):
+            assert send(broker.addresses["broker-a"], topic, b"42").code == 0
+        for topic in ("orders", "first", "second"):
+            assert call(broker.namesrv_addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic).code == 0
+
+
 def test_waiting_ends_with_the_message() -> None:
     with Broker(topics=["orders"]) as broker:
         later = threading.Timer(0.1, send, [broker.addresses["broker-a"], "orders", b"late"])

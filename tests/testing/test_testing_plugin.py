@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mqfast.testing import Broker
+
 FOUND = any(one.value == "mqfast.testing.plugin" for one in entry_points(group="pytest11"))
 
 
@@ -82,6 +84,52 @@ def test_the_tests_of_the_documents_pass(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert "6 passed" in run(tmp_path, "import pytest\n" + "\n".join(blocks), "--strict-markers")
+
+
+def test_the_same_tests_run_against_a_real_cluster(tmp_path: Path) -> None:
+    text = """
+import pytest
+
+@pytest.mark.rocketmq(topics={"orders": 4})
+@pytest.mark.parametrize("number", range(2))
+def test_sent(rocketmq_broker, rocketmq_producer, number):
+    rocketmq_broker.assert_nothing_sent("orders")
+    rocketmq_broker.send("orders", "42", tags="new", queue_id=3)
+    rocketmq_producer("order-service").send("orders", b"43", keys="k")
+    rocketmq_broker.wait_for("orders", 2)
+    rocketmq_broker.assert_sent("orders", body="42", tags="new", times=1)
+    rocketmq_broker.assert_sent("orders", body="43", key="k", times=1)
+    with pytest.raises(AssertionError, match="expected 3 messages in orders"):
+        rocketmq_broker.assert_sent("orders", times=3)
+
+def test_consumed(rocketmq_broker, rocketmq_consumer):
+    seen = []
+    consumer = rocketmq_consumer("billing", from_where="last")
+    consumer.subscribe("bills", lambda message: seen.append(message.body))
+    rocketmq_broker.send("bills", "42")
+    with consumer:
+        rocketmq_broker.wait_members("billing", 1, timeout_s=20)
+        rocketmq_broker.send("bills", "43")
+        rocketmq_broker.wait_until(lambda: b"43" in seen, timeout_s=20)
+        rocketmq_broker.wait_consumed("billing", "bills", timeout_s=30)
+
+def test_faults(rocketmq_broker):
+    with rocketmq_broker.faults.lose_answers():
+        raise AssertionError("not skipped")
+
+def test_time(rocketmq_virtual_time):
+    raise AssertionError("not skipped")
+
+def test_cluster(rocketmq_cluster):
+    raise AssertionError("not skipped")
+"""
+    with Broker() as broker:
+        broker.send("orders", "41", "43", "42")
+        printed = run(tmp_path, text, "-rs", f"--rocketmq={broker.namesrv_addr}")
+        assert "3 passed, 3 skipped" in printed
+        assert "--rocketmq: a real cluster has no faults" in printed
+        assert "--rocketmq: a real cluster has no virtual time" in printed
+        assert len(broker.messages("orders")) == 7
 
 
 def test_a_wrong_marker_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,239 @@
+"""A real cluster with the face of a Broker, as far as clients reach: the same tests run against it (``--rocketmq=``).
+
+Messages that were there before a test are not seen by it. What only a test's own broker can do is refused, so that the
+plug-in skips the test. Room: testing. It must never delete or change what it did not make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer, PushConsumer
+from mqfast.client.values import PullStatus
+from mqfast.errors import ClientError, NoRoute
+from mqfast.testing.broker import Wanted, named_topics
+from mqfast.testing.waits import until_true
+
+if TYPE_CHECKING:
+    from mqfast.client.delivery import Delivery
+    from mqfast.client.values import Body, SendResult
+
+__all__ = ["RemoteBroker"]
+
+_C = TypeVar("_C")
+_READER: Final = "mqfast-testing-reader"
+_PULLED: Final = 32
+
+
+class RemoteBroker:
+    """The cluster behind these name servers.
+
+    Args: refuse: called with the name of what a real cluster cannot do; it raises.
+    Thread: one at a time. Raises: ClientError where the cluster cannot be reached.
+    """
+
+    def __init__(self, namesrv_addr: str, refuse: Callable[[str], NoReturn]) -> None:
+        self.namesrv_addr = namesrv_addr
+        self._refuse = refuse
+        self._admin: Any = AdminClient(namesrv_addr)
+        self._reader = PullConsumer(_READER, namesrv_addr, auto_commit_s=None)
+        self._producer = Producer("mqfast-testing-producer", namesrv_addr)
+        self._clients: list[Any] = []
+        self._begins: dict[MessageQueue, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._refuse(name)
+
+    def close(self) -> None:
+        """End all clients."""
+        self.close_clients()
+        for client in (self._reader, self._producer, self._admin):
+            client.close()
+
+    def close_clients(self) -> None:
+        """End the clients that were made here, the last one first."""
+        clients, self._clients = self._clients, []
+        for client in reversed(clients):
+            client.close()
+
+    def reset(self) -> None:
+        """What is in the topics now is not seen any more."""
+        self.close_clients()
+        self._begins.clear()
+        for topic in self._admin.topics():
+            try:
+                for queue, stats in self._admin.topic_stats(topic).items():
+                    self._begins[queue] = stats[1]
+            except ClientError:
+                continue  # a topic that has no broker now
+
+    def get_ready_for_reset(self) -> None:
+        """Nothing can be made ready here."""
+
+    # --- clients ---
+
+    def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
+        """As ``Broker.producer``."""
+        return self._keep(Producer(group, self.namesrv_addr, **arguments))
+
+    def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
+        """As ``Broker.consumer``."""
+        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+
+    def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
+        """As ``Broker.puller``."""
+        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+
+    def admin(self, **arguments: Any) -> AdminClient:
+        """As ``Broker.admin``."""
+        return self._keep(AdminClient(self.namesrv_addr, **arguments))
+
+    def _keep(self, client: _C) -> _C:
+        self._clients.append(client)
+        return client
+
+    # --- act ---
+
+    def furnish(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
+        """As ``Broker.furnish``; what is made stays."""
+        there = set(self._admin.topics())
+        for topic, queues in named_topics(topics).items():
+            if topic not in there:
+                self._admin.create_topic(topic, queues=queues)
+        for group in [groups] if isinstance(groups, str) else groups:
+            self._admin.create_group(group)
+
+    def create_topic(self, topic: str, queues: int = 4, *, perm: str = "rw", order: bool = False) -> None:
+        """As ``Broker.create_topic``."""
+        self._admin.create_topic(topic, queues=queues, perm=perm, order=order)
+
+    def send(self, topic: str, *bodies: Body, **fields: Any) -> Sequence[SendResult]:
+        """As ``Broker.send``, by a producer."""
+        queue_id, broker = fields.pop("queue_id", None), fields.pop("broker", None)
+        if queue_id is not None or broker is not None:
+            wanted = [
+                queue
+                for queue in self._producer.queues(topic)
+                if queue_id in (None, queue.queue_id) and broker in (None, queue.broker_name)
+            ]
+            if not wanted:
+                raise NoRoute(f"{topic}: expected a queue {queue_id} of broker {broker}, found none")
+            fields["queue"] = wanted[0]
+        return [self._producer.send(topic, body, **fields) for body in bodies]
+
+    # --- look ---
+
+    def messages(
+        self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
+    ) -> Sequence[Delivery]:
+        """As ``Broker.messages``, of those that came since the test began."""
+        wanted = None if tags in (None, "", "*") else {one.strip() for one in str(tags).split("||")}
+        try:
+            queues = self._reader.queues(topic)
+        except NoRoute:
+            return []
+        found = [
+            message
+            for queue in queues
+            if queue_id in (None, queue.queue_id)
+            for message in self._in_queue(queue)
+            if (wanted is None or message.tags in wanted) and (key is None or key in message.keys)
+        ]
+        return sorted(found, key=lambda one: (one.store_timestamp, one.queue, one.queue_offset))
+
+    def _in_queue(self, queue: MessageQueue) -> list[Delivery]:
+        found: list[Delivery] = []
+        at = self._begins.get(queue, 0)
+        while True:
+            answer = self._reader.pull(queue, at, max_count=_PULLED)
+            found += answer.messages
+            if answer.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG) or answer.next_offset <= at:
+                return found
+            at = answer.next_offset
+
+    def dead_letters(self, group: str) -> Sequence[Delivery]:
+        """As ``Broker.dead_letters``."""
+        return self.messages(f"%DLQ%{group}")
+
+    def offset(self, group: str, topic: str) -> Mapping[MessageQueue, int]:
+        """As ``Broker.offset``."""
+        lags: Mapping[MessageQueue, Any] = self._admin.lag(group, topic)
+        return {queue: lag[0] for queue, lag in lags.items() if lag[0] >= 0}
+
+    def picture(self) -> str:
+        """What is known of the cluster."""
+        return f"--- the cluster at {self.namesrv_addr}: messages of before this test are not counted ---"
+
+    # --- wait and assert ---
+
+    def wait_for(self, topic: str, count: int = 1, *, timeout_s: float = 5.0, **match: Any) -> Sequence[Delivery]:
+        """As ``Broker.wait_for``."""
+        wanted = Wanted(topic, match)
+        found: list[Delivery] = []
+
+        def is_there() -> bool:
+            found[:] = wanted.among(self.messages)
+            return len(found) >= count
+
+        if not until_true(is_there, timeout_s):
+            self._fail(f"wait_for: expected {count} messages {wanted} within {timeout_s:g} s, found {len(found)}")
+        return found
+
+    def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 5.0) -> None:
+        """As ``Broker.wait_consumed``; consumers tell brokers of their progress every five seconds."""
+
+        def is_done() -> bool:
+            try:
+                return all(lag[1] <= 0 for lag in self._admin.lag(group, topic).values())
+            except ClientError:
+                return False
+
+        if not until_true(is_done, timeout_s):
+            self._fail(f"wait_consumed: expected group {group} to have consumed all within {timeout_s:g} s")
+
+    def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
+        """As ``Broker.wait_until``."""
+        if not until_true(condition, timeout_s):
+            name = getattr(condition, "__name__", repr(condition))
+            self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
+
+    def wait_members(self, group: str, count: int, *, timeout_s: float = 5.0) -> None:
+        """As ``Broker.wait_members``."""
+
+        def are_there() -> bool:
+            try:
+                return len(self._admin.connections(group)) == count
+            except ClientError:
+                return count == 0
+
+        if not until_true(are_there, timeout_s):
+            self._fail(f"wait_members: expected {count} members of group {group} within {timeout_s:g} s")
+
+    def assert_sent(
+        self,
+        topic: str,
+        *,
+        body: Body | None = None,
+        tags: str | None = None,
+        key: str | None = None,
+        times: int | None = None,
+    ) -> Sequence[Delivery]:
+        """As ``Broker.assert_sent``."""
+        wanted = Wanted(topic, {"body": body, "tags": tags, "key": key})
+        found = wanted.among(self.messages)
+        if len(found) != times if times is not None else not found:
+            expected = "a message" if times is None else f"{times} messages"
+            self._fail(f"assert_sent: expected {expected} {wanted}, found {len(found)}")
+        return found
+
+    def assert_nothing_sent(self, topic: str) -> None:
+        """As ``Broker.assert_nothing_sent``."""
+        found = self.messages(topic)
+        if found:
+            self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(found)}")
+
+    def _fail(self, text: str) -> NoReturn:
+        raise AssertionError(f"{text}\n{self.picture()}")
