@@ -11,16 +11,13 @@ import time
 import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
-from mqfast.client.delivery import Delivery
 from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.arguments import ProducerBase, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
 from mqfast.client.producer.encode import Outgoing, batch_of, prepared
-from mqfast.client.producer.recall import recall
-from mqfast.client.producer.request_reply import request
 from mqfast.client.producer.send import Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
@@ -28,6 +25,9 @@ from mqfast.errors import Backlog, ClientError, ClientForked, MqfastError, SendT
 from mqfast.message import Message
 
 __all__ = ["AsyncProducer"]
+
+if TYPE_CHECKING:
+    from mqfast.client.delivery import Delivery
 
 _log = logging.getLogger("mqfast.client.producer")
 
@@ -377,11 +377,15 @@ class AsyncProducer(ProducerBase):
 
     async def request(self, message: Message, /, *, timeout_s: float = 3.0) -> Delivery:
         """Send a message and await the answer of the consumer that gets it; see ``Producer.request``."""
+        from mqfast.client.producer.request_reply import request  # few producers ask: not at import
+
         instance = await self._begun()
         return await request(instance, self._sender, message, self._how(None, None, timeout_s))
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Call back a timed message that was not delivered yet; see ``Producer.recall``."""
+        from mqfast.client.producer.recall import recall
+
         instance = await self._begun()
         name = self._publish_topic(topic)
         return await instance.shell.run(recall(instance, self._sender, name, recall_handle, self._timeout_s))

@@ -14,9 +14,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from mqfast.client.delivery import Delivery
 from mqfast.client.net import fork, io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
@@ -24,8 +23,6 @@ from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.producer.arguments import ProducerBase, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
 from mqfast.client.producer.encode import Outgoing, batch_of, prepared
-from mqfast.client.producer.recall import recall
-from mqfast.client.producer.request_reply import request
 from mqfast.client.producer.send import Sending
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.select import Selector
@@ -34,6 +31,9 @@ from mqfast.errors import Backlog, ClientError, MqfastError
 from mqfast.message import Message
 
 __all__ = ["Producer"]
+
+if TYPE_CHECKING:
+    from mqfast.client.delivery import Delivery
 
 _START_S: Final = 10.0
 _log = logging.getLogger("mqfast.client.producer")
@@ -440,6 +440,8 @@ class Producer(ProducerBase):
 
         Raises: as send; SendTimeout where no answer came.
         """
+        from mqfast.client.producer.request_reply import request  # few producers ask: not at import
+
         instance = self._begun()
         how = self._how(None, None, timeout_s)
         assert self._io is not None
@@ -450,6 +452,8 @@ class Producer(ProducerBase):
 
         Args: recall_handle: of its SendResult. Raises: UsageError, NoRoute, ConnectError, BrokerError.
         """
+        from mqfast.client.producer.recall import recall
+
         instance = self._begun()
         assert self._lanes is not None
         return self._lanes.run(
