@@ -17,7 +17,8 @@ from mqfast.broker.admin.bodies import Offsets, Queue, by_queue
 from mqfast.broker.broker import Broker
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.topics import READ, WRITE
+from mqfast.broker.groups import GroupManager
+from mqfast.broker.topics import READ, WRITE, TopicManager
 from mqfast.errors import ConfigError, MqfastError, UsageError
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -372,9 +373,20 @@ class Cluster:
             def open_one() -> tuple[str, FaultDoor, MessageStore, ConfigTables]:
                 of_store = config.store_config()
                 tables = ConfigTables.load(path, of_store, door=door)
-                return path, door, open_store(path, config=of_store, tables=tables, door=door), tables
+                store = open_store(path, config=of_store, tables=tables, door=door)
+                self._fill(config, tables, len(of_store.delay_levels_ms))
+                return path, door, store, tables
 
             member._spare = asyncio.get_running_loop().run_in_executor(None, open_one)
+
+    def _fill(self, config: BrokerConfig, tables: ConfigTables, levels: int) -> None:
+        """What a broker's tables have at a start, and a test's first topics and groups."""
+        for name, queues in self.topics.items():
+            tables.topics.put(name, TopicManager.raw(name, queues, READ | WRITE))
+        for group in self.groups:
+            tables.groups.ensure(group)
+        TopicManager(tables.topics, config, levels).ensure_system_topics()
+        GroupManager(tables.groups, config).ensure_system_groups()
 
     async def _drop_spare(self, member: Member) -> None:
         spare, member._spare = member._spare, None
