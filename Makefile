@@ -51,7 +51,7 @@ help:
 	@echo "make bench-latency   paced puts beside the noise of the machine, percentiles to p99.99 and max"
 	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
 	@echo "make bench-rivals   other stores on the same bytes; writes docs/dev/benchmarks.md and its picture"
-	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails"
+	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails; then crowds of queues and connections"
 	@echo "make bench-client   producers beside a lean C sender on our broker, and alone on a stub"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
@@ -180,6 +180,7 @@ bench-rivals: $(TESTING) $(BENCH_VENV)/.rivals
 # Our broker beside the Java broker, by the same C sender: BROKER_ARGS='--rounds 2 --seconds 1' for a short look.
 bench-broker: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/run.py $(BROKER_ARGS)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/crowds.py $(BROKER_ARGS)
 
 # Producers, each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look.
 bench-client: $(TESTING)

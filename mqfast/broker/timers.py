@@ -1,4 +1,4 @@
-"""Timed messages in a broker: every put asks here, and the event loop parks and delivers what is due.
+"""Timed messages in a broker (and 60, 61): every put asks here, and the event loop parks and delivers what is due.
 
 Room: broker. It must never hold a rule of the timer: those are in ``schedule/timer``; and never wait for a disk in the
 event loop, but where the clock fell. Source: HookUtils.handleScheduleMessage, BrokerController.initializeMessageStore.
@@ -13,9 +13,11 @@ from typing import Final
 
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.write import Record, Refusal
-from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
-from mqfast.remoting.codes import ResponseCode
-from mqfast.remoting.processors import Processors
+from mqfast.errors import CallRefused, MessageIllegal, MqfastError, StoreClosed
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Lane, Processors
 from mqfast.schedule.timer.accept import accept
 from mqfast.schedule.timer.flush import TimerFlush
 from mqfast.schedule.timer.service import TimerService
@@ -82,7 +84,22 @@ class Timers:
             self._turn_in(_SOON_S)
 
     def register(self, processors: Processors) -> None:
-        """The timer serves no code; 370 is in ``recall.py``."""
+        """60 and 61, which slaves ask for; 370 is in ``recall.py``."""
+        lane = Lane("timer")
+        processors.register([RequestCode.GET_TIMER_CHECK_POINT], self._check_point, lane)
+        processors.register([RequestCode.GET_TIMER_METRICS], self._metrics, lane)
+
+    def _check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """60: up to where the timer is durable, as its file has it."""
+        if self.service is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return request.response(body=self.service.checkpoint.encode())
+
+    def _metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """61: how many messages of each topic are parked, as the file has it."""
+        if self.service is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return request.response(body=self.service.metrics.text())
 
     def start(self) -> None:
         """Park and deliver from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,25 @@ def test_only_a_parked_message_that_is_no_retry_has_a_handle() -> None:
     for name in given:
         assert recall_handle(text(**{k: v for k, v in given.items() if k != name}).encode(), "b") is None
     assert recall_handle(text(**{**given, "REAL_TOPIC": "%RETRY%g"}).encode(), "b") is None
+
+
+def test_slaves_are_told_of_the_timer(tmp_path: Path) -> None:
+    """60 and 61 answer what the files ``timercheck`` and ``timermetrics`` hold."""
+
+    async def flow(is_on: bool) -> None:
+        async with running_broker(tmp_path / str(is_on), timerWheelEnable=is_on) as one:
+            if not is_on:
+                answers = [await one.call(code) for code in (60, 61)]
+                assert [answer.code for answer in answers] == [1, 1]
+                return
+            await one.send("T", b"x", properties=text(TIMER_DELAY_SEC=3600))
+            await parked(one, 1)
+            checkpoint, counts = await one.call(60), await one.call(61)
+            assert (checkpoint.code, len(bytes(checkpoint.body))) == (0, 56)
+            assert json.loads(bytes(counts.body))["timingCount"]["T"]["count"] == 1
+
+    run(flow(True))
+    run(flow(False))
 
 
 def test_the_runtime_info_tells_of_the_timer(tmp_path: Path) -> None:

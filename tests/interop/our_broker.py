@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,40 @@ class Setup:
                 one.stop()
         if self.names is not None and self.names.process.poll() is None:
             self.names.stop()
+
+
+@contextmanager
+def our_process(work: Path, *settings: str) -> Iterator[str]:
+    """Our name server and broker as one process. Yields: the name server's address."""
+    with (work / "broker.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "broker_process.py"), str(work / "store"), *settings],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        found = re.search(r"NAMESRV_ADDR=(\S+)", process.stdout.readline())
+        assert found, (work / "broker.log").read_text()
+        yield found[1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (work / "broker.log").read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def said_by(machine: Machine, *arguments: str, main: str) -> str:
+    """What a Java client prints that rebalances each second; it ends well, and leaves its log where it does not."""
+    quick = {"rocketmq.client.rebalance.waitInterval": "1000"}
+    process = machine.java(*arguments, main=main, **quick)
+    out, _ = process.communicate(timeout=2 * STEP_S)
+    logs = "\n".join(path.read_text()[-3000:] for path in sorted(machine.work.glob(f"{main}*.log"))[-1:])
+    assert process.returncode == 0, f"{out}\n{logs}"
+    return str(out)
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ _ID = re.compile(r"\b[0-9A-F]{32,56}\b")
 _ADDRESS = re.compile(r"/?127\.0\.0\.1:\d+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E-?\d+)?")
 
-# What only RocksDB has, and names of settings that are no settings of a property file.
-_NOT_OURS = re.compile(r"RMQ_SYS_ROCKSDB_TRANS_(?:OP_)?HALF_TOPIC")
+# What only RocksDB has, or only ours (for the exporter), and names of settings that are no settings of a property file.
+_NOT_OURS = re.compile(r"RMQ_SYS_ROCKSDB_TRANS_(?:OP_)?HALF_TOPIC|\bbrokerVersion\b")
 _NO_SETTINGS = {"isBrokerContainer", "isInBrokerContainer", "isScanAvailableNameSrv", "enableDLegerCommitLog"}
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeInfo", "size_text"]
 
 _VERSION: Final = "V5_5_0"
+_VERSION_NUMBER: Final = 513  # of the same; no broker of 5.x answers it, and without it the exporter reads nothing
 _HA_STATUS: Final = 907
 _OF_A_SLAVE: Final = (
     "lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset", "transferredByteInSecond",
@@ -119,6 +120,7 @@ class RuntimeInfo:
             "bootTimestamp": context.started_ms,
             "runtime": _days_text(context.now_ms() - context.started_ms),
             "brokerActive": "true",
+            "brokerVersion": _VERSION_NUMBER,
             "brokerVersionDesc": _VERSION,
             "putMessageEntireTimeMax": stats.put_time_max_ms,
             "putMessageTimesTotal": times,

@@ -34,6 +34,10 @@ class TimerCheckpoint(NamedTuple):
     timestamp: int = 0  # of the latest change, ms
     counter: int = 0  # of changes
 
+    def encode(self) -> bytes:
+        """The numbers as they stand in the file, and go to a slave."""
+        return _FIELDS.pack(*self)
+
     def moved(self, read_ms: int, flushed: int, queue_offset: int, now_ms: int) -> Self:
         """The checkpoint of a master after this one."""
         if (read_ms, queue_offset) == (self.read_ms, self.queue_offset):
@@ -68,7 +72,7 @@ def load_checkpoint(door: Door, path: str) -> TimerCheckpoint | None:
 
 def write_checkpoint(door: Door, path: str, checkpoint: TimerCheckpoint) -> None:
     """Write the file and wait for the disk. Raises: StorageError. Durability: then it survives power loss."""
-    data = _FIELDS.pack(*checkpoint)
+    data = checkpoint.encode()
     if door.exists(path) and door.file_size(path) == _FILE_BYTES:
         try:
             door.overwrite(path, data, 0, create=False)

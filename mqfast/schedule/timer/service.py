@@ -105,6 +105,11 @@ class TimerService:
         self.dequeued = 0
         self._asked = (now_ms, 0, 0)
 
+    @property
+    def checkpoint(self) -> TimerCheckpoint:
+        """Up to where the timer's files are durable."""
+        return self._checkpoint
+
     def _start(self, found: Recovered, now_ms: int) -> None:
         self._write = now_ms // self._precision  # slots before this step are due
         self._read = self._write if found.read is None else found.read  # slots before this step were delivered
