@@ -75,6 +75,7 @@ class PullEngine:
     async def start(self) -> None:
         """Make the consumer known and give it its queues. Raises: ConnectError, SubscriptionError, ClientError."""
         settings = self.settings
+        self.is_closed = False
         self._loop = asyncio.get_running_loop()
         self.instance = ClientInstance.shared(settings.instance, self._loop, consumer_group=self.group)
         await self.instance.acquire()

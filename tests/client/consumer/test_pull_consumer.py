@@ -262,6 +262,25 @@ def test_a_broker_that_goes_and_comes_costs_nothing(tmp_path: Path) -> None:
             assert hand.offset("staying", hand.queue("kept")) == 3
 
 
+def test_a_start_that_failed_may_be_tried_again(tmp_path: Path) -> None:
+    with a_cluster(tmp_path) as cluster:
+        hand = Hand(cluster)
+        hand.send("retried", b"0")
+        consumer = PullConsumer("retrying", hand.namesrv, topics="retried", from_where="first")
+        cluster.end()
+        with pytest.raises(ConnectError):
+            consumer.start()
+        cluster.start()
+        until(lambda: Hand(cluster).broker_name == BROKER_NAME, "the broker is back")
+        with consumer:
+            assert first(consumer) == [b"0"]
+            consumer.seek(hand.queue("retried"), "first")
+            assert first(consumer) == [b"0"], "a seek begins another pull"
+            consumer.commit()
+        assert hand.offset("retrying", hand.queue("retried")) == 1
+        assert hand.members("retrying") == 0
+
+
 class Table:
     """An offset store of a user's."""
 
