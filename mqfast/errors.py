@@ -51,6 +51,8 @@ __all__ = [
     "PropertiesTooLong",
     "Refused",
     "RemotingError",
+    "RequestLost",
+    "RequestTimeout",
     "SendFailed",
     "SendTimeout",
     "StorageError",
@@ -376,6 +378,14 @@ class NoRoute(ClientError, LookupError):
 
 class ConnectError(ClientError, ConnectionError):
     """No connection to an address could be made; nothing was sent. RocketMQ: client code 10001."""
+
+
+class RequestTimeout(ClientError, CallTimeout):
+    """No answer to a request came in time; the server may have carried it out."""
+
+
+class RequestLost(ClientError, ConnectionLost):
+    """The connection ended before the answer came; the server may have carried the request out."""
 
 
 class SendTimeout(ClientError, TimeoutError):

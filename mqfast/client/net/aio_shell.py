@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps
+from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps, of_client
 from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, TooManyCalls
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
@@ -51,7 +51,7 @@ class AioShell:
                 try:
                     answer = await self.ask(step)
                 except (ConnectError, ConnectionLost, CallTimeout, TooManyCalls) as failure:
-                    error = failure
+                    error = of_client(failure)
         finally:
             steps.close()
 

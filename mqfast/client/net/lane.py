@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps
+from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps, of_client
 from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, RemotingError
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import LanguageCode, ResponseCode
@@ -445,7 +445,7 @@ class Lanes:
                 try:
                     answer = self.ask(step)
                 except (ConnectError, ConnectionLost, CallTimeout) as failure:
-                    error = failure
+                    error = of_client(failure)
         finally:
             generator.close()
 

@@ -8,17 +8,28 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from mqfast.errors import BrokerBusy, BrokerError, NoRoute, Refused
+from mqfast.errors import (
+    BrokerBusy,
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConnectionLost,
+    NoRoute,
+    Refused,
+    RequestLost,
+    RequestTimeout,
+)
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import Buffer, RemotingCommand
 
-__all__ = ["Ask", "Pause", "ReadyAsk", "Steps", "broker_error", "checked"]
+__all__ = ["Ask", "Pause", "ReadyAsk", "Steps", "broker_error", "checked", "of_client"]
 
 
 class Ask(NamedTuple):
     """One request to one address; the shell sends the answer in, whatever its code (None to a one-way request).
 
-    A shell throws in: ConnectError (nothing was sent), ConnectionLost or CallTimeout (the request may be done).
+    A shell throws in: ConnectError (nothing was sent), RequestLost or RequestTimeout (the request may be done), which
+    are ConnectionLost and CallTimeout to whoever catches those.
     """
 
     address: str
@@ -57,6 +68,15 @@ class Pause(NamedTuple):
 _Result = TypeVar("_Result")
 Steps: TypeAlias = Generator[Ask | ReadyAsk | Pause, Any, _Result]
 """A generator of steps that returns its result."""
+
+
+def of_client(error: Exception) -> Exception:
+    """What a connection raised, as a user of clients catches it: a ClientError."""
+    if isinstance(error, ClientError):
+        return error
+    if isinstance(error, CallTimeout):
+        return RequestTimeout(str(error))
+    return RequestLost(str(error)) if isinstance(error, ConnectionLost) else error
 
 
 def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_id: str | None = None) -> BrokerError:

@@ -12,8 +12,10 @@ from running import BrokerProcess
 
 from mqfast.client.net import io_thread
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
+from mqfast.client.net.lane import Lanes
+from mqfast.client.net.steps import Ask, Steps
 from mqfast.client.route.name_servers import parse_addresses
-from mqfast.errors import ClientError, ConfigError, ConnectError, NoRoute
+from mqfast.errors import CallTimeout, ClientError, ConfigError, ConnectError, NoRoute, RequestTimeout
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 
@@ -157,3 +159,27 @@ def test_the_io_thread_is_one_and_ends_when_told(tmp_path: Path) -> None:
     first.stop()
     assert not first.is_alive
     assert io_thread.shared() is not first
+
+
+def test_a_server_that_does_not_answer_is_an_error_of_clients() -> None:
+    def asking(address: str) -> Steps[object]:
+        return (yield Ask(address, 1, timeout_s=0.05))
+
+    async def flow() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        instance = ClientInstance.shared(InstanceSettings((address,)), asyncio.get_running_loop())
+        lanes = Lanes()
+        with pytest.raises(RequestTimeout) as by_loop:
+            await instance.shell.run(asking(address))
+        with pytest.raises(RequestTimeout) as by_thread:
+            await asyncio.to_thread(lanes.run, asking(address))
+        for caught in (by_loop, by_thread):
+            assert isinstance(caught.value, ClientError)
+            assert isinstance(caught.value, CallTimeout)
+            assert isinstance(caught.value, TimeoutError)
+        lanes.close()
+        await instance.remoting.close()
+        server.close()
+
+    in_loop(flow)
