@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -24,7 +25,7 @@ from mqfast.client.consumer.push.workers import ExecutorWorkers, TaskWorkers
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.values import MessageQueue, SendResult
-from mqfast.errors import ClientError, UsageError
+from mqfast.errors import ClientClosed, ClientError, UsageError
 from mqfast.message import Message
 
 __all__ = ["AsyncPushConsumer"]
@@ -68,7 +69,15 @@ class AsyncPushConsumer(PushFace):
         if self._engine is None:
             self._ended = asyncio.Event()
             self._pid = os.getpid()
-            self._in_hand.answer = self._answer
+            answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep its face alive
+
+            async def answer_async(message: Message) -> SendResult:
+                method = answer()
+                if method is None:
+                    raise ClientClosed(f"group {group}: the consumer is gone")
+                return await method(message)
+
+            self._in_hand.answer = answer_async
             loop = asyncio.get_running_loop()
             instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
             engine = self._make_engine(instance, self._make_workers)

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -26,7 +27,7 @@ from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import MessageQueue, SendResult
-from mqfast.errors import UsageError
+from mqfast.errors import ClientClosed, UsageError
 from mqfast.message import Message
 
 __all__ = ["PushConsumer"]
@@ -85,7 +86,15 @@ class PushConsumer(PushFace):
             self._ended = threading.Event()
             self._pid = os.getpid()
             self._replier_lock = threading.Lock()
-            self._in_hand.answer_sync = self._answer
+            answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep its face alive
+
+            def answer_sync(message: Message) -> SendResult:
+                method = answer()
+                if method is None:
+                    raise ClientClosed(f"group {group}: the consumer is gone")
+                return method(message)
+
+            self._in_hand.answer_sync = answer_sync
             close_at_exit(self)
             io_thread.shared().call(self._begin(), START_S)
         return self

@@ -1,6 +1,7 @@
 // The stock Go client against a broker: one flow after the other, a line "ok <flow>" for each that came to its end.
 //
 //	flows NAMESRV FLOW...
+//	flows NAMESRV member TOPIC GROUP STRATEGY FILE
 package main
 
 import (
@@ -380,9 +381,40 @@ func rebalance() {
 	check(p.Shutdown())
 }
 
+// member: one member of a group that prints "queue body" of each message and stays until a file is there.
+func member(topic, group, strategy, end string) {
+	allocate := consumer.AllocateByAveragely
+	if strategy == "AVG_BY_CIRCLE" {
+		allocate = consumer.AllocateByAveragelyCircle
+	}
+	c, err := rocketmq.NewPushConsumer(consumer.WithNameServer(namesrv), consumer.WithGroupName(group),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithStrategy(allocate))
+	check(err)
+	check(c.Subscribe(topic, consumer.MessageSelector{}, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, m := range messages {
+			fmt.Println(m.Queue.QueueId, string(m.Body))
+		}
+		return consumer.ConsumeSuccess, nil
+	}))
+	check(c.Start())
+	fmt.Println("started")
+	for {
+		if _, err := os.Stat(end); err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	check(c.Shutdown())
+	fmt.Println("ended")
+}
+
 func main() {
 	rlog.SetLogLevel("error")
 	namesrv = strings.Split(os.Args[1], ";")
+	if os.Args[2] == "member" {
+		member(os.Args[3], os.Args[4], os.Args[5], os.Args[6])
+		return
+	}
 	flows := map[string]func(){"send": send, "tags": tags, "retry": retry, "delay": delay, "order": order, "transaction": transaction,
 		"steady": steady, "rebalance": rebalance}
 	for _, name := range os.Args[2:] {

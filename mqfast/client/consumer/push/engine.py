@@ -38,6 +38,7 @@ from mqfast.client.route.route_table import TopicRoute
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError, MqfastError, NoRoute
 from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.log_limit import LogLimit
 
 __all__ = ["PushEngine", "PushSettings"]
 
@@ -132,6 +133,7 @@ class PushEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rebalancing = asyncio.Lock()
         self._rebalance_asked = False
+        self._limited = LogLimit(_log)
         self._missing_task: asyncio.Task[None] | None = None
 
     @property
@@ -360,7 +362,9 @@ class PushEngine:
                     is_whole &= await self._rebalance_topic(topic)
                 except MqfastError as error:
                     is_whole = False
-                    _log.warning("group %s: rebalance of topic %s: %s", self.group, topic, error)
+                    self._limited.warning(
+                        f"rebalance {topic}", "group %s: rebalance of %s: %s", self.group, topic, error
+                    )
         if not is_whole:
             self.rebalance_soon(REBALANCE_AGAIN_S)
 

@@ -29,6 +29,8 @@ IDLE_S: Final = 60.0
 _NOTHING: BaseException | None = None
 REFUSED_S: Final = 1.0
 """How long messages wait whose executor took no work."""
+BLOCKED_S: Final = 1.0
+WATCH_S: Final = 0.5
 _TURN: Final = 32  # jobs of a task until others of the loop have their turn
 
 
@@ -233,6 +235,19 @@ class TaskWorkers:
         self._tasks: dict[asyncio.Task[None], Job | None] = {}
         self._has_spare = False
         self._closed = False
+        self._last: Job | None = None
+        self._watch()
+
+    def _watch(self, due_s: float = 0.0) -> None:
+        """Name the handler after which the loop stood still: other tasks, heartbeats among them, had to wait."""
+        late_s = self._loop.time() - due_s if due_s else 0.0
+        if late_s > BLOCKED_S and self._last is not None and self._last.handler is not None:
+            _log.warning(
+                "group %s: the event loop stood still for %.1f s, last with handler %s: it should await",
+                self._name, late_s, self._last.handler.name,
+            )  # fmt: skip
+        if not self._closed:
+            self._loop.call_later(WATCH_S, self._watch, self._loop.time() + WATCH_S)
 
     def offer(self, assigned: Assigned) -> None:
         """A queue has a message."""
@@ -268,7 +283,7 @@ class TaskWorkers:
             job = handling.begin(assigned)
             if job is None or job.handler is None:
                 continue
-            self._tasks[me] = job
+            self._tasks[me] = self._last = job
             result, error = None, _NOTHING
             try:
                 result = job.handler.function(job.handler.argument(job.messages))

@@ -304,6 +304,37 @@ def test_a_slow_async_handler_is_cancelled_at_close_and_its_message_comes_again(
     assert hand.offset("acancel-group", queue_of("acancel", 0)) in (-1, 0)
 
 
+def test_a_handler_that_blocks_the_loop_is_named(
+    cluster: BrokerProcess, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    hand.send("blocking", b"a")
+
+    async def flow() -> None:
+        consumer = AsyncPushConsumer("blocking-group", cluster.namesrv)
+
+        @consumer.on("blocking")
+        async def sleeps(message: Delivery) -> None:
+            time.sleep(1.7)
+
+        async with consumer:
+            await eventually(lambda: "the event loop stood still" in caplog.text, "the warning")
+
+    in_loop(flow)
+    assert "sleeps: it should await" in caplog.text
+
+
+def test_a_consumer_that_nobody_closes_is_a_warning_and_ends(cluster: BrokerProcess, hand: Hand) -> None:
+    hand.send("unclosed", b"a")
+    consumer = PushConsumer("unclosed-group", cluster.namesrv)
+    seen = Seen()
+    consumer.subscribe("unclosed", seen)
+    consumer.start()
+    seen.wait(1)
+    with pytest.warns(ResourceWarning, match="unclosed-group was not closed"):
+        del consumer
+    until(lambda: hand.offset("unclosed-group", queue_of("unclosed", 0)) == 1, "the offset")
+
+
 # --- orderly ---
 
 
