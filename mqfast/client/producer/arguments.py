@@ -85,7 +85,8 @@ class ProducerBase:
         compress_over_bytes: bodies from this size on are compressed; None: none.
         topic_queues, create_topic_key: of a topic that brokers make at its first send.
         linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``.
-        max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for.
+        max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for; each message
+            counts 2 KiB beside its own bytes.
         trace: write what was sent into the trace topic, or into the topic of this name.
         hooks: told of every send.
         close_timeout_s: what ``close`` takes at most.

@@ -9,14 +9,18 @@ import asyncio
 import threading
 import time
 from collections import deque
+from typing import Final
 
-__all__ = ["Pressure"]
+__all__ = ["OWN_BYTES", "Pressure"]
+
+OWN_BYTES: Final = 2048
+"""What a message on its way takes beside its bytes: its steps, its header, its place in tables."""
 
 
 class Pressure:
     """What is on its way, and those that wait for room.
 
-    Args: messages, size: limits of what is on its way at once; size in bytes.
+    Args: messages, size: limits of what is on its way at once; size in bytes, each message with OWN_BYTES more.
     Thread: any for ``take``, ``try_take``, ``give`` and ``wait_empty``; the ``async`` methods belong to one event loop,
     in which ``give`` is called then.
     """
@@ -33,7 +37,8 @@ class Pressure:
 
     def _fits(self, messages: int, size: int) -> bool:
         return self.messages == 0 or (
-            self.messages + messages <= self._messages_max and self.bytes + size <= self._bytes_max
+            self.messages + messages <= self._messages_max
+            and self.bytes + size + messages * OWN_BYTES <= self._bytes_max
         )
 
     def try_take(self, messages: int, size: int) -> bool:
@@ -42,7 +47,7 @@ class Pressure:
             if self._tasks or not self._fits(messages, size):
                 return False
             self.messages += messages
-            self.bytes += size
+            self.bytes += size + messages * OWN_BYTES
             return True
 
     def take(self, messages: int, size: int, timeout_s: float) -> bool:
@@ -58,7 +63,7 @@ class Pressure:
                 finally:
                     self._sleepers -= 1
             self.messages += messages
-            self.bytes += size
+            self.bytes += size + messages * OWN_BYTES
             return True
 
     async def take_async(self, messages: int, size: int, timeout_s: float) -> bool:
@@ -84,7 +89,7 @@ class Pressure:
         """Something is on its way no more."""
         with self._changed:
             self.messages -= messages
-            self.bytes -= size
+            self.bytes -= size + messages * OWN_BYTES
             if self._sleepers:
                 self._changed.notify_all()
         if self._tasks:
@@ -103,7 +108,7 @@ class Pressure:
                     if not self._fits(messages, size):
                         return
                     self.messages += messages
-                    self.bytes += size
+                    self.bytes += size + messages * OWN_BYTES
                 room.set_result(None)
             self._tasks.popleft()
 
