@@ -38,6 +38,7 @@ public class Consume {
         prefix = arguments[1];
         producer = new DefaultMQProducer(prefix + "-producer");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setSendMsgTimeout(20000);
         producer.start();
         try {
@@ -100,6 +101,7 @@ public class Consume {
     private static DefaultMQPushConsumer push(String group, String instance) {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setInstanceName(instance);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         return consumer;
@@ -225,6 +227,7 @@ public class Consume {
         send(topic, 40);
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(prefix + "-puller");
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setInstanceName("puller");
         consumer.start();
         int found = 0;
@@ -273,6 +276,7 @@ public class Consume {
         send(topic, 50);
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(prefix + "-lite");
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setInstanceName("lite");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
@@ -285,6 +289,7 @@ public class Consume {
         consumer.shutdown();
         DefaultLitePullConsumer other = new DefaultLitePullConsumer(prefix + "-lite2");
         other.setNamesrvAddr(namesrv);
+        other.setMqClientApiTimeout(20000);
         other.setInstanceName("lite2");
         other.start();
         MessageQueue queue = other.fetchMessageQueues(topic).stream().min(MessageQueue::compareTo).get();

@@ -12,10 +12,16 @@ import org.apache.rocketmq.common.message.Message;
 /** Arguments: name servers, topic, group, count. Sends count messages and receives each of them; the topic is made at need. */
 public class Flow {
     public static void main(String[] arguments) throws Exception {
+        // A client's threads would keep the process alive behind a main that failed.
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        });
         String namesrv = arguments[0], topic = arguments[1], group = arguments[2];
         int count = Integer.parseInt(arguments[3]);
         DefaultMQProducer producer = new DefaultMQProducer(group + "-producer");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setVipChannelEnabled(false);
         producer.start();
         for (int i = 0; i < count; i++) {
@@ -28,6 +34,7 @@ public class Flow {
         Set<String> seen = ConcurrentHashMap.newKeySet();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setVipChannelEnabled(false);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "tag");

@@ -25,6 +25,7 @@ public class Later {
 
     static <T extends ClientConfig> T quick(T client) {
         client.setNamesrvAddr(namesrv);
+        client.setMqClientApiTimeout(20000);
         client.setVipChannelEnabled(false);
         client.setPollNameServerInterval(500);
         client.setHeartbeatBrokerInterval(500);
@@ -121,6 +122,7 @@ public class Later {
         List<String> came = Collections.synchronizedList(new ArrayList<>());
         Map<String, Integer> checks = new ConcurrentHashMap<>();
         TransactionMQProducer producer = quick(new TransactionMQProducer(prefix + "transactions"));
+        producer.setSendMsgTimeout(20000);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -187,6 +189,11 @@ public class Later {
     }
 
     public static void main(String[] arguments) throws Exception {
+        // A client's threads would keep the process alive behind a main that failed.
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        });
         namesrv = arguments[0];
         prefix = arguments[1];
         DefaultMQProducer producer = quick(new DefaultMQProducer(prefix + "producer"));

@@ -12,9 +12,15 @@ import org.apache.rocketmq.common.message.Message;
  * printed once the consumer has told how far it is. */
 public class Stay {
     public static void main(String[] arguments) throws Exception {
+        // A client's threads would keep the process alive behind a main that failed.
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        });
         String namesrv = arguments[0], topic = arguments[1], group = arguments[2];
         DefaultMQProducer producer = new DefaultMQProducer(group + "-producer");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setInstanceName("stay");
         producer.start();
         for (int queue = 0; queue < 2; queue++) {
@@ -24,6 +30,7 @@ public class Stay {
         CountDownLatch received = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setInstanceName("stay");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

@@ -48,6 +48,7 @@ public class Swap {
             Set<String> seen = new ConcurrentSkipListSet<>();
             DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
             consumer.setNamesrvAddr(namesrv);
+            consumer.setMqClientApiTimeout(20000);
             consumer.setVipChannelEnabled(false);
             consumer.setUseTLS(tls);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -76,6 +77,8 @@ public class Swap {
     static TransactionMQProducer transactions(String namesrv, String group) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(group + "-transactions");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
+        producer.setSendMsgTimeout(20000);
         producer.setVipChannelEnabled(false);
         producer.setTransactionListener(new TransactionListener() {
             @Override
@@ -96,6 +99,8 @@ public class Swap {
             boolean tls) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group + "-producer", hook);
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
+        producer.setSendMsgTimeout(20000);
         producer.setVipChannelEnabled(false);
         producer.setUseTLS(tls);
         producer.setRetryTimesWhenSendFailed(0);

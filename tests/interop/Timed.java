@@ -20,10 +20,16 @@ public class Timed {
     private static final int COUNT = 20;
 
     public static void main(String[] arguments) throws Exception {
+        // A client's threads would keep the process alive behind a main that failed.
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        });
         String namesrv = arguments[0], topic = arguments[1];
         Map<String, Long> seen = new ConcurrentHashMap<>();
         DefaultMQProducer producer = new DefaultMQProducer(topic + "-producer");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setSendMsgTimeout(20000);
         producer.start();
         Map<String, Long> due = new ConcurrentHashMap<>();
@@ -48,6 +54,7 @@ public class Timed {
         }
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic + "-group");
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

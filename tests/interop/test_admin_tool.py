@@ -9,6 +9,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,11 +83,16 @@ class Side:
         self.end_file.unlink(missing_ok=True)
         self.clients = self.machine.java(self.namesrv, "T", "G", str(self.end_file), main="Stay")
         assert self.clients.stdout is not None
-        for line in self.clients.stdout:
-            found = re.match(r"ready (\S+)$", line)
-            if found:
-                self.client_id = found[1]
-                return
+        late = threading.Timer(STEP_S, self.clients.kill)
+        late.start()
+        try:
+            for line in self.clients.stdout:
+                found = re.match(r"ready (\S+)$", line)
+                if found:
+                    self.client_id = found[1]
+                    return
+        finally:
+            late.cancel()
         raise AssertionError("the clients did not get their message")
 
     def end_clients(self) -> None:
