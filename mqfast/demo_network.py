@@ -1,5 +1,5 @@
-"""The network part of ``python -m mqfast.demo``: a name server and a broker in one process, clients of the protocol
-beside it (this Python client, a stock Java client), and what they stored seen in the store.
+"""The network part of ``python -m mqfast.demo``: a name server and a broker in one process, clients
+beside it (the Python client, a stock Java client), and what they stored seen in the store.
 
 It must never need more than the extra mqfast[broker]: without it the part says so and is left out. Nor does it need
 Java: without it one line says so.
@@ -7,8 +7,6 @@ Java: without it one line says so.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -17,10 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from mqfast.remoting.client import RemotingClient
+from typing import Final
 
 __all__ = ["NetworkFailed", "network"]
 
@@ -30,10 +25,8 @@ MESSAGES: Final = 20_000
 JAVA_TOPIC: Final = "DemoJava"
 JAVA_MESSAGES: Final = 200
 JAVA_CLIENT: Final = Path(__file__).resolve().parents[1] / "tests" / "interop" / "java_client.py"
-QUEUES: Final = 4
-_WINDOW: Final = 64
+_DEADLINE_S: Final = 60.0
 _NOT_THERE: Final = 3  # exit code: Java or the network is missing
-_SEND, _PULL, _ROUTE, _COMMIT = 310, 11, 105, 15
 _BODY: Final = b"an order that a client sent by RocketMQ's own protocol".ljust(256, b".")
 
 Say = Callable[[str], None]
@@ -54,7 +47,7 @@ def network(work: Path, step: Say, say: Say, good: Say) -> None:
     store = work / "network"
     with _up(store) as (address, ready_ms):
         good(f"mqfast up was ready after {ready_ms:.0f} ms: NAMESRV_ADDR={address}")
-        asyncio.run(_round_trip(address, good))
+        _round_trip(address, good)
         topics = [TOPIC, *_java_client(address, say, good)]
     listed = subprocess.run(
         [sys.executable, "-m", "mqfast.cli", "store", "ls", str(store)],
@@ -128,68 +121,29 @@ def _java_client(namesrv: str, say: Say, good: Say) -> list[str]:
     return []
 
 
-async def _round_trip(namesrv: str, good: Say) -> None:
-    from mqfast.remoting.client import RemotingClient
+def _round_trip(namesrv: str, good: Say) -> None:
+    """Send with a Producer, receive with a PushConsumer: every message once, as it was sent."""
+    from mqfast.client import Message, Producer, PushConsumer, SendResult
 
-    client = RemotingClient()
-    try:
-        # A new topic has no route yet: the broker's own template topic leads to the broker, which makes the topic.
-        broker = await _broker_of(client, namesrv, "TBW102")
-        began = time.perf_counter()
-        await _in_flight(_send(client, broker, number) for number in range(MESSAGES))
-        took = time.perf_counter() - began
-        good(f"{MESSAGES:,} messages sent and acknowledged, {MESSAGES / took:,.0f} a second from this Python client")
-        broker = await _broker_of(client, namesrv, TOPIC)
-        began = time.perf_counter()
-        counts = await asyncio.gather(*(_pull_all(client, broker, queue) for queue in range(QUEUES)))
-        took = time.perf_counter() - began
-        if sum(counts) != MESSAGES:
-            raise NetworkFailed(f"{MESSAGES} messages were acknowledged, {sum(counts)} came back")
-        good(f"all of them pulled by group {GROUP}, {MESSAGES / took:,.0f} a second, and its offsets committed")
-    finally:
-        await client.close()
-
-
-async def _in_flight(work: Iterator[Any]) -> None:
-    """Carry all of it out, some at a time."""
-
-    async def one_after_the_other() -> None:
-        for each in work:
-            await each
-
-    await asyncio.gather(*(one_after_the_other() for _ in range(_WINDOW)))
-
-
-async def _broker_of(client: RemotingClient, namesrv: str, topic: str) -> str:
-    answer = await client.call(namesrv, _ROUTE, {"topic": topic})
-    if answer.code != 0:
-        raise NetworkFailed(f"the name server knows no route of {topic}: {answer.remark}")
-    return str(json.loads(answer.body)["brokerDatas"][0]["brokerAddrs"]["0"])
-
-
-async def _send(client: RemotingClient, broker: str, number: int) -> None:
-    fields = {
-        "a": "demo", "b": TOPIC, "c": "TBW102", "d": QUEUES, "e": number % QUEUES, "f": 0, "g": time.time_ns() // 10**6,
-        "h": 0, "i": f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01order-{number}\x02TAGS\x01demo", "j": 0, "k": "false",
-    }  # fmt: skip
-    answer = await client.call(broker, _SEND, fields, _BODY, timeout_ms=10_000)
-    if answer.code != 0:
-        raise NetworkFailed(f"message {number} was refused with code {answer.code}: {answer.remark}")
-
-
-async def _pull_all(client: RemotingClient, broker: str, queue_id: int) -> int:
-    """Read a queue to its end. Returns: how many messages it held."""
-    offset = 0
-    while True:
-        fields = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32,
-            "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-            "expressionType": "TAG",
-        }  # fmt: skip
-        answer = await client.call(broker, _PULL, fields, timeout_ms=10_000)
-        if answer.code != 0:
-            break
-        offset = int(answer.ext_fields["nextBeginOffset"])
-    commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "commitOffset": offset}
-    await client.call(broker, _COMMIT, commit)
-    return offset
+    began = time.perf_counter()
+    with Producer("demo", namesrv) as producer:
+        messages = (Message(TOPIC, _BODY, keys=f"order-{number}", tags="demo") for number in range(MESSAGES))
+        sent: set[str] = set()
+        for result in producer.send_many(messages):
+            if not isinstance(result, SendResult):
+                raise NetworkFailed(f"a message was refused: {result}")
+            sent.update(result.msg_ids)
+    took = time.perf_counter() - began
+    good(f"{len(sent):,} messages sent and acknowledged, {MESSAGES / took:,.0f} a second from a Producer")
+    received: set[str] = set()
+    began = time.perf_counter()
+    with PushConsumer(GROUP, namesrv, topics={TOPIC: "demo"}, from_where="first") as consumer:
+        for message in consumer:
+            if message.msg_id in sent and message.body == _BODY:
+                received.add(message.msg_id)
+            if len(received) == MESSAGES:
+                break
+            if time.perf_counter() - began > _DEADLINE_S:
+                raise NetworkFailed(f"{MESSAGES} messages were acknowledged, {len(received)} came: {consumer.stats()}")
+    took = time.perf_counter() - began
+    good(f"all of them received by a PushConsumer of group {GROUP}, {MESSAGES / took:,.0f} a second")

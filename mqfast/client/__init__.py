@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqfast.client.admin.admin_client import AdminClient
     from mqfast.client.admin.async_admin_client import AsyncAdminClient
+    from mqfast.client.consumer.allocation import Allocation
     from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
     from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+    from mqfast.client.consumer.offsets import OffsetStore
     from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.consumer.push_consumer import PushConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
     from mqfast.client.producer.async_producer import AsyncProducer
     from mqfast.client.producer.producer import Producer
-    from mqfast.client.producer.transaction import AsyncTransactionProducer, TransactionProducer
+    from mqfast.client.producer.transaction import AsyncTransactionProducer, Transaction, TransactionProducer
     from mqfast.client.values import (
         Address,
         Body,
@@ -39,31 +41,66 @@ if TYPE_CHECKING:
         TransactionStatus,
         When,
     )
+    from mqfast.errors import (
+        Backlog,
+        BrokerBusy,
+        BrokerError,
+        ClientClosed,
+        ClientError,
+        ClientForked,
+        ConnectError,
+        NoRoute,
+        Refused,
+        RequestLost,
+        RequestTimeout,
+        SendFailed,
+        SendTimeout,
+        SubscriptionError,
+    )
+    from mqfast.message import Message
 
 __all__ = [
     "Address",
     "AdminClient",
+    "Allocation",
     "AsyncAdminClient",
-    "AsyncPullConsumer",
     "AsyncProducer",
+    "AsyncPullConsumer",
     "AsyncPushConsumer",
     "AsyncTransactionProducer",
+    "Backlog",
     "Body",
+    "BrokerBusy",
+    "BrokerError",
+    "ClientClosed",
+    "ClientError",
+    "ClientForked",
     "ClientHook",
+    "ConnectError",
     "ConsumeContext",
     "ConsumeStatus",
     "Credentials",
     "Delivery",
+    "Message",
     "MessageQueue",
+    "NoRoute",
+    "OffsetStore",
+    "Producer",
     "PullConsumer",
     "PullStatus",
-    "Producer",
     "PushConsumer",
+    "Refused",
+    "RequestLost",
+    "RequestTimeout",
     "ResetPlan",
     "Retry",
     "SendContext",
+    "SendFailed",
     "SendResult",
     "SendStatus",
+    "SendTimeout",
+    "SubscriptionError",
+    "Transaction",
     "TransactionProducer",
     "TransactionStatus",
     "When",
@@ -71,32 +108,50 @@ __all__ = [
 
 # Where each name is; the imports above, which only type checkers read, say the same.
 _HOMES = {
-    "AsyncProducer": "producer.async_producer",
-    "AsyncTransactionProducer": "producer.transaction",
-    "TransactionProducer": "producer.transaction",
-    "ClientHook": "hooks",
-    "ConsumeContext": "hooks",
-    "Producer": "producer.producer",
-    "SendContext": "hooks",
-    "Address": "values",
-    "AdminClient": "admin.admin_client",
-    "AsyncAdminClient": "admin.async_admin_client",
-    "AsyncPullConsumer": "consumer.async_pull_consumer",
-    "AsyncPushConsumer": "consumer.async_push_consumer",
-    "Body": "values",
-    "ConsumeStatus": "values",
-    "Credentials": "values",
-    "Delivery": "delivery",
-    "MessageQueue": "values",
-    "PullConsumer": "consumer.pull_consumer",
-    "PullStatus": "values",
-    "PushConsumer": "consumer.push_consumer",
-    "ResetPlan": "values",
-    "Retry": "values",
-    "SendResult": "values",
-    "SendStatus": "values",
-    "TransactionStatus": "values",
-    "When": "values",
+    "Address": "mqfast.client.values",
+    "AdminClient": "mqfast.client.admin.admin_client",
+    "Allocation": "mqfast.client.consumer.allocation",
+    "AsyncAdminClient": "mqfast.client.admin.async_admin_client",
+    "AsyncProducer": "mqfast.client.producer.async_producer",
+    "AsyncPullConsumer": "mqfast.client.consumer.async_pull_consumer",
+    "AsyncPushConsumer": "mqfast.client.consumer.async_push_consumer",
+    "AsyncTransactionProducer": "mqfast.client.producer.transaction",
+    "Backlog": "mqfast.errors",
+    "Body": "mqfast.client.values",
+    "BrokerBusy": "mqfast.errors",
+    "BrokerError": "mqfast.errors",
+    "ClientClosed": "mqfast.errors",
+    "ClientError": "mqfast.errors",
+    "ClientForked": "mqfast.errors",
+    "ClientHook": "mqfast.client.hooks",
+    "ConnectError": "mqfast.errors",
+    "ConsumeContext": "mqfast.client.hooks",
+    "ConsumeStatus": "mqfast.client.values",
+    "Credentials": "mqfast.client.values",
+    "Delivery": "mqfast.client.delivery",
+    "Message": "mqfast.message",
+    "MessageQueue": "mqfast.client.values",
+    "NoRoute": "mqfast.errors",
+    "OffsetStore": "mqfast.client.consumer.offsets",
+    "Producer": "mqfast.client.producer.producer",
+    "PullConsumer": "mqfast.client.consumer.pull_consumer",
+    "PullStatus": "mqfast.client.values",
+    "PushConsumer": "mqfast.client.consumer.push_consumer",
+    "Refused": "mqfast.errors",
+    "RequestLost": "mqfast.errors",
+    "RequestTimeout": "mqfast.errors",
+    "ResetPlan": "mqfast.client.values",
+    "Retry": "mqfast.client.values",
+    "SendContext": "mqfast.client.hooks",
+    "SendFailed": "mqfast.errors",
+    "SendResult": "mqfast.client.values",
+    "SendStatus": "mqfast.client.values",
+    "SendTimeout": "mqfast.errors",
+    "SubscriptionError": "mqfast.errors",
+    "Transaction": "mqfast.client.producer.transaction",
+    "TransactionProducer": "mqfast.client.producer.transaction",
+    "TransactionStatus": "mqfast.client.values",
+    "When": "mqfast.client.values",
 }
 
 logging.getLogger("mqfast.client").addHandler(logging.NullHandler())
@@ -105,7 +160,7 @@ logging.getLogger("mqfast.client").addHandler(logging.NullHandler())
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mqfast.client' has no attribute {name!r}", name=name)
-    value = getattr(import_module(f"mqfast.client.{_HOMES[name]}"), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value  # found without this function from now on
     return value
 
