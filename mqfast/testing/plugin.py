@@ -51,7 +51,7 @@ def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _new(**arguments: Any) -> Broker:
-    from mqfast.testing.broker import Broker
+    from mqfast.testing import Broker
 
     return Broker(**arguments)
 
