@@ -41,6 +41,10 @@ OF_THE_NETWORK = {
     "zstandard": ("mqfast.client.delivery", "mqfast.client.producer.encode"),
 }
 
+# Adapters: the library that each one is for, and what an adapter of several files imports of itself.
+OF_THE_ADAPTERS: dict[str, tuple[str, ...]] = {}
+WITHIN_ADAPTERS: dict[str, tuple[str, ...]] = {}
+
 
 class Edge(NamedTuple):
     """One import: who, what, and whether it runs when the importer is imported."""
@@ -190,6 +194,17 @@ def test_a_client_knows_of_the_store_how_records_look_and_no_more() -> None:
     assert_none([e for e in others if not any(is_in(e.imported, room) for room in rooms)], f"client: {rooms} only")
 
 
+def test_adapters_know_the_client_and_each_one_its_own_library() -> None:
+    rooms = ("mqfast.contrib", "mqfast.compat")
+    inside = [e for e in EDGES if any(is_in(e.importer, room) for room in rooms)]
+    ours = [e for e in inside if is_in(e.imported, "mqfast")]
+    known = ("mqfast.client", *GROUND)
+    offending = [e for e in ours if not any(is_in(e.imported, one) for one in known) and e.imported != e.importer]
+    assert_none([e for e in offending if e.imported not in WITHIN_ADAPTERS.get(e.importer, ())], f"adapters: {known}")
+    above = [e for e in EDGES if any(is_in(e.imported, room) for room in rooms) and e not in inside]
+    assert_none(above, "nobody imports an adapter")
+
+
 def test_replication_knows_the_store_and_no_remoting() -> None:
     others = [e for e in EDGES if is_in(e.importer, "mqfast.ha") and is_in(e.imported, "mqfast")]
     rooms = ("mqfast.ha", "mqfast.store", *GROUND)
@@ -237,6 +252,7 @@ def test_the_core_needs_only_the_standard_library() -> None:
     core = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
     core = [e for e in core if not any(is_in(e.importer, room) for room in OF_THE_NETWORK.get(e.imported, ()))]
     core = [e for e in core if (e.importer, e.imported) != ("mqfast.testing.plugin", "pytest")]
+    core = [e for e in core if e.imported.split(".")[0] not in OF_THE_ADAPTERS.get(e.importer, ())]
     offending = [e for e in core if e.imported.split(".")[0] not in known | optional]
     offending += [e for e in core if e.imported.split(".")[0] in optional and e.at_import]
     assert_none(offending, "only the standard library is imported, numpy, rich and pyarrow inside functions")

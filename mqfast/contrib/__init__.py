@@ -1,0 +1,1 @@
+"""Adapters between the client and other libraries; each in a module of its own, imported by its full name."""
