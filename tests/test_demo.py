@@ -42,7 +42,7 @@ def test_the_demo_recovers_kills_recovers_and_finds_every_message(tmp_path: Path
         "are there, byte for byte",
         "floor: copy + CRC",
         "ok 20,000 messages sent and acknowledged",
-        "ok all of them pulled by group demo-readers",
+        "ok all of them received by a PushConsumer of group demo-readers",
         "left out: the Java client of Apache RocketMQ 5.5.0: it needs java, javac and mvn",
         "ok the same messages in the store: mqfast store ls",
     ):
