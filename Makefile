@@ -185,6 +185,7 @@ bench-broker: $(TESTING)
 # Producers, each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look.
 bench-client: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/run.py $(CLIENT_ARGS)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/consumers.py
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1
