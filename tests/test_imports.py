@@ -42,7 +42,10 @@ OF_THE_NETWORK = {
 }
 
 # Adapters: the library that each one is for, and what an adapter of several files imports of itself.
-OF_THE_ADAPTERS: dict[str, tuple[str, ...]] = {}
+OF_THE_ADAPTERS: dict[str, tuple[str, ...]] = {
+    "mqfast.contrib.otel": ("opentelemetry",),
+    "mqfast.contrib.metrics": ("prometheus_client",),
+}
 WITHIN_ADAPTERS: dict[str, tuple[str, ...]] = {}
 
 

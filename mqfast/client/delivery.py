@@ -79,14 +79,16 @@ class Delivery:
     Thread: any for the fields. Source: MessageExt, MessageClientExt.
     """
 
-    __slots__ = ("__weakref__", "_body", "_properties", "_record", "_source", "again", "begun_s")
+    __slots__ = ("__weakref__", "_body", "_properties", "_record", "_source", "again", "arrived_s", "begun_s")
 
     def __init__(self, record: StoredMessage, source: Source) -> None:
         self._record = record
         self._source = source
-        # Two fields of the consumer that has the message: how often it was tried again without the broker, and when it
-        # was handed out, by the consumer's clock (0: it was not).
+        # Three fields of the consumer that has the message: how often it was tried again without the broker, when it
+        # came, in seconds since the epoch (0: there is no hook that asks for it), and when it was handed out, by the
+        # consumer's clock (0: it was not).
         self.again = 0
+        self.arrived_s = 0.0
         self.begun_s = 0.0
 
     # --- what was sent ---

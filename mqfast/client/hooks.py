@@ -37,13 +37,17 @@ class SendContext:
 
 
 class ConsumeContext:
-    """One call of a handler. Attributes: error and seconds are there after it; ``state`` is the hook's own."""
+    """One call of a handler. Attributes: error and seconds are there after it; ``state`` is the hook's own.
 
-    __slots__ = ("error", "group", "messages", "seconds", "state", "status")
+    ``operation`` is "process", or "receive" where a pull consumer hands out messages, whose end nobody says.
+    """
 
-    def __init__(self, messages: Sequence[Delivery], group: str) -> None:
+    __slots__ = ("error", "group", "messages", "operation", "seconds", "state", "status")
+
+    def __init__(self, messages: Sequence[Delivery], group: str, operation: str = "process") -> None:
         self.messages = messages
         self.group = group
+        self.operation = operation
         self.status = ConsumeStatus.CONSUME_SUCCESS
         self.error: Exception | None = None
         self.seconds = 0.0

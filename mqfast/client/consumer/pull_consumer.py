@@ -145,7 +145,7 @@ class PullArguments:
     def _told(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Let the hooks hear of messages that are handed out, as Java's poll does."""
         if self._settings.hooks and messages:
-            context = ConsumeContext(messages, self.group)
+            context = ConsumeContext(messages, self.group, "receive")
             tell(self._settings.hooks, "before_consume", context)
             tell(self._settings.hooks, "after_consume", context)
         return messages

@@ -18,6 +18,7 @@ from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext, tell
+from mqfast.client.values import ConsumeStatus
 from mqfast.errors import MqfastError
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ class Handling:
         """Nobody has said anything: the messages wait again, in front. Args: after_s: nobody gets them until then."""
         for message in job.messages:
             message.begun_s = 0.0
+        if job.context is not None and not after_s:
+            job.context.status, job.context.seconds = ConsumeStatus.RECONSUME_LATER, self._clock() - job.begun_s
+            tell(self._engine.hooks, "after_consume", job.context)
         if after_s:
             self._engine.soon(lambda: self._engine.loop.call_later(after_s, self.leave, job))
             return

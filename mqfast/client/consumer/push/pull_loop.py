@@ -128,6 +128,10 @@ class PullLoop:
         assigned.filtered += answer.filtered
         if answer.status is PullStatus.NO_MATCHED_MSG and answer.next_offset > pq.next_offset:
             assigned.filtered += answer.next_offset - pq.next_offset
+        if self._engine.hooks:
+            now_s = time.time()
+            for message in answer.messages:
+                message.arrived_s = now_s
         new = pq.put(answer.messages, answer.next_offset)
         self._engine.handling.offer(assigned, new)
 

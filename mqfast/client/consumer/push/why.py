@@ -153,6 +153,7 @@ def stats(engine: PushEngine) -> dict[str, Any]:
                 "pull_offset": one.pq.next_offset if one.is_placed else None,
                 "behind": max(0, one.max_offset - one.pq.committable) if one.max_offset >= 0 else None,
                 "cached": one.pq.count,
+                "cached_bytes": one.pq.bytes,
                 "pulled": one.pulled,
                 "filtered": one.filtered,
             }
