@@ -327,6 +327,9 @@ def join_keys(keys: str | Iterable[str]) -> str:
     if isinstance(keys, str):
         return keys
     parts: list[str] = []
+    given: object = keys
+    if not isinstance(given, Iterable):
+        raise MessageIllegal(f"keys: expected str or a list of them, found {type(keys).__name__}")
     for key in keys:
         if not isinstance(key, str):
             raise MessageIllegal(f"keys: expected str, found {type(key).__name__}")

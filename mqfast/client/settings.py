@@ -10,8 +10,9 @@ import difflib
 import os
 import ssl
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
+from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
 from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.values import Address, Credentials
@@ -19,13 +20,16 @@ from mqfast.errors import ConfigError
 
 __all__ = [
     "CONSUMER_RULES",
+    "NamedArguments",
     "PRODUCER_RULES",
     "Rule",
     "check",
     "check_group",
+    "check_hooks",
     "check_names",
     "consumer_arguments",
     "instance_settings",
+    "listed",
     "nearest",
     "producer_arguments",
 ]
@@ -99,6 +103,24 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise ConfigError(f"{what}: no setting is named {name!r}{nearest(name, known)}")
 
 
+class NamedArguments:
+    """A class whose constructor refuses arguments that do not exist, with the nearest name."""
+
+    def __new__(cls, *args: Any, **arguments: Any) -> Self:
+        """Check the names. Raises: ConfigError."""
+        check_names(cls.__name__, arguments, cls._argument_names())
+        return super().__new__(cls)
+
+    @classmethod
+    def _argument_names(cls) -> tuple[str, ...]:
+        found: list[str] = []
+        for one in cls.__mro__:
+            code = getattr(one.__dict__.get("__init__"), "__code__", None)
+            if code is not None:
+                found += code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        return tuple(dict.fromkeys(found))
+
+
 def check(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> None:
     """Check the values that have a rule. Raises: ConfigError with the name, the limit and the unit."""
     for name, value in given.items():
@@ -124,7 +146,7 @@ def _check_one(name: str, rule: Rule, value: Any) -> None:
             f"{name}: expected {', '.join(rule.choices[:-1])} or {rule.choices[-1]}, found {value!r}{near}"
         )
     if rule.low is not None and rule.high is not None and not rule.low <= number <= rule.high:
-        raise ConfigError(f"{name}: expected {rule.low:g} to {rule.high:g}{unit}, found {value!r}")
+        raise ConfigError(f"{name}: expected {rule.low} to {rule.high}{unit}, found {value!r}")
     if rule.kind is str and not value:
         raise ConfigError(f"{name}: expected a text, found an empty one")
 
@@ -141,6 +163,22 @@ def check_group(group: object) -> str:
     if group in ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"):
         raise ConfigError(f"group: expected a name of your own, found {group!r}, which RocketMQ reserves")
     return group
+
+
+def listed(name: str, values: object) -> tuple[Any, ...]:
+    """The values of an argument that takes several. Raises: ConfigError for a single one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name}: expected a list, found {type(values).__name__}")
+    return tuple(values)
+
+
+def check_hooks(hooks: object) -> tuple[ClientHook, ...]:
+    """The hooks of a client. Raises: ConfigError."""
+    found = listed("hooks", hooks)
+    for hook in found:
+        if not isinstance(hook, ClientHook):
+            raise ConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
+    return found
 
 
 def instance_settings(
@@ -169,6 +207,8 @@ def instance_settings(
     for name, value in texts.items():
         if value is not None and (not isinstance(value, str) or not value):
             raise ConfigError(f"{name}: expected a text, found {value!r}")
+    if not _GROUP_CHARACTERS.issuperset(namespace or ""):
+        raise ConfigError(f"namespace: expected the characters a-z, A-Z, 0-9, % | - _, found {namespace!r}")
     return InstanceSettings(parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name)
 
 

@@ -19,10 +19,10 @@ from mqfast.client.admin.topics import TopicCalls
 from mqfast.client.net import io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.fork import watch
-from mqfast.client.net.instance import ClientInstance, InstanceSettings
+from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.net.steps import Steps
-from mqfast.client.route.name_servers import parse_addresses
+from mqfast.client.settings import NamedArguments, instance_settings
 from mqfast.client.values import Address, Credentials
 from mqfast.errors import ClientClosed, ConfigError
 
@@ -33,13 +33,14 @@ _START_S = 15.0
 _CLOSE_S = 5.0
 
 
-class AdminCalls(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, BrokerCalls):
+class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCalls, BrokerCalls):
     """Administration of one or several clusters by their name servers.
 
     Args:
         namesrv_addr: ``"a:9876;b:9876"`` or a list; None: the variable NAMESRV_ADDR.
-        credentials: of an administrator, where the brokers check who asks.
-        tls: True, or a context of the caller's.
+        credentials: of an administrator, where the brokers check who asks; None: ROCKETMQ_ACCESS_KEY and
+            ROCKETMQ_SECRET_KEY, where both are set.
+        tls: True: TLS with the system's certificates; or a context of the caller's.
         timeout_s: for each request.
     Raises: ConfigError.
     """
@@ -56,7 +57,7 @@ class AdminCalls(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, BrokerCalls)
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise ConfigError(f"timeout_s: expected more than 0 and at most 3600 seconds, found {timeout_s!r}")
         self._timeout_s = float(timeout_s)
-        self._settings = InstanceSettings(parse_addresses(namesrv_addr), credentials, tls)
+        self._settings = instance_settings(namesrv_addr, credentials=credentials, tls=tls)
 
 
 class AdminClient(AdminCalls, SyncFace):

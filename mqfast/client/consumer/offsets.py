@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqfast.client.consumer.offset_file import OffsetFile
     from mqfast.client.net.instance import ClientInstance
 
-__all__ = ["FileOffsets", "OffsetStore", "Offsets", "OwnOffsets", "RemoteOffsets", "offsets_of"]
+__all__ = ["FileOffsets", "OffsetStore", "Offsets", "OwnOffsets", "RemoteOffsets", "check_offset_store", "offsets_of"]
 
 _AT_ONCE: Final = 64
 
@@ -37,6 +37,13 @@ class OffsetStore(Protocol):
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these."""
+
+
+def check_offset_store(given: OffsetStore | None) -> OffsetStore | None:
+    """The argument ``offset_store``. Raises: ConfigError."""
+    if given is not None and not isinstance(given, OffsetStore):
+        raise ConfigError(f"offset_store: expected an object with load and save, found {type(given).__name__}")
+    return given
 
 
 class Offsets:

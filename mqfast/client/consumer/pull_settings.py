@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from mqfast.client.consumer.allocation import Allocation, allocation_of
-from mqfast.client.consumer.offsets import OffsetStore
+from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
 from mqfast.client.consumer.pull_cache import CacheLimits
 from mqfast.client.consumer.queue_bounds import FromWhere, check_from_where
-from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.consumer.subscription import Subscription, checked_name, tags_of
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
 from mqfast.client.route.namespace import namespace_of_address, wrap
@@ -23,6 +23,7 @@ from mqfast.client.settings import (
     Rule,
     check,
     check_group,
+    check_hooks,
     check_names,
     consumer_arguments,
     instance_settings,
@@ -104,14 +105,14 @@ def pull_settings(
         is_broadcasting,
         check_from_where(from_where),
         allocation_of(allocation),
-        offset_store,
+        check_offset_store(offset_store),
         numbers["auto_commit_s"],
         numbers["pull_batch"],
         numbers["pull_interval_s"],
         CacheLimits(numbers["max_cached_messages"], numbers["max_cached_bytes"], numbers["max_cached_total"]),
         offset_reset,
         numbers["close_timeout_s"],
-        tuple(hooks),
+        check_hooks(hooks),
     )
 
 
@@ -145,25 +146,11 @@ def subscriptions_of(topics: str | Mapping[str, str] | None, namespace: str | No
 
     Raises: ConfigError, UsageError.
     """
-    if topics is None:
-        return {}
-    given: object = topics
-    if isinstance(given, str):
-        table: Mapping[Any, Any] = {given: "*"}
-    elif isinstance(given, Mapping):
-        table = given
-    else:
-        raise ConfigError(f"topics: expected a name or a mapping from names to tags, found {type(given).__name__}")
-    return {one.topic: one for one in (new_subscription(topic, tags, None, namespace) for topic, tags in table.items())}
+    given = tags_of(topics)
+    return {one.topic: one for one in (new_subscription(topic, tags, None, namespace) for topic, tags in given.items())}
 
 
 def new_subscription(topic: str, tags: str | None, sql: str | None, namespace: str | None) -> Subscription:
     """One subscription of this moment. Raises: ConfigError, UsageError."""
-    name = wrap(namespace, _text("topic", topic))
+    name = wrap(namespace, checked_name(topic))
     return Subscription(name, tags, sql=sql, version=time.time_ns() // 1_000_000)
-
-
-def _text(what: str, given: object) -> str:
-    if not isinstance(given, str) or not given.strip():
-        raise ConfigError(f"{what}: expected a name, found {given!r}")
-    return given

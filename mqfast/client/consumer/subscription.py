@@ -6,17 +6,42 @@ text once more. Source: SubscriptionData, FilterAPI.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mqfast.client.delivery import Delivery
-from mqfast.errors import UsageError
+from mqfast.errors import ConfigError, UsageError
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, broker_accepts_topic
 from mqfast.properties import jhash, tag_codes
 
-__all__ = ["SQL92", "TAG", "Subscription"]
+__all__ = ["SQL92", "TAG", "Subscription", "checked_name", "tags_of"]
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _BLANK: Final = "".join(map(chr, range(0x21)))  # what Java's trim() takes off
+
+
+def checked_name(topic: object) -> str:
+    """The name of a topic that may exist. Raises: ConfigError."""
+    if not isinstance(topic, str):
+        raise ConfigError(f"topic: expected a name, found {topic!r}")
+    if not broker_accepts_topic(topic):
+        most = 255 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else 127
+        raise ConfigError(
+            f"topic: expected 1 to {most} of the characters a-z, A-Z, 0-9, % | - _, found {len(topic)}: {topic[:140]!r}"
+        )
+    return topic
+
+
+def tags_of(topics: object) -> Mapping[str, str]:
+    """The argument ``topics`` of a consumer, one name or a mapping, as name -> tags. Raises: ConfigError."""
+    if topics is None or topics == {}:
+        return {}
+    if isinstance(topics, str):
+        return {topics: "*"}
+    if isinstance(topics, Mapping):
+        return topics
+    raise ConfigError(f"topics: expected a name or a mapping from names to tags, found {type(topics).__name__}")
 
 
 class Subscription:

@@ -22,10 +22,12 @@ from mqfast.client.route.namespace import unwrap, wrap
 from mqfast.client.route.select import Selector
 from mqfast.client.settings import (
     PRODUCER_RULES,
+    NamedArguments,
     check,
     check_group,
-    check_names,
+    check_hooks,
     instance_settings,
+    listed,
     producer_arguments,
 )
 from mqfast.client.values import Address, Body, Credentials, MessageQueue, SendResult
@@ -34,7 +36,7 @@ from mqfast.message import Message
 
 __all__ = ["Counter", "Owner", "ProducerBase"]
 
-_LATENCY_TABLES: Final = {True: V5, "5": V5, "4.9": V4}
+_LATENCY_TABLES: Final = {"True": V5, "5": V5, "4.9": V4}
 _NOTHING: Final = (None,) * 8
 
 
@@ -69,7 +71,7 @@ class Owner:
         return self._topics
 
 
-class ProducerBase:
+class ProducerBase(NamedArguments):
     """Arguments of a producer; times in seconds but ``linger_ms``.
 
     Args:
@@ -93,11 +95,6 @@ class ProducerBase:
     Raises: ConfigError (UsageError, ValueError) before anything is sent.
     Source: DefaultMQProducer.
     """
-
-    def __new__(cls, *args: Any, **arguments: Any) -> Self:
-        """Refuse names that are no arguments, with the nearest one."""
-        check_names(cls.__name__, arguments, cls._argument_names())
-        return super().__new__(cls)
 
     def __init__(
         self,
@@ -131,6 +128,7 @@ class ProducerBase:
     ) -> None:
         check(PRODUCER_RULES, {name: value for name, value in locals().items() if name in PRODUCER_RULES})
         self.group = check_group(group)
+        checked_topic(create_topic_key)
         self._settings = instance_settings(
             namesrv_addr,
             credentials=credentials,
@@ -139,15 +137,12 @@ class ProducerBase:
             instance_name=instance_name,
             unit_name=unit_name,
         )
-        if latency_fault is not False and latency_fault not in _LATENCY_TABLES:
+        if latency_fault is not False and str(latency_fault) not in _LATENCY_TABLES:
             raise ConfigError(f'latency_fault: expected True, False, "5" or "4.9", found {latency_fault!r}')
-        codes = tuple(retry_response_codes)
+        codes = listed("retry_response_codes", retry_response_codes)
         if not all(type(code) is int for code in codes):
             raise ConfigError(f"retry_response_codes: expected response codes, found {codes!r}")
-        self._hooks = tuple(hooks)
-        for hook in self._hooks:
-            if not isinstance(hook, ClientHook):
-                raise ConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
+        self._hooks = check_hooks(hooks)
         if compression == "zlib" and compress_level > 9:
             raise ConfigError(f"compress_level: expected 0 to 9 for zlib, found {compress_level}")
         self._wire = Wire(
@@ -164,7 +159,7 @@ class ProducerBase:
             retries=retries,
             retry_codes=codes,
             retry_when_not_ok=retry_other_broker_when_not_ok,
-            faults=FaultTable(_LATENCY_TABLES[latency_fault]) if latency_fault else None,
+            faults=FaultTable(_LATENCY_TABLES[str(latency_fault)]) if latency_fault else None,
             without_namespace=(lambda topic: unwrap(namespace, topic)) if namespace else str,
         )
         self._selector = selector
@@ -187,15 +182,6 @@ class ProducerBase:
 
     def _set_up(self) -> None:
         """What a face has beside this."""
-
-    @classmethod
-    def _argument_names(cls) -> tuple[str, ...]:
-        found: list[str] = []
-        for one in cls.__mro__:
-            code = getattr(one.__dict__.get("__init__"), "__code__", None)
-            if code is not None:
-                found += code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        return tuple(dict.fromkeys(found))
 
     @classmethod
     def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:

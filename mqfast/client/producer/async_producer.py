@@ -17,7 +17,7 @@ from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.arguments import ProducerBase, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
-from mqfast.client.producer.encode import Outgoing, batch_of, prepared
+from mqfast.client.producer.encode import Outgoing, batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
@@ -285,6 +285,7 @@ class AsyncProducer(ProducerBase):
     ) -> SendResult:
         """Send messages of one topic in one request; see ``Producer.send_batch``."""
         await self._begun()
+        check_several(messages)
         many = list(messages)
         contexts = self._contexts(many) if self._hooks else []
         begin = time.monotonic()
@@ -307,6 +308,7 @@ class AsyncProducer(ProducerBase):
         pipeline, pressure = self._pipeline, self._pressure
         assert pipeline is not None
         loop = asyncio.get_running_loop()
+        check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes)
         ends: deque[list[Any]] = deque()  # [has it ended, result or error, whom to wake, bytes], in order
         begun = 0

@@ -22,7 +22,18 @@ from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_ac
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import VERSION
 
-__all__ = ["Compressor", "Outgoing", "Wire", "batch_of", "head_of", "local_address", "new_id", "new_ids", "prepared"]
+__all__ = [
+    "Compressor",
+    "Outgoing",
+    "Wire",
+    "batch_of",
+    "check_several",
+    "head_of",
+    "local_address",
+    "new_id",
+    "new_ids",
+    "prepared",
+]
 
 LANGUAGE: Final = "PYTHON"
 SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
@@ -322,6 +333,12 @@ def _pairs(message: Message) -> dict[str, Any]:
 
 
 # -- a batch -----------------------------------------------------------------------------------------------------------
+
+
+def check_several(messages: object) -> None:
+    """Raises: MessageIllegal where one thing is given in place of several messages."""
+    if not isinstance(messages, Iterable):
+        raise MessageIllegal(f"messages: expected several, found {type(messages).__name__}")
 
 
 def batch_of(messages: Iterable[Message], wire: Wire) -> Outgoing:

@@ -22,7 +22,7 @@ from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.producer.arguments import ProducerBase, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
-from mqfast.client.producer.encode import Outgoing, batch_of, prepared
+from mqfast.client.producer.encode import Outgoing, batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.select import Selector
@@ -273,6 +273,7 @@ class Producer(ProducerBase):
         Raises: MessageIllegal for different topics, waits or sharding keys, a delay or a retry topic; else as send.
         """
         instance = self._begun()
+        check_several(messages)
         many = list(messages)
         contexts = self._contexts(many) if self._hooks else []
         begin = time.monotonic()
@@ -365,6 +366,7 @@ class Producer(ProducerBase):
         Raises: MessageIllegal for the message that is none, behind the results of those before it.
         """
         instance = self._begun()
+        check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes)
         ends: deque[list[Any]] = deque()  # [has it ended, result or error, does the reader wait, bytes], in order
         changed = threading.Condition()

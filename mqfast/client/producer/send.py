@@ -216,7 +216,9 @@ class Sender:
                 address = instance.routes.address(last_broker)
                 if address is None:
                     nowhere = ConnectError(
-                        f"no known route names the master of broker {last_broker}", msg_id=out.msg_id
+                        f"no known route names the master of broker {last_broker}; topic {out.message.topic} is on "
+                        f"{', '.join(sorted({one.broker_name for one in queues}))}",
+                        msg_id=out.msg_id,
                     )
                     failures.append((last_broker, self._clock() - attempt_begin, nowhere))
                     continue
@@ -290,6 +292,8 @@ def _checked_queue(queue: object, out: Outgoing) -> MessageQueue:
         raise UsageError(f"queue: expected a MessageQueue, found {queue!r}")
     if queue.topic not in (out.message.topic, out.topic):
         raise UsageError(f"queue: expected a queue of topic {out.message.topic!r}, found one of {queue.topic!r}")
+    if type(queue.queue_id) is not int or queue.queue_id < 0:
+        raise UsageError(f"queue: expected a queue_id of 0 or more, found {queue.queue_id!r}")
     return queue
 
 
@@ -313,21 +317,26 @@ def _failed(
         elif isinstance(error, BrokerError):
             one = error
         elif isinstance(error, ConnectError):
-            one = ConnectError(f"{topic}: {where}: {error}; {end}", msg_id=msg_id)
+            one = ConnectError(f"{topic}: {where}: {_alone(where, error)}; {end}", msg_id=msg_id)
         else:
-            text = f"{topic}: 1 attempt in {seconds:.2f} s: {where}: {error}; {end}"
+            text = f"{topic}: 1 attempt in {seconds:.2f} s: {where}: {_alone(where, error)}; {end}"
             one = SendFailed(text, attempts=tuple(failures), msg_id=msg_id, maybe_stored=maybe_stored)
     else:
-        parts = "; ".join(f"{where} {_reason(error, took)}" for where, took, error in failures)
+        parts = "; ".join(f"{where} {_reason(where, error, took)}" for where, took, error in failures)
         text = f"{topic}: {len(failures)} attempts in {seconds:.2f} s: {parts}; {end}"
         one = SendFailed(text, attempts=tuple(failures), msg_id=msg_id, maybe_stored=maybe_stored)
     one.__cause__ = error if error is not one else None
     return one
 
 
-def _reason(error: Exception, took: float) -> str:
+def _reason(where: str, error: Exception, took: float) -> str:
     if isinstance(error, CallTimeout):
         return f"gave no answer in {took:.2f} s"
     if isinstance(error, BrokerError):
         return f"answered code {error.code}" + (f" {error.remark!r}" if error.remark else "")
-    return f"{error} ({took:.2f} s)"
+    return f"{_alone(where, error)} ({took:.2f} s)"
+
+
+def _alone(where: str, error: Exception) -> str:
+    """The text of an error without the address, which stands before it."""
+    return str(error).removeprefix(where.rpartition(" ")[2] + ": ")

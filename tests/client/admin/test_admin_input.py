@@ -75,7 +75,18 @@ def test_bad_input_is_refused_before_anything_is_sent(name: str) -> None:
         act(one)  # a request would end with ConnectError: nobody listens there
 
 
-@pytest.mark.parametrize("given", [{"timeout_s": 0}, {"timeout_s": "5"}, {"timeout_s": True}, {"namesrv_addr": "a:b"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"timeout_s": 0},
+        {"timeout_s": "5"},
+        {"timeout_s": True},
+        {"namesrv_addr": "a:b"},
+        {"credentials": ("a", "b")},
+        {"tls": "yes"},
+        {"timeout": 3},
+    ],
+)
 def test_bad_arguments_of_the_client(given: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"namesrv_addr": NOBODY, **given}
     with pytest.raises(ConfigError, match=next(iter(given))):

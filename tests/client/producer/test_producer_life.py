@@ -592,6 +592,11 @@ def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -
         ({"tls": "yes"}, "tls: expected True, False or an ssl.SSLContext"),
         ({"namespace": ""}, "namespace: expected a text"),
         ({"latency_fault": "6"}, "latency_fault: expected True, False"),
+        ({"namespace": "a b"}, "namespace: expected the characters"),
+        ({"latency_fault": []}, "latency_fault: expected True, False"),
+        ({"hooks": ClientHook()}, "hooks: expected a list, found ClientHook"),
+        ({"retry_response_codes": 3}, "retry_response_codes: expected a list, found int"),
+        ({"max_message_bytes": 1 << 30}, "max_message_bytes: expected 1 to 16711680 bytes, found 1073741824"),
         ({"hooks": [object()]}, "hooks: expected ClientHook objects"),
         ({"selector": 5}, "selector: expected a function"),
         ({"retry_response_codes": ["2"]}, "retry_response_codes: expected response codes"),
@@ -624,6 +629,9 @@ def test_no_address_at_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (("T",), {}, "expected a Message, or topic and body"),
         (("T", b"x"), {"timeout_s": 0}, "timeout_s: expected 0.001"),
         (("T", b"x"), {"queue": MessageQueue("U", "b", 0)}, "queue of topic 'T'"),
+        (("T", b"x"), {"queue": MessageQueue("T", "b", -1)}, "queue_id of 0 or more, found -1"),
+        (("T", b"x"), {"queue": MessageQueue("T", "b", "0")}, "queue_id of 0 or more, found '0'"),  # type: ignore[arg-type]
+        (("T", b"x"), {"keys": 3}, "keys: expected str or a list of them, found int"),
         (("T", b"x"), {"queue": MessageQueue("T", "b", 0), "selector": max}, "found both"),
         (("T", b"x"), {"selector": 5}, "selector: expected a function"),
     ],
@@ -632,6 +640,16 @@ def test_wrong_sends_are_refused(arguments: Any, keywords: Any, match: str) -> N
     with RawServer(ok) as server, Producer("g", server.address) as producer:
         with pytest.raises((UsageError, MessageIllegal), match=match):
             producer.send(*arguments, **keywords)
+        assert not server.requests
+
+
+def test_one_message_is_no_batch() -> None:
+    one: Any = Message("T", b"x")
+    with RawServer(ok) as server, Producer("g", server.address) as producer:
+        with pytest.raises(MessageIllegal, match="messages: expected several, found Message"):
+            producer.send_batch(one)
+        with pytest.raises(MessageIllegal, match="messages: expected several, found Message"):
+            list(producer.send_many(one))
         assert not server.requests
 
 

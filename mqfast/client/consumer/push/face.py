@@ -16,18 +16,26 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.iteration import InHand
-from mqfast.client.consumer.offsets import OffsetStore
+from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
 from mqfast.client.consumer.push.assigned import Handler, Wanted
 from mqfast.client.consumer.push.engine import PushEngine, PushSettings
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.why import stats
 from mqfast.client.consumer.queue_bounds import check_from_where
-from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.consumer.subscription import Subscription, checked_name, tags_of
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.namespace import wrap
-from mqfast.client.settings import CONSUMER_RULES, check, check_group, consumer_arguments, instance_settings
+from mqfast.client.settings import (
+    CONSUMER_RULES,
+    NamedArguments,
+    check,
+    check_group,
+    check_hooks,
+    consumer_arguments,
+    instance_settings,
+)
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
 
@@ -37,7 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 BATCH_MAX: Final = 1024
 
 
-class PushFace:
+class PushFace(NamedArguments):
     """Arguments and state of a push consumer.
 
     Args:
@@ -107,14 +115,16 @@ class PushFace:
         )  # fmt: skip
         topic = trace_topic(trace)
         self._tracer = None if topic is None else Tracer(wrap(namespace, group), topic, "CONSUME")
-        self._hooks = tuple(hooks) if self._tracer is None else (*hooks, self._tracer)
+        self._hooks = check_hooks(hooks)
+        if self._tracer is not None:
+            self._hooks = (*self._hooks, self._tracer)
         self._settings = PushSettings(
             wrap(namespace, group), is_broadcasting, orderly, check_from_where(from_where), threads, pull_batch,
             pull_interval_s, max_cached_messages, max_cached_bytes, max_span, consume_timeout_s, max_reconsume_times,
             suspend_s, close_timeout_s,
         )  # fmt: skip
         self._allocation = allocation_of(allocation)
-        self._offset_store = offset_store
+        self._offset_store = check_offset_store(offset_store)
         self._executor = executor
         self._wanted: dict[str, Wanted] = {}
         self._in_hand = InHand()
@@ -122,8 +132,7 @@ class PushFace:
         self._pid = os.getpid()
         self._is_closed = False
         self._is_paused = False
-        pairs = {topics: "*"} if isinstance(topics, str) else dict(topics or {})
-        for topic, tags in pairs.items():
+        for topic, tags in tags_of(topics).items():
             self._want(topic, None, tags, None, 1)
 
     @classmethod
@@ -144,6 +153,8 @@ class PushFace:
         Raises: UsageError.
         """
 
+        checked_name(topic)
+
         def register(function: F) -> F:
             self.subscribe(topic, function, tags, sql=sql, batch=batch)
             return function
@@ -157,14 +168,14 @@ class PushFace:
         checked: object = handler
         if not callable(checked):
             raise UsageError(f"topic {topic}: expected a function as handler, found {type(handler).__name__}")
-        if not self._takes_coroutines and inspect.iscoroutinefunction(handler):
+        is_coroutine = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))  # noqa: B004
+        if not self._takes_coroutines and is_coroutine:
             raise UsageError(f"topic {topic}: expected a function, found a coroutine function: use AsyncPushConsumer")
         self._want(topic, handler, tags, sql, batch)
 
     def _want(self, topic: str, function: Callable[..., Any] | None, tags: str, sql: str | None, batch: int) -> None:
         self._check_usable()
-        if type(topic) is not str or not topic:
-            raise UsageError(f"topic: expected a name, found {topic!r}")
+        checked_name(topic)
         if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
             raise UsageError(f"topic {topic}, batch: expected 1 to {BATCH_MAX}, found {batch!r}")
         on_wire = wrap(self._namespace, topic)

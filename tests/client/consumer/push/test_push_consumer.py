@@ -20,6 +20,8 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from push_tools import QUICK, Hand, Seen, a_cluster, fill, queue_of, until
 from running import BrokerProcess
 
+from mqfast.client.consumer.pull_consumer import PullConsumer
+from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import ConsumeStatus, Retry
@@ -428,6 +430,16 @@ def test_a_second_signal_ends_at_once(cluster: BrokerProcess, hand: Hand) -> Non
         (lambda: PushConsumer("g", "a:1", allocation="AVGG"), ConfigError, "AVG"),
         (lambda: PushConsumer("g", "a:1", from_where="middle"), ConfigError, "from_where"),
         (lambda: PushConsumer("g", "a:b"), ConfigError, "namesrv_addr"),
+        (lambda: PushConsumer("g", "a:1", **{"thread": 3}), ConfigError, "did you mean threads?"),  # type: ignore[arg-type]
+        (lambda: PushConsumer("g", "a:1", offset_store=3), ConfigError, "offset_store"),  # type: ignore[arg-type]
+        (lambda: PushConsumer("g", "a:1", hooks=[3]), ConfigError, "hooks"),  # type: ignore[list-item]
+        (lambda: PushConsumer("g", "a:1", topics=["t"]), ConfigError, "topics: .* found list"),  # type: ignore[arg-type]
+        (lambda: PushConsumer("g", "a:1", topics="a b"), ConfigError, "topic: expected 1 to 127"),
+        (lambda: PushConsumer("g", "a:1", namespace="a b"), ConfigError, "namespace"),
+        (lambda: PushConsumer("g", "a:1").on(print), ConfigError, "topic: expected a name"),  # type: ignore[arg-type]
+        (lambda: PullConsumer("g", "a:1", offset_store=3), ConfigError, "offset_store"),  # type: ignore[arg-type]
+        (lambda: PullConsumer("g", "a:1", hooks=[3]), ConfigError, "hooks"),  # type: ignore[list-item]
+        (lambda: PullConsumer("g", "a:1", topics="a b"), ConfigError, "topic: expected 1 to 127"),
         (lambda: PushConsumer("g", "a:1").subscribe("t", 7), UsageError, "function as handler"),
         (lambda: PushConsumer("g", "a:1").subscribe("t", print, batch=0), UsageError, "batch"),
         (lambda: PushConsumer("g", "a:1").subscribe("", print), UsageError, "topic"),
@@ -446,8 +458,22 @@ def test_what_cannot_work_is_an_error_before_anything_is_sent(make: Any, error: 
 def test_a_coroutine_function_is_for_the_other_class() -> None:
     async def handler(message: Delivery) -> None: ...
 
-    with pytest.raises(UsageError, match="AsyncPushConsumer"):
-        PushConsumer("g", "a:1").subscribe("t", handler)
+    class Handler:
+        async def __call__(self, message: Delivery) -> None: ...
+
+    for one in (handler, Handler()):
+        with pytest.raises(UsageError, match="AsyncPushConsumer"):
+            PushConsumer("g", "a:1").subscribe("t", one)
+
+
+def test_a_handler_that_returns_a_coroutine_has_not_done_its_message() -> None:
+    async def handler() -> None: ...
+
+    messages: list[Any] = ["a message"]
+    found = verdict(messages, handler(), None, is_batch=False)
+    assert not found.done
+    assert found.later == [("a message", 0)]
+    assert "nothing of it ran" in found.odd
 
 
 def test_two_handlers_of_one_topic_are_an_error() -> None:
