@@ -147,6 +147,9 @@ class Retry(Exception):
         self.delay_level = delay_level
         self.reason = reason
 
+    def __repr__(self) -> str:
+        return f"Retry(delay_level={self.delay_level!r}, reason={self.reason!r})"
+
     def __reduce__(self) -> tuple[type[Retry], tuple[int, str]]:
         return Retry, (self.delay_level, self.reason)
 

@@ -18,7 +18,7 @@ from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext, tell
-from mqfast.client.values import ConsumeStatus
+from mqfast.client.values import ConsumeStatus, Retry
 from mqfast.errors import MqfastError
 
 if TYPE_CHECKING:
@@ -209,6 +209,9 @@ class Handling:
 
     def _tell_error(self, job: Job, error: BaseException) -> None:
         first = job.messages[0]
+        if isinstance(error, Retry):  # asked for: no fault of the handler
+            _log.info("group %s, topic %s: %s: %r", self._engine.group, first.topic, first.msg_id, error)
+            return
         name = "the loop" if job.handler is None else f"handler {job.handler.name}"
         key = (first.msg_id, type(error).__qualname__, "error")
         if key in self._told:

@@ -6,6 +6,7 @@ Room: client. It must never do I/O. A message is done only when the handler said
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from collections.abc import Set as AnySet
 from typing import Any, NamedTuple
@@ -54,4 +55,8 @@ def verdict(messages: Sequence[Delivery], result: Any, error: BaseException | No
         strange = sorted(one for one in result if not 0 <= one < len(messages))
         odd = f"the indices {strange}, where 0 to {len(messages) - 1} was expected" if strange else ""
         return Verdict(done, [(one, 0) for i, one in enumerate(messages) if i in result], odd)
+    if inspect.iscoroutine(result):  # nothing of it has run: no message may count as done
+        result.close()
+        odd = "a coroutine, which needs AsyncPushConsumer: nothing of it ran, the messages come again"
+        return Verdict((), [(one, 0) for one in messages], odd)
     return Verdict(messages, (), f"{type(result).__name__}: None, True or False was expected; it counts as done")
