@@ -33,7 +33,7 @@ def test_damage_is_reported_or_harmless(small: bool, sample: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [104827, 105567, 1000553, 1003061, 2011371, 3048971, 3049790, 5013438, 6020185, 8152676]
+    "seed", [104827, 105567, 434143, 1000553, 1003061, 2011371, 3048971, 3049790, 5013438, 6020185, 8152676]
 )
 def test_seeds_that_broke_the_rule_of_the_small_stores(seed: int, tmp_path: Path) -> None:
     Workplace(str(tmp_path), Bases()).run(seed)

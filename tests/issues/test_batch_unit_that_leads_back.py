@@ -80,3 +80,21 @@ def test_repair_makes_such_a_queue_anew(tmp_path: Path) -> None:
         assert store.min_offset("BcqTopic", 0) == 0
         assert len(store.get("BcqTopic", 0, 0).messages) > 0
         assert store.consumer("g", "BcqTopic").poll()
+
+
+def test_a_unit_behind_the_end_of_its_queue_is_an_error(tmp_path: Path) -> None:
+    """A get in front of it did not move on, and said nothing: a consumer took the queue as read to its end."""
+    (case,) = golden_cases("5.3.3", ("batch-cq",))
+    path = copy_of(case, tmp_path)
+    with mqfast.open(path, **case.settings):
+        pass  # closed in order: the next open looks at the last files only
+    (file,) = (path / "batchconsumequeue" / "BcqTopic" / "0").iterdir()
+    data = bytearray(file.read_bytes())
+    at = int.from_bytes(data[46 + 28 : 46 + 36], "big")  # of the second unit
+    data[46 + 28] ^= 0x10
+    file.write_bytes(data)
+    with mqfast.open(path, **case.settings) as store, pytest.raises(CorruptFile):
+        for _ in range(store.max_offset("BcqTopic", 0)):
+            found = store.get("BcqTopic", 0, at, 1)
+            assert found.next_offset > at
+            at = found.next_offset

@@ -461,7 +461,12 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
                 raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {offset} does not point at its record", path=log.path,
                                   offset=physical, expected=f"a record of {unit.size} bytes", found="one beyond the log")
             break
-        if unit.base_offset - begin >= limits.scan_bytes // BATCH_UNIT_BYTES:
+        if unit.base_offset >= last and unit.base_offset >= queue.max_offset:
+            if g.hits.count:
+                break
+            raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} has a unit behind its end; mqfast.repair makes the queue anew from the log",
+                              path=queue.path, expected=f"a queue offset from {offset} to {last - 1}", found=unit.base_offset)
+        if offset > begin and unit.base_offset - begin >= limits.scan_bytes // BATCH_UNIT_BYTES:
             break
         if is_full(limits, in_memory_from, messages, g.hits.total_bytes, unit.batch_size, physical, unit.size):
             break
