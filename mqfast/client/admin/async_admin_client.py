@@ -42,14 +42,21 @@ class AsyncAdminClient(AdminCalls, AsyncFace):
     async def close(self) -> None:
         """End it; calls after that raise ClientClosed. The second call does nothing."""
         was_open, self._is_open, self._closed = self._is_open, False, True
-        if was_open:
+        if was_open and self._instance.is_here:
             await self._instance.release()
+
+    def _has_changed(self) -> bool:
+        return self._is_open or self._closed
 
     async def _run(self, steps: Steps[T]) -> T:
         if self._closed:
             raise ClientClosed("the AsyncAdminClient is closed")
         if not self._is_open:
-            self._is_open = True
-            self._instance = ClientInstance.shared(self._settings, asyncio.get_running_loop())
-            await self._instance.acquire()
+            instance = ClientInstance.shared(self._settings, asyncio.get_running_loop())
+            await instance.acquire()
+            if self._has_changed():  # another task was here meanwhile
+                await instance.release()
+                return await self._run(steps)
+            self._instance, self._is_open = instance, True
+        self._instance.check_here()
         return await self._instance.shell.run(steps)

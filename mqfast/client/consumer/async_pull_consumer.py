@@ -20,7 +20,7 @@ from mqfast.client.consumer.pull_settings import new_subscription
 from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import MessageQueue, When, milliseconds
-from mqfast.errors import ClientClosed, ClientError, MqfastError
+from mqfast.errors import ClientClosed, MqfastError
 
 __all__ = ["AsyncPullConsumer"]
 
@@ -63,8 +63,7 @@ class AsyncPullConsumer(PullArguments):
                     await self._engine.start()
                     self._loop = asyncio.get_running_loop()
                     self._is_started = True
-        if self._loop is not asyncio.get_running_loop():
-            raise ClientError(f"group {self.group}: the consumer was started in another event loop")
+        self._engine.instance.check_here()
         return self
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -75,7 +74,9 @@ class AsyncPullConsumer(PullArguments):
         if self._is_closed:
             return
         self._is_closed = True
-        if self._is_started:
+        if self._is_started and self._loop is not asyncio.get_running_loop():
+            _log.warning("group %s: closed outside of its event loop: messages may come again", self._settings.group)
+        elif self._is_started:
             most = self._settings.close_timeout_s if timeout_s is None else timeout_s
             try:
                 await asyncio.wait_for(self._engine.close(all_handed_out=all_handed_out), most)

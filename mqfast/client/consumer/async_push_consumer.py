@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from mqfast.message import Message
 
 __all__ = ["AsyncPushConsumer"]
 
+_log = logging.getLogger("mqfast.client.consumer")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -87,6 +89,7 @@ class AsyncPushConsumer(PushFace):
             except BaseException:
                 self._engine = None
                 raise
+        self._engine.instance.check_here()
         return self
 
     def _make_workers(self, engine: PushEngine) -> Workers:
@@ -167,6 +170,9 @@ class AsyncPushConsumer(PushFace):
             self._is_closed = True
             return
         self._is_closed = True
+        if not engine.instance.is_here:
+            _log.warning("group %s: closed outside of its event loop: messages may come again", self.group)
+            return
         workers = engine.workers
         if isinstance(workers, TaskWorkers) and workers.is_current:
             self._closing = engine.loop.create_task(self._end(engine, timeout_s))

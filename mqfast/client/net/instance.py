@@ -25,7 +25,7 @@ from mqfast.client.net.steps import Ask, Steps, broker_error
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.route_table import MASTER_ID, RouteTable, TopicRoute, decode_route
 from mqfast.client.values import Credentials
-from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError, NoRoute
+from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError, NoRoute, UsageError
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.client import RemotingClient, split_address
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
@@ -111,6 +111,16 @@ class ClientInstance:
         """The context of every connection, None without TLS."""
         return self._context
 
+    @property
+    def is_here(self) -> bool:
+        """Is the caller in the instance's event loop?"""
+        return asyncio._get_running_loop() is self.loop
+
+    def check_here(self) -> None:
+        """Raises: UsageError for a caller in another event loop, or in none."""
+        if not self.is_here:
+            raise UsageError("this client was started in another event loop: make one in each loop, or a sync one")
+
     # -- life ----------------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -128,15 +138,22 @@ class ClientInstance:
             return one
 
     async def acquire(self) -> None:
-        """Begin to use it: the first user starts the periodic work."""
+        """Begin to use it: the first user starts the periodic work.
+
+        Raises: ConnectError when the address server names no name server; then nothing is begun.
+        """
         self._users += 1
-        if self._users > 1:
-            return
-        if self.name_servers.url is not None:
-            await self._ask_address_server()
-            self.every(ADDRESS_SERVER_S, self._ask_address_server, "address server")
-        self.every(ROUTE_S, self.refresh_routes, "routes")
-        self.every(HEARTBEAT_S, self.heartbeat, "heartbeat")
+        if self._users == 1:
+            if self.name_servers.url is not None:
+                self.every(ADDRESS_SERVER_S, self._ask_address_server, "address server")
+            self.every(ROUTE_S, self.refresh_routes, "routes")
+            self.every(HEARTBEAT_S, self.heartbeat, "heartbeat")
+        if self.name_servers.url is not None and not self.name_servers.addresses:
+            try:
+                await self._ask_address_server()
+            except BaseException:
+                await self.release()
+                raise
 
     async def release(self) -> None:
         """End to use it: the last user stops the periodic work and closes the connections."""

@@ -6,6 +6,7 @@ Room: client. It must never do I/O.
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
@@ -13,6 +14,7 @@ from typing import Any, Final, Self
 
 from mqfast.client.hooks import ClientHook, SendContext, tell
 from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer.batch import Done
 from mqfast.client.producer.encode import Compressor, Outgoing, Wire, checked_topic
 from mqfast.client.producer.pressure import Pressure
 from mqfast.client.producer.send import RETRIED, Sender, Sending
@@ -34,7 +36,7 @@ from mqfast.client.values import Address, Body, Credentials, MessageQueue, SendR
 from mqfast.errors import ClientClosed, ConfigError, UsageError
 from mqfast.message import Message
 
-__all__ = ["Counter", "Owner", "ProducerBase"]
+__all__ = ["Counter", "Owner", "ProducerBase", "check_call", "message_of"]
 
 _LATENCY_TABLES: Final = {"True": V5, "5": V5, "4.9": V4}
 _NOTHING: Final = (None,) * 8
@@ -208,6 +210,10 @@ class ProducerBase(NamedArguments):
 
     # -- for both faces ------------------------------------------------------------------------------------------------
 
+    def _check_close(self, timeout_s: float | None) -> None:
+        if timeout_s is not None:
+            check({"timeout_s": PRODUCER_RULES["close_timeout_s"]}, {"timeout_s": timeout_s})
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed(f"producer of group {self.group}: it is closed")
@@ -248,6 +254,18 @@ class ProducerBase(NamedArguments):
                 context.queue = None if results[i] is None else results[i].message_queue  # type: ignore[union-attr]
             tell(self._hooks, "after_send", context)
 
+    def _hooked(self, contexts: list[SendContext], done: Done) -> Done:
+        """``done``, and hooks that hear of the end before it."""
+        if not contexts:
+            return done
+        begin = time.monotonic()
+
+        def ended(result: SendResult | None, error: Exception | None) -> None:
+            self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
+            done(result, error)
+
+        return ended
+
     def _count(self, error: object) -> None:
         if error is None:
             self._sent.add()
@@ -260,6 +278,12 @@ class ProducerBase(NamedArguments):
     def _has_route(self, out: Outgoing) -> bool:
         instance = self._instance
         return instance is not None and bool(instance.routes.publish_queues(out.topic))
+
+
+def check_call(name: str, given: object) -> None:
+    """An argument that is a function, or None. Raises: ConfigError."""
+    if given is not None and not callable(given):
+        raise ConfigError(f"{name}: expected a function, found {given!r}")
 
 
 def message_of(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.producer.arguments import ProducerBase, message_of
+from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
 from mqfast.client.producer.encode import Outgoing, batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
@@ -64,10 +64,11 @@ class AsyncProducer(ProducerBase):
         return self
 
     async def _begun(self) -> ClientInstance:
+        self._check_usable()
         instance = self._instance
         if instance is not None:
+            instance.check_here()
             return instance
-        self._check_usable()
         self._starting = self._starting or asyncio.Lock()
         async with self._starting:
             if self._instance is None:
@@ -94,7 +95,11 @@ class AsyncProducer(ProducerBase):
         """
         if self._closed:
             return
+        self._check_close(timeout_s)
         self._closed = True
+        if self._instance is not None and not self._instance.is_here:
+            _log.warning("producer of group %s: closed outside of its loop, without a word to the brokers", self.group)
+            return
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
         left = await self.flush(max(0.0, deadline - time.monotonic()))
         if left:
@@ -186,7 +191,7 @@ class AsyncProducer(ProducerBase):
         """
         message = message_of(given, body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
         how = self._how(queue, selector, timeout_s)
-        if self._instance is None:
+        if self._instance is None or self._closed or not self._instance.is_here:
             await self._begun()
         contexts = self._contexts([message]) if self._hooks else None
         out = prepared(message if contexts is None else contexts[0].message, self._wire)
@@ -240,9 +245,11 @@ class AsyncProducer(ProducerBase):
         Args: on_done: called in the loop with the result or the error.
         Raises: Backlog when ``max_in_flight`` messages are on their way; MessageIllegal.
         """
-        if self._instance is None:
+        if self._instance is None or self._closed:
             self._check_usable()
             raise ClientError(f"producer of group {self.group}: send_nowait needs start() or `async with` before it")
+        self._instance.check_here()
+        check_call("on_done", on_done)
         contexts = self._contexts([message]) if self._hooks else None
         out = prepared(message if contexts is None else contexts[0].message, self._wire)
         size = len(out.body) + len(out.properties)
@@ -270,7 +277,12 @@ class AsyncProducer(ProducerBase):
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
         how = Sending(self._timeout_s, None, self._selector, oneway=True)
-        await instance.shell.run(self._sender.send(instance, out, how))
+        try:
+            await instance.shell.run(self._sender.send(instance, out, how))
+        except Exception as error:
+            self._failed.add()
+            self._after(contexts, (), error, 0.0)
+            raise
         self._sent.add()
         self._after(contexts, (), None, 0.0)
         return out.msg_id
@@ -310,12 +322,14 @@ class AsyncProducer(ProducerBase):
         loop = asyncio.get_running_loop()
         check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes)
-        ends: deque[list[Any]] = deque()  # [has it ended, result or error, whom to wake, bytes], in order
+        ends: deque[list[Any]] = deque()  # [ended, result or error, whom to wake, bytes, hooks' end], in order
         begun = 0
 
         def done(slot: list[Any], result: SendResult | None, error: Exception | None) -> None:
             self._count(error)
             pressure.give(1, slot[3])
+            if slot[4] is not None:
+                slot[4](result, error)
             slot[1] = result if error is None else _as_client_error(error)
             slot[0] = True
             if slot[2] is not None and not slot[2].done():
@@ -338,13 +352,14 @@ class AsyncProducer(ProducerBase):
         bad: MqfastError | None = None
         try:
             for message in messages:
+                contexts = self._contexts([message]) if self._hooks else []
                 try:
-                    contexts = self._contexts([message]) if self._hooks else []
                     out = prepared(contexts[0].message if contexts else message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
                         await instance.shell.run(self._sender.queues(instance, out.topic, self._timeout_s))
                 except ClientError as error:
-                    ends.append([True, error, None, 0])
+                    self._after(contexts, (), error, 0.0)
+                    ends.append([True, error, None, 0, None])
                     continue
                 except MqfastError as error:
                     bad = error
@@ -358,7 +373,7 @@ class AsyncProducer(ProducerBase):
                         raise Backlog(f"{out.message.topic}: other sends left no room in {self._timeout_s:g} s")
                     else:
                         break
-                slot: list[Any] = [False, None, None, size]
+                slot: list[Any] = [False, None, None, size, self._hooked(contexts, _nothing) if contexts else None]
                 ends.append(slot)
                 groups = grouping.add(instance, out, slot)
                 if groups:
@@ -394,6 +409,9 @@ class AsyncProducer(ProducerBase):
 
     async def flush(self, timeout_s: float | None = None) -> int:
         """Send what waits and await what is on its way. Returns: how many messages still are."""
+        self._check_close(timeout_s)
+        if self._instance is not None:
+            self._instance.check_here()
         if self._linger is not None:
             self._linger.flush()
         return await self._pressure.wait_empty_async(self._close_timeout_s if timeout_s is None else timeout_s)
@@ -410,6 +428,10 @@ async def _end(instance: ClientInstance, group: str, owner: Any) -> None:
         await instance.remove_producer(group, owner)
     finally:
         await instance.release()
+
+
+def _nothing(result: SendResult | None, error: Exception | None) -> None:
+    """Nobody but the hooks hears of this end."""
 
 
 def _as_client_error(error: Exception) -> ClientError:

@@ -20,7 +20,7 @@ from mqfast.client.net import fork, io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.lane import Lanes, lanes_of
-from mqfast.client.producer.arguments import ProducerBase, message_of
+from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
 from mqfast.client.producer.encode import Outgoing, batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
@@ -75,10 +75,10 @@ class Producer(ProducerBase):
         return self
 
     def _begun(self) -> ClientInstance:
+        self._check_open()
         instance = self._instance
         if instance is not None:
             return instance
-        self._check_open()
         with self._starting:
             if self._instance is None:
                 io = self._io = io_thread.shared()
@@ -105,6 +105,7 @@ class Producer(ProducerBase):
         """
         if self._closed:
             return
+        self._check_close(timeout_s)
         self._closed = True
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
         left = self._wait_for_all(deadline - time.monotonic())
@@ -201,7 +202,9 @@ class Producer(ProducerBase):
         """
         message = message_of(given, body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
         how = self._how(queue, selector, timeout_s)
-        instance = self._instance or self._begun()
+        instance = self._instance
+        if instance is None or self._closed:
+            instance = self._begun()
         if not self._warned and asyncio._get_running_loop() is not None:
             self._warn()
         if self._hooks:
@@ -255,7 +258,13 @@ class Producer(ProducerBase):
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
         assert self._lanes is not None
-        self._lanes.run(self._sender.send(instance, out, Sending(self._timeout_s, None, self._selector, oneway=True)))
+        how = Sending(self._timeout_s, None, self._selector, oneway=True)
+        try:
+            self._lanes.run(self._sender.send(instance, out, how))
+        except Exception as error:
+            self._failed.add()
+            self._after(contexts, (), error, 0.0)
+            raise
         self._sent.add()
         self._after(contexts, (), None, 0.0)
         return out.msg_id
@@ -299,25 +308,14 @@ class Producer(ProducerBase):
         Raises: MessageIllegal; Backlog where no room came in time.
         """
         self._begun()
+        check_call("on_done", on_done)
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
         future: Future[SendResult] = Future()
         if on_done is not None:
             future.add_done_callback(on_done)
-        done = _into(future)
-        if contexts:
-            done = self._hooked(contexts, done)
-        self._start_async(out, self._usual, done)
+        self._start_async(out, self._usual, self._hooked(contexts, _into(future)))
         return future
-
-    def _hooked(self, contexts: list[Any], done: Done) -> Done:
-        begin = time.monotonic()
-
-        def ended(result: SendResult | None, error: Exception | None) -> None:
-            self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
-            done(result, error)
-
-        return ended
 
     def _start_async(self, out: Outgoing, how: Sending, done: Done) -> None:
         size = len(out.body) + len(out.properties)
@@ -368,13 +366,15 @@ class Producer(ProducerBase):
         instance = self._begun()
         check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes)
-        ends: deque[list[Any]] = deque()  # [has it ended, result or error, does the reader wait, bytes], in order
+        ends: deque[list[Any]] = deque()  # [ended, result or error, does the reader wait, bytes, hooks' end], in order
         changed = threading.Condition()
         pressure = self._pressure
 
         def done(slot: list[Any], result: SendResult | None, error: Exception | None) -> None:
             self._count(error)
             pressure.give(1, slot[3])
+            if slot[4] is not None:
+                slot[4](result, error)
             slot[1] = result if error is None else _as_client_error(error)
             slot[0] = True
             if slot[2]:  # the reader waits for this one
@@ -397,14 +397,15 @@ class Producer(ProducerBase):
         bad: MqfastError | None = None
         try:
             for message in messages:
+                contexts = self._contexts([message]) if self._hooks else []
                 try:
-                    contexts = self._contexts([message]) if self._hooks else []
                     out = prepared(contexts[0].message if contexts else message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
                         assert self._lanes is not None
                         self._lanes.run(self._sender.queues(instance, out.topic, self._timeout_s))
                 except ClientError as error:
-                    ends.append([True, error, False, 0])
+                    self._after(contexts, (), error, 0.0)
+                    ends.append([True, error, False, 0, None])
                     continue
                 except MqfastError as error:
                     bad = error
@@ -418,7 +419,7 @@ class Producer(ProducerBase):
                         raise Backlog(f"{out.message.topic}: other sends left no room in {self._timeout_s:g} s")
                     else:
                         break
-                slot: list[Any] = [False, None, False, size]
+                slot: list[Any] = [False, None, False, size, self._hooked(contexts, _nothing) if contexts else None]
                 ends.append(slot)
                 start(grouping.add(instance, out, slot))
                 while ends and ends[0][0]:
@@ -464,6 +465,7 @@ class Producer(ProducerBase):
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Send what waits and wait for what is on its way. Returns: how many messages still are."""
+        self._check_close(timeout_s)
         return self._wait_for_all(self._close_timeout_s if timeout_s is None else timeout_s)
 
     def _wait_for_all(self, timeout_s: float) -> int:
@@ -489,6 +491,10 @@ async def _end(
         await instance.remove_producer(group, owner)
     finally:
         await instance.release()
+
+
+def _nothing(result: SendResult | None, error: Exception | None) -> None:
+    """Nobody but the hooks hears of this end."""
 
 
 def _into(future: Future[SendResult]) -> Done:

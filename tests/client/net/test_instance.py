@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import BrokerProcess
 
+from mqfast.client.admin.async_admin_client import AsyncAdminClient
+from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
+from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
 from mqfast.client.net import io_thread
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
 from mqfast.client.net.lane import Lanes
 from mqfast.client.net.steps import Ask, Steps
+from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.producer.producer import Producer
 from mqfast.client.route.name_servers import parse_addresses
-from mqfast.errors import CallTimeout, ClientError, ConfigError, ConnectError, NoRoute, RequestTimeout
+from mqfast.errors import CallTimeout, ClientError, ConfigError, ConnectError, NoRoute, RequestTimeout, UsageError
+from mqfast.message import Message
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 
@@ -159,6 +167,73 @@ def test_the_io_thread_is_one_and_ends_when_told(tmp_path: Path) -> None:
     first.stop()
     assert not first.is_alive
     assert io_thread.shared() is not first
+
+
+def test_a_client_of_another_event_loop_says_so_and_closes_at_once(cluster: BrokerProcess) -> None:
+    producer = AsyncProducer("g", cluster.namesrv)
+    pull = AsyncPullConsumer("loops-pull", cluster.namesrv, topics="T")
+    push = AsyncPushConsumer("loops-push", cluster.namesrv, topics="T")
+    admin = AsyncAdminClient(cluster.namesrv)
+
+    async def many() -> list[Any]:
+        return [one async for one in producer.send_many([Message("T", b"x")])]
+
+    async def nowait() -> None:
+        producer.send_nowait(Message("T", b"x"))
+
+    async def first() -> None:
+        assert (await producer.send("T", b"x")).ok
+        await pull.poll(0.01)
+        await push.start()
+        assert await admin.topics()
+
+    async def second() -> None:
+        for work in (
+            producer.send("T", b"x"), many(), nowait(), producer.request(Message("T", b"x")), producer.flush(),
+            pull.poll(1), push.start(), admin.topics(),
+        ):  # fmt: skip
+            with pytest.raises(UsageError, match="another event loop"):
+                await work
+        async with asyncio.timeout(1.0):
+            for one in (producer, pull, push, admin):
+                await one.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+class AddressServer(BaseHTTPRequestHandler):
+    """Says where the name servers are, once it is told."""
+
+    answer = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.answer else 503)
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_an_address_server_that_failed_is_asked_again_by_the_next_start(cluster: BrokerProcess) -> None:
+    class Late(AddressServer):
+        pass
+
+    with HTTPServer(("127.0.0.1", 0), Late) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/rocketmq/nsaddr"
+        producer = Producer("g", url)
+        for _ in range(2):
+            with pytest.raises(ConnectError, match="no addresses of name servers"):
+                producer.send("T", b"x")
+        Late.answer = cluster.namesrv.encode()
+        assert producer.send("T", b"x").ok
+        instance = producer._instance
+        assert instance is not None
+        assert {task.get_name() for task in instance._tasks} >= {"mqfast address server", "mqfast routes"}
+        producer.close()
+        server.shutdown()
 
 
 def test_a_server_that_does_not_answer_is_an_error_of_clients() -> None:

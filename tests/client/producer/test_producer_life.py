@@ -81,6 +81,29 @@ def test_the_first_send_starts_a_producer_and_close_ends_it(cluster: BrokerProce
     assert producer.stats()["closed"]
 
 
+def test_a_producer_that_is_closing_takes_no_further_send() -> None:
+    with RawServer(silent) as server:
+        producer = Producer("g", server.address, send_timeout_s=2.0)
+        future = producer.send_future(Message("T", b"x"))
+        closing = threading.Thread(target=producer.close, args=(1.0,))
+        closing.start()
+        while not producer.stats()["closed"]:
+            time.sleep(0.001)
+        for send in (producer.send_oneway, producer.send_future, producer.send):
+            with pytest.raises(ClientClosed):
+                send(Message("T", b"y"))
+        closing.join(10)
+        assert isinstance(future.exception(10), ClientError)
+
+
+@pytest.mark.parametrize("timeout_s", ["1", -1])
+def test_a_close_that_is_refused_closes_nothing(cluster: BrokerProcess, timeout_s: Any) -> None:
+    with Producer("g", cluster.namesrv) as producer:
+        with pytest.raises(ConfigError, match="timeout_s"):
+            producer.close(timeout_s)
+        assert producer.send("T", b"x").ok
+
+
 def test_several_producers_of_a_process_share_their_connection(cluster: BrokerProcess) -> None:
     with Producer("g1", cluster.namesrv) as first, Producer("g2", cluster.namesrv) as second:
         assert first.send("T", b"x").ok
@@ -557,8 +580,31 @@ def test_hooks_hear_of_every_send_and_may_add_properties(caplog: pytest.LogCaptu
         ):
             hook.seen.clear()
             work()
-            assert hook.seen[0][0] == "before"
+            assert [what for what, _ in hook.seen] == ["before", "after"]
+            assert hook.seen[1][1].error is None
+        server.close()
+        with pytest.raises(ClientError) as caught_oneway:
+            while True:  # the end of the connection may come after the first
+                producer.send_oneway(Message("T", b"x"))
+        assert hook.seen[-1][1].error is caught_oneway.value
+        producer.close(1.0)
     assert "broken hook" in caplog.text
+
+
+def test_hooks_of_an_async_producer_hear_of_every_end() -> None:
+    async def main(address: str) -> None:
+        hook = Recorder()
+        async with AsyncProducer("g", address, hooks=[hook]) as producer:
+            await producer.send("T", b"x")
+            producer.send_nowait(Message("T", b"x"))
+            await producer.flush()
+            await producer.send_oneway(Message("T", b"x"))
+            assert [one async for one in producer.send_many([Message("T", b"x"), Message("T", b"y")])]
+        assert [what for what, _ in hook.seen].count("before") == 5
+        assert [what for what, _ in hook.seen].count("after") == 5
+
+    with RawServer(ok) as server:
+        asyncio.run(main(server.address))
 
 
 def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
