@@ -122,12 +122,11 @@ class AsyncPushConsumer(PushFace):
     async def run(self) -> None:
         """Start, and handle messages until SIGINT, SIGTERM or ``close``; then close. A second signal ends at once.
 
+        Messages of topics without a handler wait for a loop in another task; a warning names the topics.
         Signals are watched in the main thread only; their handlers are given back in the end. Cancelled, it closes too.
         Raises: as ``start``.
         """
-        if self._is_loop and self._wanted:
-            names = ", ".join(one.plain_topic for one in self._wanted.values())
-            raise UsageError(f"run: expected a handler for {names}, found none: use on(), or `async for`")
+        self._warn_of_no_handler("on(), or `async for` in another task")
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
         before: dict[int, Any] = {}

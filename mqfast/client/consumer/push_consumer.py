@@ -81,7 +81,12 @@ class PushConsumer(PushFace):
 
         Raises: ConnectError when no name server answers, SubscriptionError, ClientError; UsageError without a topic.
         """
-        self._check_usable()
+        with self._start_lock:  # a second thread waits until the consumer has started
+            self._check_usable()
+            self._start_once()
+        return self
+
+    def _start_once(self) -> None:
         if self._engine is None:
             self._ended = threading.Event()
             self._pid = os.getpid()
@@ -97,7 +102,6 @@ class PushConsumer(PushFace):
             self._in_hand.answer_sync = answer_sync
             close_at_exit(self)
             io_thread.shared().call(self._begin(), START_S)
-        return self
 
     async def _begin(self) -> None:
         loop = io_thread.shared().loop
@@ -133,12 +137,11 @@ class PushConsumer(PushFace):
     def run(self) -> None:
         """Start, and handle messages until SIGINT, SIGTERM or ``close``; then close. A second signal ends at once.
 
+        Messages of topics without a handler wait for a loop in another thread; a warning names the topics.
         Signals are watched in the main thread only; their handlers are given back in the end.
         Raises: as ``start``.
         """
-        if self._is_loop and self._wanted:
-            names = ", ".join(one.plain_topic for one in self._wanted.values())
-            raise UsageError(f"run: expected a handler for {names}, found none: use on(), or iterate over the consumer")
+        self._warn_of_no_handler("on(), or iterate over the consumer in another thread")
         told = self._told = queue.SimpleQueue()
         before: dict[int, Any] = {}
         count = 0

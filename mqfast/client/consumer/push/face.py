@@ -6,8 +6,10 @@ Room: client. It must never wait: what waits is in the faces.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -40,6 +42,8 @@ from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
 
 __all__ = ["PushFace", "close_quietly"]
+
+_log = logging.getLogger("mqfast.client")
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH_MAX: Final = 1024
@@ -108,6 +112,7 @@ class PushFace(NamedArguments):
         if is_broadcasting and instance_name is None:
             instance_name = "DEFAULT"  # as Java: the file of the offsets is found again
         self.group = group
+        self._start_lock = threading.Lock()
         self._namespace = namespace
         self._instance_settings = instance_settings(
             namesrv_addr, credentials=credentials, tls=tls, namespace=namespace, instance_name=instance_name,
@@ -191,6 +196,12 @@ class PushFace(NamedArguments):
         self._wanted[on_wire] = wanted
         if self._engine is not None:
             self._subscribe_now(self._engine, on_wire, wanted)
+
+    def _warn_of_no_handler(self, hint: str) -> None:
+        if self._is_loop and self._wanted:
+            names = ", ".join(one.plain_topic for one in self._wanted.values())
+            text = "group %s: run: no handler for %s, so its messages wait for a loop: use %s"
+            _log.warning(text, self.group, names, hint)
 
     def _subscribe_now(self, engine: PushEngine, topic: str, wanted: Wanted) -> None:
         raise NotImplementedError
