@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.topics import READ, WRITE
 from mqfast.errors import RemotingError
-from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.bodies import QueueData, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
@@ -69,11 +69,43 @@ class Registration:
         if self._ended:
             return
         self.tellings += 1
-        body, fields = self._request(topics)
+        changed = None if topics is None else list(topics)
+        whole = self._request() if changed is None else None
         for address in self._config.name_servers:
-            task = asyncio.ensure_future(self._tell_one(address, fields, body))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            if whole is not None:
+                self._begin(self._tell_one(address, *whole))
+            else:
+                self._begin(self._tell_changed(address, changed or ()))
+
+    def _begin(self, telling: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(telling)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell_changed(self, address: str, topics: Iterable[str]) -> None:
+        """Some topics by 217: a registration (103) of some would be all there are, to a name server that deletes what a
+        registration does not name. One that does not know the broker, or 217, is told everything.
+        """
+        if self.registered.get(address):
+            timeout_ms = self._config["registerBrokerTimeoutMills"]
+            for name, raw in self._table(topics).items():
+                queue_data = QueueData(
+                    self._config["brokerName"],
+                    raw.get("perm", READ | WRITE),
+                    raw.get("readQueueNums", 0),
+                    raw.get("topicSysFlag", 0),
+                    raw.get("writeQueueNums", 0),
+                )
+                body, code = encode_body({"queueDatas": [queue_data]}), RequestCode.REGISTER_TOPIC_IN_NAMESRV
+                try:
+                    answer = await self._client.call(address, code, {"topic": name}, body, timeout_ms=timeout_ms)
+                except (RemotingError, ValueError):
+                    break
+                if answer.code != 0:
+                    break
+            else:
+                return
+        await self._tell_one(address, *self._request())
 
     async def told(self, timeout_s: float = 30.0) -> None:
         """Await the end of all registrations that are under way, but not for longer."""
@@ -88,11 +120,11 @@ class Registration:
         await self.told(_CHANGE_S)
         return answer if isinstance(answer, RemotingCommand) else await answer
 
-    def _request(self, topics: Iterable[str] | None) -> tuple[bytes, dict[str, Any]]:
-        names = self._topics if topics is None else topics
+    def _table(self, topics: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """These topics as name servers are told them."""
         permission = self._config["brokerPermission"]
         table = {}
-        for name in names:
+        for name in topics:
             topic = self._topics.get(name)
             if topic is None:
                 continue
@@ -100,6 +132,9 @@ class Registration:
             if not permission & READ or not permission & WRITE:
                 raw = {**raw, "perm": topic.perm & (permission | ~(READ | WRITE))}
             table[name] = raw
+        return table
+
+    def _request(self) -> tuple[dict[str, Any], bytes]:
         version = self._topics.data_version
         body = encode_body(
             {
@@ -107,7 +142,7 @@ class Registration:
                 "topicConfigSerializeWrapper": {
                     "dataVersion": version,
                     "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": version.get("timestamp", 0)},
-                    "topicConfigTable": table,
+                    "topicConfigTable": self._table(self._topics),
                     "topicQueueMappingDetailMap": {},
                     "topicQueueMappingInfoMap": {},
                 },
@@ -120,7 +155,7 @@ class Registration:
             "enableActingMaster": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
         }
-        return body, fields
+        return fields, body
 
     def _who(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,73 @@
+"""What name servers are told of a broker's topics: a new one leaves the others as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from running import running_broker
+
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.server import NameServer
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import RemotingCommand
+
+
+@contextlib.asynccontextmanager
+async def name_server(tmp_path: Path, **settings: str) -> AsyncIterator[NameServer]:
+    config = NamesrvConfig()
+    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json"), **settings}, "test")
+    server = NameServer(config)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def run(flow: Callable[[], Any]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(60):
+            await flow()
+
+    asyncio.run(whole())
+
+
+def test_a_new_topic_leaves_the_others_where_a_name_server_deletes_what_is_not_named(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with name_server(tmp_path, deleteTopicWithBrokerRegistration="true") as server:
+            namesrv = "{}:{}".format(*server.address)
+            async with running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
+                for topic in ("first", "second"):
+                    assert (await master.send(topic, b"x")).code == 0
+                for topic in ("first", "second"):
+                    route = await master.client.call(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+                    assert route.code == 0
+                    assert b'"writeQueueNums":4' in route.body
+
+    run(flow)
+
+
+def test_a_name_server_that_does_not_know_the_request_is_told_everything(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with name_server(tmp_path) as server:
+            namesrv = "{}:{}".format(*server.address)
+            asked = []
+
+            def refuse(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+                asked.append(request.ext_fields["topic"])
+                return request.response(3, remark=" request type 217 not supported")  # as one of 4.9 does
+
+            lane = next(iter(server.processors.lanes.values()))
+            server.processors.register([RequestCode.REGISTER_TOPIC_IN_NAMESRV], refuse, lane)
+            async with running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
+                assert (await master.send("first", b"x")).code == 0
+                assert asked == ["first"]
+                route = await master.client.call(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "first"})
+                assert route.code == 0
+
+    run(flow)
