@@ -129,9 +129,27 @@ def rocketmq_producer(rocketmq_broker: Broker) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def rocketmq_consumer(rocketmq_broker: Broker) -> Callable[..., Any]:
-    """Makes consumers, as ``Broker.consumer``; they are closed at the end of the test."""
-    return rocketmq_broker.consumer
+def rocketmq_consumer(rocketmq_broker: Broker) -> Iterator[Callable[..., Any]]:
+    """Makes consumers, as ``Broker.consumer``; they are closed at the end of the test, which fails if a handler raised
+    anything but ``Retry``.
+    """
+    from mqfast.client import ClientHook, ConsumeContext, Retry
+
+    raised: list[str] = []
+
+    class Watch(ClientHook):
+        def after_consume(self, context: ConsumeContext) -> None:
+            if context.error is not None and not isinstance(context.error, Retry):
+                raised.append(f"group {context.group}: {context.error!r}")
+
+    def make(*arguments: Any, **settings: Any) -> Any:
+        hooks = (*settings.pop("hooks", ()), Watch())
+        return rocketmq_broker.consumer(*arguments, hooks=hooks, **settings)
+
+    yield make
+    rocketmq_broker.close_clients()
+    if raised:
+        pytest.fail(f"a handler raised, {len(raised)} times: {raised[0]}")
 
 
 @pytest.fixture(scope="session")

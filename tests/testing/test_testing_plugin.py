@@ -143,6 +143,29 @@ def test_it(rocketmq_broker):
     assert "marker rocketmq: expected topics=, groups= or config=, found topic" in run(tmp_path, text, expected=1)
 
 
+def test_a_handler_that_raises_fails_the_test(tmp_path: Path) -> None:
+    text = """
+import threading
+
+def test_handler(rocketmq_broker, rocketmq_consumer):
+    called = threading.Event()
+    consumer = rocketmq_consumer("billing")
+
+    @consumer.on("orders")
+    def bill(message):
+        called.set()
+        raise ZeroDivisionError("a fault of the application")
+
+    consumer.start()
+    rocketmq_broker.send("orders", "42")
+    assert called.wait(30)
+"""
+    out = run(tmp_path, text, expected=1)
+    assert "a handler raised" in out
+    assert "a fault of the application" in out
+    assert "1 passed, 1 error" in out
+
+
 def test_nothing_is_loaded_that_no_test_asks_for(tmp_path: Path) -> None:
     text = """
 import sys
