@@ -204,7 +204,7 @@ lint-types: build $(VENV)/.lint $(VENV)/.spark
 	$(BIN)/mypy --strict
 ifneq ($(STUBBED_MODULES),)
 	$(BIN)/python -m mypy.stubtest $(STUBBED_MODULES) --allowlist .ci/stubtest.allow --ignore-unused-allowlist \
-		--ignore-disjoint-bases
+		--ignore-disjoint-bases --mypy-config-file pyproject.toml
 endif
 
 lint-c: $(VENV)/.lint

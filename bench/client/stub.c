@@ -60,8 +60,10 @@ static void answer(int fd, const unsigned char *header, size_t size) {
     if (number_behind(header, size, "\"flag\":") & 2) return;
     if (out_n + 2048 > OUT_BYTES) flush_to(fd);
     char *at = out + out_n;
-    int length = sprintf(at + 8, "{\"code\":0,\"extFields\":{%s},\"flag\":1,\"language\":\"JAVA\",\"opaque\":%ld,"
-                                 "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}", fields, opaque);
+    int length = sprintf(at + 8,
+                         "{\"code\":0,\"extFields\":{%s},\"flag\":1,\"language\":\"JAVA\",\"opaque\":%ld,"
+                         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
+                         fields, opaque);
     size_t body_n = strlen(body);
     memcpy(at + 8 + length, body, body_n);
     put32(at, (uint32_t)(4 + length) + (uint32_t)body_n);
@@ -88,7 +90,8 @@ static int serve(int fd) {
 }
 
 int main(int argc, char **argv) {
-    int port = argc > 1 ? atoi(argv[1]) : 0, on = 1, poll = epoll_create1(0), listener = socket(AF_INET, SOCK_STREAM, 0);
+    int port = argc > 1 ? atoi(argv[1]) : 0, on = 1, poll = epoll_create1(0),
+        listener = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in me = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     me.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -96,9 +99,11 @@ int main(int argc, char **argv) {
     socklen_t size = sizeof me;
     getsockname(listener, (struct sockaddr *)&me, &size);
     port = ntohs(me.sin_port);
-    sprintf(route, "{\"brokerDatas\":[{\"brokerAddrs\":{\"0\":\"127.0.0.1:%d\"},\"brokerName\":\"a\",\"cluster\":\"c\"}],"
-                   "\"queueDatas\":[{\"brokerName\":\"a\",\"perm\":6,\"readQueueNums\":4,\"topicSysFlag\":0,"
-                   "\"writeQueueNums\":4}]}", port);
+    sprintf(route,
+            "{\"brokerDatas\":[{\"brokerAddrs\":{\"0\":\"127.0.0.1:%d\"},\"brokerName\":\"a\",\"cluster\":\"c\"}],"
+            "\"queueDatas\":[{\"brokerName\":\"a\",\"perm\":6,\"readQueueNums\":4,\"topicSysFlag\":0,"
+            "\"writeQueueNums\":4}]}",
+            port);
     printf("%d\n", port);
     fflush(stdout);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, ready[64];

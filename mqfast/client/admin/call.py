@@ -59,7 +59,7 @@ class _OfBothFaces(Generic[P]):
         return function if face is None else function.__get__(face, owner)
 
 
-class call(_OfBothFaces[P], Generic[P, T]):  # noqa: N801  a decorator
+class call(_OfBothFaces[P], Generic[P, T]):
     """A method written as steps with one result."""
 
     def __init__(self, function: Callable[Concatenate[Any, P], Steps[T]]) -> None:
@@ -91,7 +91,7 @@ class call(_OfBothFaces[P], Generic[P, T]):  # noqa: N801  a decorator
         return coroutine
 
 
-class paged(_OfBothFaces[P], Generic[P, T]):  # noqa: N801  a decorator
+class paged(_OfBothFaces[P], Generic[P, T]):
     """A method whose function checks its arguments and returns an iterator of steps, each for one page of results."""
 
     _results = ("Iterator[{}]", "AsyncIterator[{}]")
