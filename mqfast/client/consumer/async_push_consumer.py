@@ -201,7 +201,9 @@ class AsyncPushConsumer(PushFace):
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
-        return await self._running().lag()
+        engine = self._running()
+        engine.instance.check_here()
+        return await engine.lag()
 
 
 def _give_back(loop: asyncio.AbstractEventLoop, handlers: dict[int, Any]) -> None:

@@ -321,7 +321,7 @@ class AsyncProducer(ProducerBase):
         assert pipeline is not None
         loop = asyncio.get_running_loop()
         check_several(messages)
-        grouping = Grouping(self._sender, self._batch_bytes)
+        grouping = Grouping(self._sender, self._batch_bytes, self._selector)
         ends: deque[list[Any]] = deque()  # [ended, result or error, whom to wake, bytes, hooks' end], in order
         begun = 0
 
@@ -349,7 +349,7 @@ class AsyncProducer(ProducerBase):
                     return ClientError(f"no end of a send in {self._timeout_s + 5.0:g} s; it may be stored")
             return slot[1]
 
-        bad: MqfastError | None = None
+        bad: Exception | None = None
         try:
             for message in messages:
                 contexts = self._contexts([message]) if self._hooks else []
@@ -357,11 +357,13 @@ class AsyncProducer(ProducerBase):
                     out = prepared(contexts[0].message if contexts else message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
                         await instance.shell.run(self._sender.queues(instance, out.topic, self._timeout_s))
+                    queue = grouping.queue_of(instance, out)
                 except ClientError as error:
                     self._after(contexts, (), error, 0.0)
                     ends.append([True, error, None, 0, None])
                     continue
-                except MqfastError as error:
+                except Exception as error:  # the message is none, or the selector failed
+                    self._after(contexts, (), error, 0.0)
                     bad = error
                     break
                 size = len(out.body) + len(out.properties)
@@ -375,7 +377,7 @@ class AsyncProducer(ProducerBase):
                         break
                 slot: list[Any] = [False, None, None, size, self._hooked(contexts, _nothing) if contexts else None]
                 ends.append(slot)
-                groups = grouping.add(instance, out, slot)
+                groups = grouping.add(queue, out, slot)
                 if groups:
                     start(groups)
                     begun += 1

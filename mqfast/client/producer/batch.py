@@ -16,7 +16,7 @@ from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps
 from mqfast.client.producer.encode import SEND, Outgoing, joined
 from mqfast.client.producer.send import SendAsk, Sender, Sending
-from mqfast.client.route.select import by_hash
+from mqfast.client.route.select import Selector
 from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import ClientClosed, ClientError, ConnectionLost, MqfastError, TooManyCalls
 from mqfast.message import RETRY_PREFIX
@@ -201,19 +201,23 @@ class Group:
 class Grouping:
     """Puts messages into groups, one request each.
 
-    Args: batch_bytes: a group is full from this size on.
+    Args: batch_bytes: a group is full from this size on. selector: chooses the queue of each message.
     """
 
-    def __init__(self, sender: Sender, batch_bytes: int) -> None:
+    def __init__(self, sender: Sender, batch_bytes: int, selector: Selector | None = None) -> None:
         self._sender = sender
+        self._how = Sending(0.0, None, selector)
         self._batch_bytes = min(batch_bytes, sender.wire.max_message_bytes)
         self._open: dict[tuple[Any, ...], Group] = {}
 
-    def add(self, instance: ClientInstance, out: Outgoing, tag: Any) -> list[Group]:
-        """One more message, whose topic's route is known. Returns: the groups that are to be sent now, in order."""
-        queue = None
-        if out.sharding_key:
-            queue = by_hash(instance.routes.publish_queues(out.topic), out.sharding_key)
+    def queue_of(self, instance: ClientInstance, out: Outgoing) -> MessageQueue | None:
+        """The queue that a message must go to; None: any. Raises: UsageError; what the selector raises."""
+        if self._how.selector is None and not out.sharding_key:
+            return None
+        return self._sender.fixed(instance.routes.publish_queues(out.topic), out, self._how)
+
+    def add(self, queue: MessageQueue | None, out: Outgoing, tag: Any) -> list[Group]:
+        """One more message, for a queue or for any. Returns: the groups that are to be sent now, in order."""
         key = (out.topic, queue, out.message.wait_store_ok)
         ready: list[Group] = []
         if not is_batchable(out):
@@ -288,7 +292,7 @@ class Linger:
 
     def add(self, out: Outgoing, done: Done) -> None:
         """Send it with others. The route of its topic is known."""
-        self._start(self._grouping.add(self._pipeline.instance, out, done))
+        self._start(self._grouping.add(self._grouping.queue_of(self._pipeline.instance, out), out, done))
         if self._timer is None:
             self._timer = self._pipeline.instance.loop.call_later(self._linger_s, self.flush)
 

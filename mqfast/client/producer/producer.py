@@ -361,11 +361,12 @@ class Producer(ProducerBase):
 
         Messages of one sharding key keep their order in its queue. ``max_in_flight`` and ``max_in_flight_bytes`` bound
         what is read ahead.
-        Raises: MessageIllegal for the message that is none, behind the results of those before it.
+        Raises: MessageIllegal for the message that is none, or what the selector raises, behind the results of those
+        before it.
         """
         instance = self._begun()
         check_several(messages)
-        grouping = Grouping(self._sender, self._batch_bytes)
+        grouping = Grouping(self._sender, self._batch_bytes, self._selector)
         ends: deque[list[Any]] = deque()  # [ended, result or error, does the reader wait, bytes, hooks' end], in order
         changed = threading.Condition()
         pressure = self._pressure
@@ -394,7 +395,7 @@ class Producer(ProducerBase):
                         return ClientError(f"no end of a send in {self._timeout_s + 5.0:g} s; it may be stored")
             return slot[1]
 
-        bad: MqfastError | None = None
+        bad: Exception | None = None
         try:
             for message in messages:
                 contexts = self._contexts([message]) if self._hooks else []
@@ -403,11 +404,13 @@ class Producer(ProducerBase):
                     if not instance.routes.publish_queues(out.topic):
                         assert self._lanes is not None
                         self._lanes.run(self._sender.queues(instance, out.topic, self._timeout_s))
+                    queue = grouping.queue_of(instance, out)
                 except ClientError as error:
                     self._after(contexts, (), error, 0.0)
                     ends.append([True, error, False, 0, None])
                     continue
-                except MqfastError as error:
+                except Exception as error:  # the message is none, or the selector failed
+                    self._after(contexts, (), error, 0.0)
                     bad = error
                     break
                 size = len(out.body) + len(out.properties)
@@ -421,7 +424,7 @@ class Producer(ProducerBase):
                         break
                 slot: list[Any] = [False, None, False, size, self._hooked(contexts, _nothing) if contexts else None]
                 ends.append(slot)
-                start(grouping.add(instance, out, slot))
+                start(grouping.add(queue, out, slot))
                 while ends and ends[0][0]:
                     yield ends.popleft()[1]
         finally:

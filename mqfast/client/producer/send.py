@@ -169,7 +169,7 @@ class Sender:
             return robin.pick(queues, last_broker)
         return self.faults.pick(queues, last_broker, robin)
 
-    def _fixed(self, queues: Sequence[MessageQueue], out: Outgoing, how: Sending) -> MessageQueue | None:
+    def fixed(self, queues: Sequence[MessageQueue], out: Outgoing, how: Sending) -> MessageQueue | None:
         """The one queue that this message must go to; None: any."""
         if how.queue is not None:
             return _checked_queue(how.queue, out)
@@ -197,7 +197,7 @@ class Sender:
         begin = self._clock()
         deadline = begin + how.timeout_s
         queues = yield from self.queues(instance, out.topic, how.timeout_s)
-        fixed = self._fixed(queues, out, how)
+        fixed = self.fixed(queues, out, how)
         attempts_max = 1 if how.oneway or fixed is not None else 1 + self.retries
         failures: list[tuple[str, float, Exception]] = []
         maybe_stored = False

@@ -27,7 +27,7 @@ from mqfast.client.producer.producer import Producer
 from mqfast.client.producer.request_reply import introduced
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.values import SendResult, SendStatus, TransactionStatus
-from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed
+from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed, UsageError
 from mqfast.message import Message, decode_message_id
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
@@ -39,6 +39,11 @@ __all__ = ["AsyncTransactionProducer", "Transaction", "TransactionProducer"]
 Outcome = TransactionStatus | bool | None
 _NUMBERS: Final = {TransactionStatus.COMMIT: 8, TransactionStatus.ROLLBACK: 12, TransactionStatus.UNKNOWN: 0}
 _log = logging.getLogger("mqfast.client.producer")
+
+
+def _check_local(local: object) -> None:
+    if not callable(local):
+        raise UsageError(f"local: expected a function, found {local!r}")
 
 
 def status_of(outcome: object) -> TransactionStatus:
@@ -296,6 +301,7 @@ class TransactionProducer(Producer):
 
         An exception of ``local`` leaves the end open, as in RocketMQ, and is logged: the broker asks ``check``.
         """
+        _check_local(local)
         out, transaction = self._half(message)
         status = TransactionStatus.UNKNOWN
         try:
@@ -379,6 +385,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self, message: Message, local: Callable[[Message, Any], Awaitable[Outcome]], argument: Any = None
     ) -> SendResult:
         """Send a half message, await ``local(message, argument)``, and end the transaction by its outcome."""
+        _check_local(local)
         instance, out, transaction = await self._half(message)
         status = TransactionStatus.UNKNOWN
         try:

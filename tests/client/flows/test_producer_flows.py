@@ -96,6 +96,22 @@ def test_queue_selector_and_key_choose_the_queue(cluster_address: str, topic: st
         assert places == {queues[1581185528 % 4]}
 
 
+def test_the_selector_of_a_producer_chooses_for_many_messages_too(cluster_address: str, topic: str) -> None:
+    last: Callable[..., MessageQueue] = lambda given, message: given[-1]  # noqa: E731
+    with Producer("producers", cluster_address, selector=last) as producer:
+        results = list(producer.send_many(Message(topic, f"{i}") for i in range(40)))
+        assert {one.message_queue.queue_id for one in results if isinstance(one, SendResult)} == {3}
+        assert len(results) == 40
+
+    def broken(given: object, message: Message) -> MessageQueue:
+        raise ZeroDivisionError
+
+    with Producer("producers", cluster_address, selector=broken) as producer:
+        with pytest.raises(ZeroDivisionError):
+            list(producer.send_many([Message(topic, b"x")]))
+        assert producer.stats()["in_flight"] == 0
+
+
 def test_messages_of_one_key_keep_their_order(cluster_address: str, topic: str) -> None:
     keys = ("a", "b", "c")
     with Producer("producers", cluster_address) as producer:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import BrokerProcess
@@ -248,3 +249,10 @@ def test_a_timed_message_is_called_back(tmp_path: Path) -> None:
             for wrong in ("", "x", "bm90IGE=", 5):
                 with pytest.raises(UsageError, match="recall_handle: expected that of a SendResult"):
                     producer.recall("reminders", wrong)  # type: ignore[arg-type]
+
+
+def test_a_local_transaction_that_is_no_function_is_refused_before_anything_is_sent() -> None:
+    nothing: Any = 3
+    with TransactionProducer("g", "127.0.0.1:1", check=lambda message: None) as producer:
+        with pytest.raises(UsageError, match="local: expected a function, found 3"):
+            producer.send_in_transaction(Message("T", b"x"), nothing)

@@ -84,7 +84,8 @@ class PushEngine:
         make_workers: gives the workers for the handling of this engine.
     Attributes:
         assigned: the queues that it has now; is_closing.
-        members: client ids of the group at the last rebalance, by topic; missing: topics that nobody knows.
+        members: client ids of the group at the last rebalance, by topic; missing: topics that nobody knows;
+            not_shared: topics whose allocation failed, and why.
     Thread: that of the loop, but for ``soon``, ``copy_assignment`` and the parts that say otherwise.
     """
 
@@ -116,6 +117,7 @@ class PushEngine:
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.members: dict[str, list[str]] = {}
         self.missing: set[str] = set()
+        self.not_shared: dict[str, str] = {}
         self.is_closing = False
         self.begun_ms = int(time.time() * 1000)
         self.begun_s = time.monotonic()
@@ -386,7 +388,9 @@ class PushEngine:
         except Exception as error:  # the user's strategy
             name = getattr(self._allocation, "name", self._allocation)
             _log.exception("group %s: allocation %s of topic %s failed: %s", self.group, name, topic, error)
+            self.not_shared[topic] = f"allocation {name} failed: {error!r}"
             return True
+        self.not_shared.pop(topic, None)
         if change.unknown:
             _log.warning("group %s: the allocation named queues that do not exist: %s", self.group, change.unknown)
         if topic not in self.wanted:

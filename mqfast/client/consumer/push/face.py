@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import pickle
 import ssl
 import threading
 import time
@@ -227,6 +228,8 @@ class PushFace(NamedArguments):
     def _make_engine(self, instance: ClientInstance, workers: Callable[[PushEngine], Workers]) -> PushEngine:
         if not self._wanted:
             raise UsageError(f"group {self.group}: expected a topic: topics=, on() or subscribe(), found none")
+        if self._executor is not None:
+            self._check_picklable(self._executor)
         engine = PushEngine(
             self._settings, instance, self._wanted, self._allocation, workers,
             own_offsets=self._offset_store, hooks=self._hooks, owner=self._in_hand,
@@ -238,6 +241,20 @@ class PushFace(NamedArguments):
         if self._is_paused:
             engine.pulls.resumed.clear()
         return engine
+
+    def _check_picklable(self, executor: Executor) -> None:
+        from concurrent.futures import ProcessPoolExecutor  # loads multiprocessing
+
+        for one in self._wanted.values():
+            if one.handler is None or not isinstance(executor, ProcessPoolExecutor):
+                continue
+            try:
+                pickle.dumps(one.handler.function)
+            except Exception as error:
+                raise UsageError(
+                    f"topic {one.plain_topic}: expected a handler that another process can import, as a function of a "
+                    f"module; found {one.handler.name}: {error}"
+                ) from None
 
     def _producer_arguments(self) -> dict[str, Any]:
         """What makes a producer of the same cluster, for replies."""

@@ -69,6 +69,7 @@ class Counts:
 class Handling:
     """The messages of one consumer on their way through handlers.
 
+    Attributes: refusal: why the workers take no job, empty while they do.
     Thread: ``begin``, ``end`` and ``leave``: any; the rest: that of the loop.
     """
 
@@ -81,6 +82,7 @@ class Handling:
         self._told: set[tuple[str, str, str]] = set()
         self._lock = threading.Lock()
         self.counts: dict[str, Counts] = {}
+        self.refusal = ""
 
     # --- hand out ---
 

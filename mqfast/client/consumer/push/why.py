@@ -114,6 +114,8 @@ class Why:
             for one in mine:
                 if one.state == "flow control" or one.state.startswith(("pull failed", "no place")):
                     found.append(f"{one.queue.topic}/{one.queue.broker_name}/{one.queue.queue_id}: {one.state}")
+        if engine.handling.refusal:
+            found.append(engine.handling.refusal)
         longest_s, message = engine.handling.longest_s()
         if message is not None and longest_s > STUCK_S:
             found.append(f"a handler has message {message.msg_id} of {message.topic} for {longest_s:.0f} s")
@@ -121,6 +123,8 @@ class Why:
 
     def _without_queue(self, topic: str) -> str:
         engine = self._engine
+        if topic in engine.not_shared:
+            return f"topic {topic}: {engine.not_shared[topic]}"
         queues = len(engine.instance.routes.subscribe_queues(topic))
         members = engine.members.get(topic, [])
         names = ", ".join(members[:_NAMES]) + (" ..." if len(members) > _NAMES else "")

@@ -170,9 +170,11 @@ class ExecutorWorkers:
             except Exception as error:  # shut down, or its processes are gone: no message is to blame
                 with self._lock:
                     self._reserved -= 1
-                _log.error("group %s: the executor takes no work: %r; messages wait", self._name, error)
+                self._handling.refusal = f"the executor takes no work: {error!r}"
+                _log.error("group %s: %s; messages wait", self._name, self._handling.refusal)
                 self._handling.leave(job, after_s=REFUSED_S)
                 continue
+            self._handling.refusal = ""
             self._out[future] = job
             future.add_done_callback(self._done)
 

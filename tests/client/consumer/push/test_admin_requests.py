@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,34 @@ def test_what_keeps_messages_from_coming_is_said(cluster: BrokerProcess, hand: H
         until(lambda: "the consumer is paused" in consumer.stats()["why_nothing"], "the pause")
         behind = consumer.stats()["queues"][queue_of("whyless", 0)]
         assert (behind["behind"], behind["filtered"]) == (0, 2)
+
+
+class NoSharing:
+    """A strategy with a fault."""
+
+    name = "MINE"
+
+    def __call__(self, *given: object) -> list[Any]:
+        raise ZeroDivisionError("mine")
+
+
+def test_a_strategy_that_fails_is_said(cluster: BrokerProcess, hand: Hand) -> None:
+    fill(hand, "unshared", 4)
+    consumer = PushConsumer("unshared-group", cluster.namesrv, allocation=NoSharing())
+    consumer.subscribe("unshared", print)
+    with consumer:
+        why_nothing = "topic unshared: allocation MINE failed: ZeroDivisionError('mine')"
+        until(lambda: why_nothing in consumer.stats()["why_nothing"], "the strategy")
+
+
+def test_an_executor_that_takes_no_work_is_said(cluster: BrokerProcess, hand: Hand) -> None:
+    fill(hand, "shut", 4)
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    consumer = PushConsumer("shut-group", cluster.namesrv, from_where="first", executor=executor)
+    consumer.subscribe("shut", print)
+    with consumer:
+        until(lambda: any("executor takes no work" in one for one in consumer.stats()["why_nothing"]), "the executor")
 
 
 def test_a_member_without_a_queue_is_told_why(cluster: BrokerProcess, hand: Hand) -> None:

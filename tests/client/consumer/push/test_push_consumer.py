@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -493,6 +493,14 @@ def test_a_handler_that_returns_a_coroutine_has_not_done_its_message() -> None:
     assert not found.done
     assert found.later == [("a message", 0)]
     assert "nothing of it ran" in found.odd
+
+
+def test_a_handler_that_no_other_process_can_import_is_an_error() -> None:
+    with ProcessPoolExecutor(1) as executor:
+        consumer = PushConsumer("g", "a:1", executor=executor)
+        consumer.subscribe("t", lambda message: None)
+        with pytest.raises(UsageError, match="topic t: expected a handler that another process can import"):
+            consumer.start()
 
 
 def test_two_handlers_of_one_topic_are_an_error() -> None:
