@@ -73,7 +73,7 @@ sweeps: $(TESTING)
 
 # Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
 interop: $(TESTING)
-	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop $(PYTEST_ARGS)
+	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop tests/client/flows $(PYTEST_ARGS)
 
 # A copy of the tree whose engine checks its own rules (csrc/invariants.h). The long lanes run there.
 DEBUG_TREE := build/debug/tree

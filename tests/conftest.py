@@ -204,6 +204,8 @@ def _share_of(nodeid: str) -> str | None:
     path = Path(nodeid.partition("::")[0])
     if path.parent.name == "interop":
         return path.name
+    if path.parent.name == "flows":  # each starts one cluster
+        return f"{path.name} {nodeid.partition('[')[2]}"
     return _SHARED_FOLDERS.get(path.parent.name) or _SHARED_FILES.get(path.name)
 
 
@@ -230,6 +232,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of sampled cases the run's choice is left; in several processes the long tests begin first."""
     items[:], left_out = choose(items)
+    of_another_day = set(_of_another_day(items))
+    left_out += of_another_day
+    items[:] = [item for item in items if item not in of_another_day]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     for item in items:
@@ -300,9 +305,27 @@ def each_oracle(request: pytest.FixtureRequest, oracle_of: Callable[[str], JavaO
     return oracle_of(request.param)
 
 
+_OURS = "mqfast"
+_RELEASES_OF_FLOWS = ("5.5.0", "5.3.3", "4.9.7")
+
+
+def _of_another_day(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The flows of clients on releases that this run does not take: one a day, all of them in the long form."""
+    sample = Sample("cluster_address")
+    chosen = sample.of(_RELEASES_OF_FLOWS, 1, "releases of RocketMQ for the flows of clients", "make interop")
+    left_out = []
+    for item in items:
+        release = getattr(getattr(item, "callspec", None), "params", {}).get("cluster_address", _OURS)
+        if release != _OURS:
+            item.user_properties += [("sampled", line) for line in sample.lines]
+            if release not in chosen:
+                left_out.append(item)
+    return left_out
+
+
 @pytest.fixture(
     scope="module",
-    params=["mqfast", *(pytest.param(name, marks=pytest.mark.interop) for name in ("5.5.0", "5.3.3", "4.9.7"))],
+    params=[_OURS, *(pytest.param(name, marks=pytest.mark.interop) for name in _RELEASES_OF_FLOWS)],
 )
 def cluster_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server of a running cluster: ours, and one of each release of Apache RocketMQ. See clusters.py."""

@@ -169,8 +169,15 @@ def test_one_group_goes_on_where_another_is(admin: AdminClient, broker: str) -> 
     assert [one.committed for one in admin.lag("adm-to").values()] == [12, 10]
 
 
+def _a_group_that_is_away(admin: AdminClient) -> None:
+    """A group that has read, and has no member."""
+    admin.create_group("adm-away")
+    admin.reset_offset("adm-away", "adm-pile", "first", dry_run=False)
+
+
 @pytest.mark.usefixtures("pile")
 def test_a_running_group_is_reset(admin: AdminClient, cluster_address: str, broker: str) -> None:
+    _a_group_that_is_away(admin)
     admin.create_group("adm-here")
     admin.reset_offset("adm-here", "adm-pile", "last", dry_run=False)
     by_itself = knows_itself(admin, broker)
@@ -206,6 +213,7 @@ def test_a_running_group_is_reset(admin: AdminClient, cluster_address: str, brok
 
 @pytest.mark.usefixtures("pile")
 def test_a_member_tells_of_itself_and_consumes_one_message(admin: AdminClient, cluster_address: str) -> None:
+    _a_group_that_is_away(admin)
     admin.create_group("adm-member")
 
     async def flow() -> None:
