@@ -19,6 +19,7 @@ pytestmark = NEEDS_JAVA
 ID = "10.0.0.1@DEFAULT"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("release", RELEASES)
 def test_java_and_we_share_an_offset_file(release: str, tmp_path: Path) -> None:
     machine = Machine(release, tmp_path, HERE / "LocalOffsets.java")

@@ -55,6 +55,7 @@ class JavaMember:
         self.process.stdout.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
 def test_java_and_our_members_agree_on_the_shares(strategy: str, tmp_path: Path) -> None:
     machine = Machine("5.5.0", tmp_path, HERE / "Share.java")

@@ -65,6 +65,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
 def test_every_queue_has_one_owner(
     names: str, older_clients: Callable[[str], Machine], tmp_path: Path, strategy: str
