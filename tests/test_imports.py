@@ -45,8 +45,9 @@ OF_THE_NETWORK = {
 OF_THE_ADAPTERS: dict[str, tuple[str, ...]] = {
     "mqfast.contrib.otel": ("opentelemetry",),
     "mqfast.contrib.metrics": ("prometheus_client",),
+    "mqfast.contrib.kombu": ("kombu",),
 }
-WITHIN_ADAPTERS: dict[str, tuple[str, ...]] = {}
+WITHIN_ADAPTERS: dict[str, tuple[str, ...]] = {"mqfast.contrib.kombu": ("mqfast.contrib.kombu_readers",)}
 
 
 class Edge(NamedTuple):

@@ -1,0 +1,395 @@
+"""A transport of kombu, and so of Celery, over this client: ``import mqfast.contrib.kombu``, then ``mqfast://host:9876//``.
+
+    queue "celery"         topic kombu-celery, shared by the group kombu-celery
+    exchange "pidbox"      topic kombu-x-pidbox: every queue that is bound to a fanout exchange, or that ends with its
+                           consumer, reads all of it from its binding on, and keeps what matches
+
+A publisher puts a message into the topics of the lasting queues that it knows to be bound. Where it knows none, and for
+a fanout exchange, the message goes into the topic of the exchange.
+
+Room: contrib. It must never confirm a message that the application has not acknowledged, and never touch clients that a
+parent process made. Readers are in ``kombu_readers.py``. Limits: docs/integrations.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+import time
+from datetime import UTC, datetime
+from queue import Empty
+from typing import Any, Final
+
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport.base import Transport as _BaseTransport
+from kombu.utils.json import dumps, loads
+from kombu.utils.uuid import uuid
+
+from mqfast.client.admin.admin_client import AdminClient
+from mqfast.client.delivery import Delivery
+from mqfast.client.producer.producer import Producer
+from mqfast.client.values import Credentials
+from mqfast.contrib.kombu_readers import SharedReader, TailReader
+from mqfast.errors import BrokerError, ClientError, NoRoute
+
+__all__ = ["Channel", "Transport"]
+
+_PLAIN: Final = frozenset(b"-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_LOOK_S: Final = 0.5
+
+TRANSPORT_ALIASES["mqfast"] = "mqfast.contrib.kombu:Transport"
+
+
+def name_of(name: str, prefix: str = "kombu-") -> str:
+    """The topic or group for a name of AMQP: other characters than RocketMQ's are written as ``%2E``; one to one."""
+    return prefix + "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in name.encode())
+
+
+class Channel(virtual.Channel):
+    """A channel. Thread: that of the connection; acknowledgements: any."""
+
+    supports_fanout = True
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._transport = connection
+        self._pid = os.getpid()
+        self._open: dict[str, tuple[SharedReader, Any]] = {}  # delivery tag -> what settles it
+        self._no_ack: set[str] = set()
+
+    # --- queues and exchanges ---
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        if kwargs.get("auto_delete") or kwargs.get("exclusive"):
+            self._transport.passing.add(queue)
+        else:
+            self._transport.ensure(name_of(queue), self._transport.topic_queues)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return queue in self._transport.passing or self._transport.has_topic(name_of(queue))
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        kind = self.typeof(exchange)
+        if kind.type != "fanout" and queue not in self._transport.passing:
+            return
+
+        def accepts(key: str) -> bool:
+            return kind.type == "fanout" or bool(kind._match(pattern, key) if pattern else key == routing_key)
+
+        self._transport.tail(queue).bind(self._transport.exchange_topic(exchange), accepts)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if queue in self._transport.passing:
+            self._transport.drop_reader(queue)
+        else:
+            self._purge(queue)
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """Forget a queue; what it has waiting is skipped. Its topic stays."""
+        super().queue_delete(queue, if_unused, if_empty, **kwargs)
+        if queue in self._transport.passing:
+            self._transport.drop_reader(queue)
+
+    def _size(self, queue: str) -> int:
+        reader = self._transport.readers.get(queue)
+        if isinstance(reader, TailReader):
+            return len(reader)
+        return self._transport.waiting(name_of(queue))
+
+    def _purge(self, queue: str) -> int:
+        reader = self._transport.readers.get(queue)
+        if isinstance(reader, TailReader):
+            return reader.purge()
+        return self._transport.skip(name_of(queue))
+
+    # --- publish ---
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Publish to the lasting queues that are known to be bound, else to whoever reads the exchange."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        if not exchange:
+            self._put(routing_key, message)
+            return
+        lasting: list[str] = []
+        if self.typeof(exchange).type != "fanout":
+            lasting = [one for one in self._lookup(exchange, routing_key) if one not in self._transport.passing]
+        for queue in lasting:
+            self._put(queue, message)
+        if not lasting:
+            self._put_fanout(exchange, message, routing_key)
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        topic = name_of(queue)
+        self._transport.ensure(topic, self._transport.topic_queues)
+        self._transport.send(topic, message)
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        self._transport.send(self._transport.exchange_topic(exchange), message, routing_key)
+
+    # --- consume ---
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+        """Consume from a queue."""
+        if no_ack:
+            self._no_ack.add(queue)
+        self._transport.reader(queue)
+        return super().basic_consume(queue, no_ack, *args, **kwargs)
+
+    def basic_cancel(self, consumer_tag: str) -> Any:
+        """End a consumer; messages that it has may still be acknowledged."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        found = super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues and self._is_mine:
+            self._no_ack.discard(queue)
+            if queue in self._transport.passing:
+                self.queue_delete(queue)
+            else:
+                self._transport.drop_reader(queue)
+        return found
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        found = self._transport.reader(queue).next()
+        if isinstance(found, str):
+            return self._with_tag(loads(found))
+        reader, delivery, outcome = found
+        payload = self._with_tag(_payload(delivery))
+        if delivery.attempt > 1:
+            payload["properties"]["delivery_info"]["redelivered"] = True
+        if queue in self._no_ack:
+            reader.settle(outcome, None)
+        else:
+            self._open[payload["properties"]["delivery_tag"]] = reader, outcome
+        return payload
+
+    @staticmethod
+    def _with_tag(payload: dict[str, Any]) -> dict[str, Any]:
+        payload["properties"]["delivery_tag"] = uuid()  # a message that comes twice is open twice
+        return payload
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """The message is done. In any order: the group's offset stays in front of the first one that is not."""
+        super().basic_ack(delivery_tag, multiple)
+        self._settle(delivery_tag, None)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """The message is done, or with ``requeue`` it is sent back and comes again."""
+        super().basic_reject(delivery_tag, requeue)
+        self._settle(delivery_tag, None)
+
+    def _restore(self, message: Any) -> None:
+        self._settle(message.delivery_tag, self._transport.requeue_level)
+
+    def _settle(self, delivery_tag: str, level: int | None) -> None:
+        found = self._open.pop(delivery_tag, None)
+        if found is not None and self._is_mine:
+            reader, outcome = found
+            reader.settle(outcome, level)
+
+    @property
+    def _is_mine(self) -> bool:
+        return self._pid == os.getpid()
+
+    def drain_events(self, timeout: float | None = None, callback: Any = None) -> Any:
+        """One message, or Empty at once; the transport waits."""
+        return super().drain_events(timeout=timeout, callback=callback)
+
+
+class Transport(virtual.Transport):
+    """A connection to a cluster.
+
+    ``transport_options``: namesrv_addr (instead of the URL's host), topic_queues (16: of a queue's topic, so many
+    workers share it at most), max_retries (how often a rejected message comes again; without end), requeue_level (1:
+    delay level of it), visibility_timeout (86,400 s: a message that is not acknowledged so long comes again), prefetch
+    (64: messages of a topic's queue in a worker), credentials, tls.
+    """
+
+    Channel = Channel
+    default_port = 9876
+    driver_type = "mqfast"
+    driver_name = "mqfast"
+    implements = _BaseTransport.implements.extend(
+        asynchronous=False, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
+    )
+    connection_errors = (*virtual.Transport.connection_errors, ClientError, OSError)
+    channel_errors = (*virtual.Transport.channel_errors, BrokerError)
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        options = client.transport_options
+        self.topic_queues: int = options.get("topic_queues", 16)
+        self.requeue_level: int = options.get("requeue_level", 1)
+        self.arguments: dict[str, Any] = {
+            "namesrv_addr": options.get("namesrv_addr") or f"{client.hostname or '127.0.0.1'}:{client.port or 9876}",
+            "tls": options.get("tls", bool(client.ssl)),
+        }
+        if options.get("credentials"):
+            self.arguments["credentials"] = options["credentials"]
+        elif client.userid and client.password:
+            self.arguments["credentials"] = Credentials(client.userid, client.password)
+        self.consuming: dict[str, Any] = {
+            "consume_timeout_s": options.get("visibility_timeout", 86_400),
+            "max_reconsume_times": options.get("max_retries", 1 << 30),
+            "max_cached_messages": options.get("prefetch", 64),
+        }
+        self.arrived = threading.Event()
+        self.passing: set[str] = set()
+        """Queues that end with their consumer."""
+        self.readers: dict[str, SharedReader | TailReader] = {}
+        self._ensured: set[str] = set()
+        self._producer: Producer | None = None
+        self._admin: AdminClient | None = None
+        self._pid = os.getpid()
+
+    # --- the cluster ---
+
+    @property
+    def admin(self) -> AdminClient:
+        """Asks and makes topics."""
+        if self._admin is None:
+            self._admin = AdminClient(**self.arguments)
+        return self._admin
+
+    def establish_connection(self) -> Any:
+        """Ask the name servers. Raises: ConnectError."""
+        self.admin.clusters()
+        return super().establish_connection()
+
+    def has_topic(self, topic: str) -> bool:
+        """Is there such a topic?"""
+        try:
+            self.admin.topic_stats(topic)
+        except NoRoute:
+            return False
+        return True
+
+    def ensure(self, topic: str, queues: int) -> None:
+        """Make a topic that is not there."""
+        if topic not in self._ensured:
+            if not self.has_topic(topic):
+                self.admin.create_topic(topic, queues=queues)
+            self._ensured.add(topic)
+
+    def exchange_topic(self, exchange: str) -> str:
+        """The topic of an exchange, which is there then."""
+        topic = name_of(exchange, "kombu-x-")
+        self.ensure(topic, 1)
+        return topic
+
+    def send(self, topic: str, message: dict[str, Any], tags: str = "") -> None:
+        """Store a message; one with an ETA is delivered then, where the broker can do that."""
+        if self._producer is None:
+            self._producer = Producer("kombu", **self.arguments)
+        body = dumps(message)
+        due_ms = _due_ms(message)
+        if due_ms is not None:
+            try:
+                self._producer.send(topic, body, tags=tags or None, deliver_at=due_ms)
+                return
+            except BrokerError:
+                pass  # no timed messages, or not for so long: the worker waits
+        self._producer.send(topic, body, tags=tags or None)
+
+    def waiting(self, name: str) -> int:
+        """How many messages of a queue its group has not done."""
+        try:
+            ends = self.admin.topic_stats(name)
+        except NoRoute:
+            return 0
+        try:
+            return sum(one.behind for one in self.admin.lag(name, name).values())
+        except ClientError:  # the group has never consumed
+            return sum(one.max_offset - one.min_offset for one in ends.values())
+
+    def skip(self, name: str) -> int:
+        """Move the group behind all messages. Returns: how many are skipped."""
+        count = self.waiting(name)
+        if count:
+            if name not in self.admin.groups():
+                self.admin.create_group(name)
+            self.admin.reset_offset(name, name, "last", dry_run=False)
+        return count
+
+    # --- readers ---
+
+    def reader(self, queue: str) -> SharedReader | TailReader:
+        """What reads a queue."""
+        found = self.readers.get(queue)
+        if found is None:
+            topic = name_of(queue)
+            self.ensure(topic, self.topic_queues)
+            found = self.readers[queue] = SharedReader(topic, self.arguments, self.consuming, self.arrived.set)
+        return found
+
+    def tail(self, queue: str) -> TailReader:
+        """What reads the exchanges of a queue."""
+        found = self.readers.get(queue)
+        if not isinstance(found, TailReader):
+            found = self.readers[queue] = TailReader(self.arguments, self.arrived.set)
+        return found
+
+    def drop_reader(self, queue: str) -> None:
+        """Read a queue no more."""
+        reader = self.readers.pop(queue, None)
+        if reader is not None and self._pid == os.getpid():
+            reader.close()
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver one message. Raises: TimeoutError when none came."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.arrived.clear()
+            try:
+                self.cycle.get(self._deliver, timeout=0)
+                return
+            except Empty:
+                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                if left <= 0:
+                    raise TimeoutError("no message in time") from None
+                self.arrived.wait(left)
+
+    def close_connection(self, connection: Any) -> None:
+        """Send back what is not acknowledged, and end all clients; in a child of a fork they are the parent's."""
+        super().close_connection(connection)
+        for queue in list(self.readers):
+            self.drop_reader(queue)
+        producer, self._producer = self._producer, None
+        admin, self._admin = self._admin, None
+        if producer is not None:
+            producer.close()
+        if admin is not None:
+            admin.close()
+
+
+def _payload(delivery: Delivery) -> dict[str, Any]:
+    """The message as kombu wrote it; one of another client becomes one of plain bytes."""
+    try:
+        found = loads(delivery.body)
+        if isinstance(found["properties"]["delivery_info"], dict):
+            return dict(found)
+    except (ValueError, TypeError, KeyError):
+        pass
+    return {
+        "body": base64.b64encode(delivery.body).decode(),
+        "content-type": "application/data",
+        "content-encoding": "binary",
+        "headers": {},
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_info": {"exchange": "", "routing_key": delivery.tags or ""},
+            "delivery_tag": "",
+        },
+    }
+
+
+def _due_ms(message: dict[str, Any]) -> int | None:
+    eta = (message.get("headers") or {}).get("eta")
+    if not isinstance(eta, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(eta)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    due_ms = int(moment.timestamp() * 1000)
+    return due_ms if due_ms > time.time() * 1000 else None

@@ -1,0 +1,177 @@
+"""How the transport of kombu reads: a queue that workers share, and exchanges that everybody reads.
+
+Room: contrib. It must never confirm a message before ``settle`` says so. Consumers live in the loop of the thread of
+sync clients: a message that is not acknowledged yet is a task there, and needs no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from queue import Empty
+from typing import Any, Final
+
+from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
+from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+from mqfast.client.delivery import Delivery
+from mqfast.client.net import io_thread
+from mqfast.client.values import Retry
+from mqfast.errors import MqfastError
+
+__all__ = ["SharedReader", "TailReader"]
+
+_START_S: Final = 30.0
+_CLOSE_S: Final = 5.0
+_log = logging.getLogger("mqfast.contrib.kombu")
+
+Outcome = asyncio.Future[int | None]
+
+
+class SharedReader:
+    """A member of the group of a queue.
+
+    Args: name: topic and group. arrived: called when a message is there.
+    Thread: any.
+    """
+
+    def __init__(
+        self, name: str, arguments: Mapping[str, Any], consuming: Mapping[str, Any], arrived: Callable[[], None]
+    ) -> None:
+        self._arrived = arrived
+        self._inbox: deque[tuple[Delivery, Outcome]] = deque()
+        self._handed_out: set[Outcome] = set()
+        self._is_ending = False
+        self._io = io_thread.shared()
+        self._consumer = AsyncPushConsumer(
+            name,
+            from_where="first",
+            threads=10_000,
+            max_span=65_535,
+            close_timeout_s=_CLOSE_S,
+            **arguments,
+            **consuming,
+        )
+        self._consumer.subscribe(name, self._take)
+        self._io.call(self._consumer.start(), _START_S)
+
+    async def _take(self, message: Delivery) -> None:
+        outcome: Outcome = asyncio.get_running_loop().create_future()
+        self._inbox.append((message, outcome))
+        self._arrived()
+        level = await outcome
+        if level is not None:
+            raise Retry(level, "rejected, to come again")
+
+    def next(self) -> tuple[SharedReader, Delivery, Outcome]:
+        """The next message. Raises: Empty."""
+        try:
+            message, outcome = self._inbox.popleft()
+        except IndexError:
+            raise Empty from None
+        self._handed_out.add(outcome)
+        return self, message, outcome
+
+    def settle(self, outcome: Outcome, level: int | None) -> None:
+        """A message is done, or comes again with a delay level."""
+
+        def settle() -> None:
+            if not outcome.done():
+                outcome.set_result(level)
+
+        self._io.soon(settle)
+        self._handed_out.discard(outcome)
+        if self._is_ending and not self._handed_out:
+            self._io.submit(self._end())
+
+    def close(self) -> None:
+        """Take no message any more; leave the group when those that were handed out are settled."""
+        self._is_ending = True
+        self._consumer.pause()
+        if not self._handed_out and self._io.is_alive:
+            try:
+                self._io.call(self._end(), _CLOSE_S + 2.0)
+            except MqfastError as error:
+                _log.warning("queue %s was left without a word: %s", self._consumer.group, error)
+
+    async def _end(self) -> None:
+        await asyncio.sleep(0.01)  # handlers whose messages were settled just now
+        await self._consumer.close(1.5 if self._inbox else _CLOSE_S)
+
+
+class TailReader:
+    """Reads topics from a moment on, without a group's offsets.
+
+    Args: arrived: called when a message is there. Thread: any.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], arrived: Callable[[], None]) -> None:
+        self._arguments = arguments
+        self._arrived = arrived
+        self._inbox: deque[str] = deque()
+        self._accepts: dict[str, list[Callable[[str], bool]]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._consumers: list[AsyncPullConsumer] = []
+        self._io = io_thread.shared()
+
+    def bind(self, topic: str, accepts: Callable[[str], bool]) -> None:
+        """Keep the messages of a topic from now on whose text is accepted. When this returns, none is missed."""
+        known = topic in self._accepts
+        self._accepts.setdefault(topic, []).append(accepts)
+        if not known:
+            self._io.call(self._begin(topic), _START_S)
+
+    async def _begin(self, topic: str) -> None:
+        consumer = AsyncPullConsumer("kombu-tail", auto_commit_s=None, offset_reset="earliest", **self._arguments)
+        self._consumers.append(consumer)
+        queues = await consumer.queues(topic)
+        ends = {queue: (await consumer.pull(queue, 0, max_count=1)).max_offset for queue in queues}
+        await consumer.assign(queues)
+        for queue, end in ends.items():
+            await consumer.seek(queue, end)
+        self._tasks.append(asyncio.get_running_loop().create_task(self._read(topic, consumer)))
+
+    async def _read(self, topic: str, consumer: AsyncPullConsumer) -> None:
+        while True:
+            try:
+                messages = await consumer.poll(30.0)
+            except MqfastError as error:
+                _log.warning("topic %s: %s", topic, error)
+                await asyncio.sleep(1.0)
+                continue
+            for message in messages:
+                key = message.tags or ""
+                if any(accepts(key) for accepts in self._accepts[topic]):
+                    self._inbox.append(message.text())
+                    self._arrived()
+
+    def __len__(self) -> int:
+        return len(self._inbox)
+
+    def next(self) -> str:
+        """The next message. Raises: Empty."""
+        try:
+            return self._inbox.popleft()
+        except IndexError:
+            raise Empty from None
+
+    def purge(self) -> int:
+        """Forget what waits. Returns: how many messages."""
+        count = len(self._inbox)
+        self._inbox.clear()
+        return count
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._io.is_alive:
+            try:
+                self._io.call(self._end(), _CLOSE_S)
+            except MqfastError as error:
+                _log.warning("a reader of exchanges was not ended in order: %s", error)
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for consumer in self._consumers:
+            await consumer.close(1.0)
