@@ -329,7 +329,7 @@ def join_keys(keys: str | Iterable[str]) -> str:
     parts: list[str] = []
     given: object = keys
     if not isinstance(given, Iterable):
-        raise MessageIllegal(f"keys: expected str or a list of them, found {type(keys).__name__}")
+        raise MessageIllegal(f"keys: expected a str or several, found {type(keys).__name__}")
     for key in keys:
         if not isinstance(key, str):
             raise MessageIllegal(f"keys: expected str, found {type(key).__name__}")

@@ -36,6 +36,7 @@ __all__ = ["RETRIED", "SendAsk", "Sender", "Sending"]
 
 RETRIED: Final = (17, 14, 1, 16, 204, 205, 2, 1500)
 """The answers after which another attempt is made."""
+_LEAST_S: Final = 0.005  # no further attempt is made in less time
 _STORED: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
@@ -206,8 +207,8 @@ class Sender:
         for attempt in range(attempts_max):
             attempt_begin = self._clock()
             left = deadline - attempt_begin
-            if left <= 0:
-                break
+            if left <= (_LEAST_S if attempt else 0):
+                break  # a timer of the loop may end a little before the deadline
             queue = fixed if fixed is not None else self.pick(queues, out.topic, last_broker)
             last_broker = queue.broker_name
             address = instance.routes.address(last_broker)

@@ -677,7 +677,7 @@ def test_no_address_at_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (("T", b"x"), {"queue": MessageQueue("U", "b", 0)}, "queue of topic 'T'"),
         (("T", b"x"), {"queue": MessageQueue("T", "b", -1)}, "queue_id of 0 or more, found -1"),
         (("T", b"x"), {"queue": MessageQueue("T", "b", "0")}, "queue_id of 0 or more, found '0'"),  # type: ignore[arg-type]
-        (("T", b"x"), {"keys": 3}, "keys: expected str or a list of them, found int"),
+        (("T", b"x"), {"keys": 3}, "keys: expected a str or several, found int"),
         (("T", b"x"), {"queue": MessageQueue("T", "b", 0), "selector": max}, "found both"),
         (("T", b"x"), {"selector": 5}, "selector: expected a function"),
     ],
