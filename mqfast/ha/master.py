@@ -79,8 +79,10 @@ class _Follower(asyncio.Protocol):
             self.end(f"expected a report of 0 to {end}, the end of this log, found {offset}: its log is another one")
             return
         if self.position < 0:
+            # Where the slave wants to go on. Its log may be of another history, so this acknowledges nothing yet.
             self.position = offset or self._master.start_of_last_file()
-            _log.info("slave %s: has the log up to %d, gets it from %d to %d", self.address, offset, self.position, end)
+            _log.info("slave %s: gets the log from %d to %d", self.address, self.position, end)
+            offset = 0
         self.acknowledged = offset
         self._master.acks.report(self, offset)
         self.send()

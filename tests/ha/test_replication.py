@@ -249,6 +249,26 @@ def test_puts_that_wait_for_a_slave_end_when_it_has_them(tmp_path: Path) -> None
     asyncio.run(flow())
 
 
+def test_where_a_slave_wants_to_go_on_acknowledges_nothing(tmp_path: Path) -> None:
+    """A slave with another log may name a place behind what both have in common; only what it got here counts."""
+
+    async def flow() -> None:
+        with mqfast.open(tmp_path / "m", **SIZES) as ours:
+            fill(ours, 10)
+            end = ours.engine.raw.end
+            async with serving(ours, needed=1) as master:
+                reader, writer = await asyncio.open_connection("127.0.0.1", master.port)
+                writer.write(report(end - 100))
+                await reader.readexactly(12 + 100)
+                assert [one.sent for one in master.statuses()] == [end]
+                assert master.acks.acked == 0
+                writer.write(report(end))
+                await until(lambda: master.acks.acked == end)
+                writer.close()
+
+    asyncio.run(flow())
+
+
 def test_a_slave_that_does_not_read_costs_no_memory_and_others_go_on(tmp_path: Path) -> None:
     async def flow() -> None:
         with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:

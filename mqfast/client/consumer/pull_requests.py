@@ -7,22 +7,17 @@ ProcessQueueInfo.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Raw
-
 from mqfast.client.consumer.pull_cache import CachedQueue
+from mqfast.client.consumer.queue_tables import by_queue, offsets_of
 from mqfast.client.net.requests import Handler
-from mqfast.client.values import MessageQueue
-from mqfast.errors import FieldError
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import object_keys, standard
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.pull_engine import PullEngine
@@ -64,7 +59,7 @@ class PullRequests:
         """220: go on at other offsets, and keep these. Raises: FieldError."""
         engine, topic = self._engine, request.ext_fields.get("topic") or ""
         changed = {}
-        for queue, offset in _offsets(bytes(request.body)).items():
+        for queue, offset in offsets_of(bytes(request.body)).items():
             if engine.cache.get(queue) is None or offset < 0 or (topic and queue.topic != topic):
                 continue
             _log.warning("group %s: an admin sets the offset of %s to %d", engine.settings.group, queue, offset)
@@ -78,14 +73,14 @@ class PullRequests:
         topic = request.ext_fields.get("topic") or ""
         places = self._engine.cache.positions(handed_out=False)
         mine = {queue: at for queue, at in places.items() if not topic or queue.topic == topic}
-        return request.response(body=encode_body({"messageQueueTable": _by_queue(mine)}))
+        return request.response(body=encode_body({"messageQueueTable": by_queue(mine)}))
 
     def running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """307: settings, subscriptions, queues."""
         engine, settings = self._engine, self._engine.settings
         body = {
             "mqPopTable": {},
-            "mqTable": _by_queue({one.queue: _queue_info(one) for one in engine.cache.all()}),
+            "mqTable": by_queue({one.queue: _queue_info(one) for one in engine.cache.all()}),
             "properties": {
                 "PROP_CLIENT_VERSION": "mqfast",
                 "PROP_CONSUMEORDERLY": "false",
@@ -122,24 +117,3 @@ def _queue_info(one: CachedQueue) -> dict[str, Any]:
         "transactionMsgMinOffset": 0,
         "tryUnlockTimes": 0,
     }
-
-
-def _by_queue(table: dict[MessageQueue, Any]) -> Raw:
-    rows = (
-        ({"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}, value)
-        for queue, value in sorted(table.items())
-    )
-    return Raw(object_keys((encode_body(queue), encode_body(value)) for queue, value in rows))
-
-
-def _offsets(body: bytes) -> dict[MessageQueue, int]:
-    """The table of a reset, with queues as keys or as a list. Raises: FieldError."""
-    try:
-        table = json.loads(standard(body)).get("offsetTable") or {}
-        rows = table if isinstance(table, list) else [{**json.loads(key), "offset": at} for key, at in table.items()]
-        return {
-            MessageQueue(str(row["topic"]), str(row["brokerName"]), int(row["queueId"])): int(row["offset"])
-            for row in rows
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise FieldError("body.offsetTable", "queues with offsets", f"{body[:80]!r} ({error})") from None

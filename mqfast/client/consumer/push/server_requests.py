@@ -14,20 +14,16 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-from msgspec import Raw, Struct
-
 from mqfast.client.consumer.push.assigned import Assigned, Handler
 from mqfast.client.consumer.push.outcome import verdict
+from mqfast.client.consumer.queue_tables import by_queue, offsets_of
 from mqfast.client.delivery import Source, decode_deliveries
 from mqfast.client.net.requests import Handler as ServeHandler
-from mqfast.client.values import MessageQueue
 from mqfast.errors import CallRefused, CorruptFile, FieldError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import object_keys
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.push.engine import PushEngine
@@ -36,20 +32,6 @@ __all__ = ["ServerRequests"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 _MIB: Final = 1 << 20
-
-
-class _Queue(Struct, rename="camel"):
-    topic: str
-    broker_name: str
-    queue_id: int
-
-
-class _Row(_Queue):
-    offset: int = -1
-
-
-class _Table(Struct, rename="camel"):
-    offset_table: dict[str, int] | list[_Row] = {}
 
 
 class ServerRequests:
@@ -77,12 +59,7 @@ class ServerRequests:
     async def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """220: go on at other offsets. Raises: FieldError."""
         topic = request.ext_fields.get("topic", "")
-        found = decode_body(bytes(request.body), _Table, "body").offset_table
-        if isinstance(found, list):
-            table = {MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in found}
-        else:
-            table = {_queue(key): offset for key, offset in found.items()}
-        for queue, offset in table.items():
+        for queue, offset in offsets_of(bytes(request.body)).items():
             assigned = self._engine.assigned.get(queue)
             if assigned is None or offset < 0 or (topic and queue.topic != topic):
                 continue
@@ -102,7 +79,7 @@ class ServerRequests:
             for queue, one in self._engine.assigned.items()
             if one.is_placed and (not topic or queue.topic == topic)
         }
-        return request.response(body=encode_body({"messageQueueTable": _by_queue(mine)}))
+        return request.response(body=encode_body({"messageQueueTable": by_queue(mine)}))
 
     def running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """307: settings, subscriptions, queues and rates."""
@@ -112,7 +89,7 @@ class ServerRequests:
         body: dict[str, Any] = {
             "jstack": _threads() if request.ext_fields.get("jstackEnable") == "true" else None,
             "mqPopTable": {},
-            "mqTable": _by_queue(table),
+            "mqTable": by_queue(table),
             "properties": {
                 "PROP_CLIENT_VERSION": f"mqfast {_version()}",
                 "PROP_CONSUMEORDERLY": str(settings.orderly).lower(),
@@ -184,22 +161,6 @@ class ServerRequests:
             return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         found = verdict(messages, result, None, is_batch=handler.batch > 1)
         return ("CR_LATER" if found.later else "CR_SUCCESS"), found.odd or None
-
-
-def _queue(key: str) -> MessageQueue:
-    try:
-        found = msgspec.json.decode(key, type=_Queue, strict=False)
-    except msgspec.MsgspecError as error:
-        raise FieldError("body.offsetTable", f"queues as keys ({str(error)[:80]})", key[:80]) from None
-    return MessageQueue(found.topic, found.broker_name, found.queue_id)
-
-
-def _by_queue(table: dict[MessageQueue, Any]) -> Raw:
-    rows = (
-        ({"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}, value)
-        for queue, value in sorted(table.items())
-    )
-    return Raw(object_keys((encode_body(queue), encode_body(value)) for queue, value in rows))
 
 
 def _queue_info(engine: PushEngine, one: Assigned) -> dict[str, Any]:
