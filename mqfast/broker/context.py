@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqfast.remoting.processors import Processors
 
 if TYPE_CHECKING:
+    from mqfast.broker.admin.assignment import RequestMode
     from mqfast.broker.admin.http import HttpServer
     from mqfast.broker.again.open_halves import OpenHalves
     from mqfast.broker.broker_config import BrokerConfig
@@ -72,6 +73,7 @@ class BrokerContext:
         http: the server of metrics and probes, where it runs.
         filters: SQL filters of groups; hold: pulls that wait for messages; pull_offsets: how far each group has pulled;
             reset_offsets: offsets of admins that the next pull of a group is told.
+        request_modes: topic -> group -> how the group is to consume the topic.
     Thread: that of the event loop.
     """
 
@@ -100,6 +102,7 @@ class BrokerContext:
     stopping: bool = False
     started_ms: int = field(default=0)
     http: HttpServer | None = field(default=None)
+    request_modes: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
     filters: ConsumerFilters = field(init=False)
     halves: OpenHalves = field(init=False)
     hold: PullHold = field(init=False)

@@ -33,8 +33,8 @@ class SlaveStatus(NamedTuple):
     """One connected slave.
 
     Attributes: address: where it connects from; sent, acknowledged: physical offsets; behind_bytes: from the last
-        acknowledgement to the end of the log; behind_ms: since when it is behind, 0 where it is not; bytes_per_s: sent
-        in the last second.
+        acknowledgement to the end of the log; behind_ms: the age of the first message that it did not acknowledge, 0
+        where there is none; bytes_per_s: sent in the last second; silent_ms: since its last report.
     """
 
     address: str
@@ -43,6 +43,7 @@ class SlaveStatus(NamedTuple):
     behind_bytes: int
     behind_ms: int
     bytes_per_s: int
+    silent_ms: int
 
 
 class _Follower(asyncio.Protocol):
@@ -56,7 +57,8 @@ class _Follower(asyncio.Protocol):
         self.address = ""
         self.position = -1  # nothing is sent before the first report
         self.acknowledged = -1
-        self.caught_up_s = self.read_s = self.wrote_s = master.clock()
+        self.read_s = self.wrote_s = master.clock()
+        self._stored_s = self.read_s  # when the first message that it does not have was stored, as last seen
         self.bytes_now = self.bytes_per_s = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,7 +76,10 @@ class _Follower(asyncio.Protocol):
         offset = self._reports.feed(data)
         if offset is None:
             return
-        end = self._master.raw.end
+        first, end = max(self._master.raw.min_offset, 0), self._master.raw.end
+        if self.position < 0 and offset and not first <= offset <= end:
+            self._name_bound(offset, first, end)
+            return
         if not 0 <= offset <= end:
             self.end(f"expected a report of 0 to {end}, the end of this log, found {offset}: its log is another one")
             return
@@ -86,6 +91,17 @@ class _Follower(asyncio.Protocol):
         self.acknowledged = offset
         self._master.acks.report(self, offset)
         self.send()
+
+    def _name_bound(self, offset: int, first: int, end: int) -> None:
+        """The slave asks for bytes that are not there: it hears where this log begins or ends, and the connection ends.
+
+        The heartbeat with that offset is a frame that RocketMQ's slave refuses, with both offsets in its log.
+        """
+        assert self._transport is not None
+        bound = first if offset < first else end
+        _log.warning("slave %s: asks for %d, this log has %d to %d; it was told so", self.address, offset, first, end)
+        self._transport.write(frame_head(bound, 0))
+        self._transport.close()
 
     def send(self) -> bool:
         """Send what there is, as far as the slave reads. Returns: was there anything?"""
@@ -120,8 +136,6 @@ class _Follower(asyncio.Protocol):
         """Once a second: a heartbeat, a slave that says nothing any more, figures."""
         settings = self._master.settings
         self.bytes_per_s, self.bytes_now = self.bytes_now, 0
-        if self.acknowledged >= self._master.raw.end:
-            self.caught_up_s = now_s
         if now_s - self.read_s > settings.housekeeping_s:
             self.end(f"expected a report within {settings.housekeeping_s:g} s, found none")
             return
@@ -129,6 +143,19 @@ class _Follower(asyncio.Protocol):
         if is_quiet and self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame_head(self.position, 0))
             self.wrote_s = now_s
+
+    def status(self, end: int, now_s: float) -> SlaveStatus:
+        """How far it is, where the log ends at ``end``."""
+        behind = max(0, end - self.acknowledged)
+        age_ms = self._master.raw.age_ms(self.acknowledged) if behind else 0
+        if age_ms is not None:
+            self._stored_s = now_s - age_ms / 1000
+        # A slave of RocketMQ may be within a record: then the message before it is older.
+        behind_ms = round((now_s - self._stored_s) * 1000) if behind else 0
+        silent_ms = round((now_s - self.read_s) * 1000)
+        return SlaveStatus(
+            self.address, self.position, self.acknowledged, behind, behind_ms, self.bytes_per_s, silent_ms
+        )
 
     def pause_writing(self) -> None:
         """The slave does not read."""
@@ -244,14 +271,7 @@ class HaMaster:
     def statuses(self) -> list[SlaveStatus]:
         """Every slave that has reported."""
         end, now_s = self.raw.end, self.clock()
-        found = []
-        for one in self.followers:
-            if one.position < 0:
-                continue
-            behind = max(0, end - one.acknowledged)
-            behind_ms = round((now_s - one.caught_up_s) * 1000) if behind else 0
-            found.append(SlaveStatus(one.address, one.position, one.acknowledged, behind, behind_ms, one.bytes_per_s))
-        return sorted(found)
+        return sorted(one.status(end, now_s) for one in self.followers if one.position >= 0)
 
     async def stop(self) -> None:
         """End all connections and listen no more."""

@@ -97,6 +97,20 @@ class RawLog:
         """
         return wait_range(self._log, offset, timeout, unflushed)
 
+    def age_ms(self, offset: int) -> int | None:
+        """How long ago the record was stored that begins at ``offset``, or behind the end mark there.
+
+        None where none begins that readers may see. Raises: StoreClosed.
+        """
+        log = self._log
+        try:
+            left = log.file_bytes - (offset - log.file_start_of(offset))
+            size = int.from_bytes(b"".join(self.read(offset, 4, unflushed=True)), "big")
+            at = offset + left if left < 8 or size == left else offset
+            return max(0, log.door.now_ms() - log.message(at).store_timestamp)
+        except (OffsetError, CorruptFile):
+            return None
+
     # --- a slave ---
 
     @property

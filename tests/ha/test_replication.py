@@ -8,71 +8,15 @@ import random
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from ha.pairs import SIZES, as_slave, fill, following, log_of, serving, until
 
 import mqfast
 from mqfast.errors import FrameError
-from mqfast.ha.master import HaMaster
-from mqfast.ha.settings import HaSettings
-from mqfast.ha.slave import FollowState, HaSlave
+from mqfast.ha.slave import FollowState
 from mqfast.ha.wire import Frames, Reports, frame_head, report
-from mqfast.store.log.acks import AckTable
-
-FILE = 64 * 1024
-SIZES: dict[str, Any] = {
-    "mapped_file_bytes_commit_log": FILE,
-    "mapped_file_bytes_consume_queue": 2000,
-    "max_hash_slot_num": 100,
-    "max_index_num": 400,
-}
-QUICK = HaSettings(heartbeat_s=0.2, housekeeping_s=5.0, reconnect_s=0.05, compared_bytes=4096)
-
-
-def fill(store: mqfast.MessageStore, count: int, seed: int = 0, topic: str = "T") -> None:
-    rng = random.Random(seed)
-    for number in range(count):
-        store.put(topic, rng.randbytes(rng.randrange(1, 2000)), queue_id=number % 4, keys=f"k{number}", tags="a")
-
-
-def log_of(store: mqfast.MessageStore) -> bytes:
-    raw = store.engine.raw
-    return b"".join(bytes(view) for view in raw.read(max(raw.min_offset, 0), 1 << 40, unflushed=True))
-
-
-async def until(condition: Callable[[], object], what: str = "") -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-@contextlib.asynccontextmanager
-async def serving(store: mqfast.MessageStore, needed: int = 0, **changes: Any) -> AsyncIterator[HaMaster]:
-    settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
-    master = HaMaster(store.engine.raw, AckTable(needed), settings, file_bytes=FILE)
-    await master.start("127.0.0.1", 0)
-    try:
-        yield master
-    finally:
-        await master.stop()
-
-
-@contextlib.contextmanager
-def following(store: mqfast.MessageStore, port: int, **changes: Any) -> Iterator[HaSlave]:
-    settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
-    slave = HaSlave(store.engine.raw, settings, lambda: ("127.0.0.1", port))
-    slave.start()
-    try:
-        yield slave
-    finally:
-        slave.stop()
-
-
-def as_slave(path: Path) -> mqfast.MessageStore:
-    return mqfast.open(path, broker_role="SLAVE", **SIZES)
 
 
 def test_a_slave_has_the_log_and_the_queues_of_its_master(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import Lane, Processors
 
-__all__ = ["Assignment", "allocated"]
+__all__ = ["Assignment", "RequestMode", "allocated"]
 
 _UPDATE_COLD, _REMOVE_COLD, _COLD_INFO, _READ_MODE = 2001, 2002, 2003, 2004
 _COLD: Final = {
@@ -47,7 +47,9 @@ class _Wanted(Struct, rename="camel"):
     message_model: str = "CLUSTERING"
 
 
-class _Mode(Struct, rename="camel"):
+class RequestMode(Struct, rename="camel"):
+    """How a group is to consume a topic."""
+
     consumer_group: str
     mode: str
     topic: str
@@ -55,11 +57,10 @@ class _Mode(Struct, rename="camel"):
 
 
 class Assignment:
-    """Serves 400-402 and 2001-2004. Modes are in memory. Thread: that of the event loop."""
+    """Serves 400-402 and 2001-2004. Modes are in memory, in the context. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._modes: dict[str, dict[str, _Mode]] = {}
 
     def register(self, processors: Processors, lane: Lane) -> None:
         """Put the codes into a server's table."""
@@ -88,19 +89,19 @@ class Assignment:
 
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """401: how a group is to consume a topic."""
-        given = decode_body(request.body, _Mode, "body")
+        given = decode_body(request.body, RequestMode, "body")
         if given.topic.startswith(RETRY_PREFIX):
             raise CallRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if given.mode != "PULL":
             raise CallRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"mode: expected PULL, found {given.mode}")
         if self._context.topics.get(given.topic) is None:
             raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{given.topic}] not exist")
-        self._modes.setdefault(given.topic, {})[given.consumer_group] = given
+        self._context.request_modes.setdefault(given.topic, {})[given.consumer_group] = given
         return request.response()
 
     def modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """402."""
-        return request.response(body=encode_body({"messageRequestModeMap": self._modes}))
+        return request.response(body=encode_body({"messageRequestModeMap": self._context.request_modes}))
 
     def nothing(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """2001, 2002: there is no control of cold reads; nothing has to be changed."""

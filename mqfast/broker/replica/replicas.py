@@ -6,6 +6,8 @@ BrokerController.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +63,7 @@ class Replicas:
         self._sync: TableSync | None = None
         self._replicated: Replicated | None = None
         self._master_ha: tuple[str, int] | None = None
+        self._loop: asyncio.AbstractEventLoop
         if config["haMasterAddress"]:
             try:
                 self._master_ha = split_address(config["haMasterAddress"])
@@ -102,11 +105,16 @@ class Replicas:
             self._replicated = Replicated(self._acks, master.wake if master is not None else lambda: None)
             writer.replicated = self._replicated
         if self._config.is_slave:
-            self._sync = TableSync(context)
-            self._slave = HaSlave(context.engine.raw, self._settings, self._ask_for_master)
+            self._sync = sync = TableSync(context)
+            self._loop = context.loop
+            self._slave = HaSlave(context.engine.raw, self._settings, self._ask_for_master, bounds=lambda: sync.bounds)
             context.registration.on_registered = self._hear_of_master
 
     def _ask_for_master(self) -> tuple[str, int] | None:
+        """In the slave's thread, before each connection."""
+        assert self._sync is not None
+        with contextlib.suppress(RuntimeError):  # the loop ends
+            self._loop.call_soon_threadsafe(self._sync.ask_bounds)
         return self._master_ha
 
     def _hear_of_master(self, fields: Mapping[str, Any]) -> None:

@@ -1,21 +1,25 @@
-"""A slave's tables: topics, groups, offsets and delay offsets as its master has them.
+"""A slave's tables: topics, groups, offsets, delay offsets, modes and the timer's checkpoint as its master has them.
 
-Room: broker/replica. It must never send a change to the master. All tables come every three seconds (RocketMQ: once a
-minute), so that little is old when the slave is asked. Source: SlaveSynchronize.
+Room: broker/replica. It must never send a change to the master, nor claim for this log what is only in the master's: a
+group's offset ends where the queue does, and what the master delivered counts when the log has it. All tables come
+every three seconds (RocketMQ: once a minute, the checkpoint every three seconds), so that little is old when the slave
+is asked. Source: SlaveSynchronize.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from mqfast.broker.admin.assignment import RequestMode
 from mqfast.errors import FieldError, MqfastError, UsageError
 from mqfast.remoting.bodies import DataVersion, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.log_limit import LogLimit
+from mqfast.schedule.timer.checkpoint import TimerCheckpoint, of_master, write_checkpoint
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
@@ -46,19 +50,40 @@ class _Delays(Struct, rename="camel"):
     data_version: DataVersion | None = None
 
 
+class _Modes(Struct, rename="camel"):
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = {}
+
+
+class _Runtime(Struct):
+    table: dict[str, str]
+
+
+class _Delivered(NamedTuple):
+    """What the master had delivered when its log ended at ``end``."""
+
+    end: int
+    delays: _Delays
+    timer: TimerCheckpoint | None
+
+
 class TableSync:
     """Asks the master for its tables by the clock.
 
-    Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows.
+    Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows; ``bounds``:
+        first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer.
     Thread: that of the event loop.
     """
 
     def __init__(self, context: BrokerContext) -> None:
         self.master: str | None = None
+        self.bounds: tuple[int, int] | None = None
         self.synced_ms = 0
         self._context = context
         self._limit = LogLimit(_log, 60.0)
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._delivered: _Delivered | None = None
+        self._checkpoint: TimerCheckpoint | None = None
 
     def start(self) -> None:
         """Ask from now on."""
@@ -66,9 +91,10 @@ class TableSync:
 
     async def stop(self) -> None:
         """Ask no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in (self._task, self._asking):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _ask_for_ever(self) -> None:
         while True:
@@ -79,12 +105,31 @@ class TableSync:
                     self._limit.warning("sync", "tables of master %s: %s", self.master, error)
             await asyncio.sleep(_INTERVAL_S)
 
+    def ask_bounds(self) -> None:
+        """Ask where the master's log begins and ends."""
+        self.bounds = None
+        if self.master is not None and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.ensure_future(self._ask_bounds(self.master))
+
+    async def _ask_bounds(self, master: str) -> None:
+        try:
+            self.bounds = await self._bounds(master)
+        except MqfastError as error:
+            self._limit.warning("bounds", "bounds of the log of master %s: %s", master, error)
+
+    async def _bounds(self, master: str) -> tuple[int, int]:
+        found: _Runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, _Runtime)
+        try:
+            first, end = (int(found.table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
+        except (KeyError, ValueError):
+            raise FieldError(f"answer of {master} to 28", "commitLogMinOffset and commitLogMaxOffset", "none") from None
+        return max(0, first), end
+
     async def ask_once(self, master: str) -> None:
-        """All tables once. Raises: RemotingError, FieldError."""
+        """All tables once. Raises: RemotingError, FieldError, StorageError."""
         topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
-        delays = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
         tables, context = self._context.tables, self._context
         if _differ(tables.topics.data_version, topics.data_version):
             tables.topics.replace(topics.topic_config_table, _version(topics.data_version))
@@ -95,19 +140,54 @@ class TableSync:
             topic, _, group = key.partition("@")
             for queue_id, offset in queues.items():
                 self._commit(group, topic, queue_id, offset)
-        version = delays.data_version or DataVersion()
-        tables.delays.replace({int(level): offset for level, offset in delays.offset_table.items()}, _version(version))
+        await self._sync_delivered(master)
+        modes = await self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
+        if modes is not None:
+            context.request_modes.clear()
+            context.request_modes.update(modes.message_request_mode_map)
         self.synced_ms = context.now_ms()
 
     def _commit(self, group: str, topic: str, queue_id: str, offset: int) -> None:
+        context = self._context
         try:
-            self._context.offsets.commit(group, topic, int(queue_id), offset)
+            # Messages that this slave does not have are not consumed: it may be the master before they come.
+            offset = min(offset, context.store.max_offset(topic, int(queue_id)))
+            context.offsets.commit(group, topic, int(queue_id), offset)
         except (UsageError, ValueError) as error:
             self._limit.warning("offset", "an offset of the master is left out: %s", error)
 
-    async def _ask(self, master: str, code: int, kind: type[Any]) -> Any:
+    async def _sync_delivered(self, master: str) -> None:
+        """Delay offsets and the timer's checkpoint: messages before them were delivered, into the master's log."""
+        held = self._delivered
+        if held is None:
+            delays = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
+            timer = await self._ask_timer(master) if self._context.config["timerWheelEnable"] else None
+            held = _Delivered((await self._bounds(master))[1], delays, timer)
+        if self._context.engine.raw.end < held.end:
+            self._delivered = held  # until the log has come so far
+            return
+        self._delivered = None
+        version = held.delays.data_version or DataVersion()
+        offsets = {int(level): offset for level, offset in held.delays.offset_table.items()}
+        self._context.tables.delays.replace(offsets, _version(version))
+        if held.timer is not None and held.timer != self._checkpoint:
+            store = self._context.store
+            await self._context.loop.run_in_executor(
+                None, write_checkpoint, store.log.door, store.paths.timer_check, of_master(held.timer)
+            )
+            self._checkpoint = held.timer
+
+    async def _ask_timer(self, master: str) -> TimerCheckpoint | None:
+        answer = await self._context.client.call(master, RequestCode.GET_TIMER_CHECK_POINT, timeout_ms=_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            return None  # a master without a timer
+        return TimerCheckpoint.decode(bytes(answer.body))
+
+    async def _ask(self, master: str, code: int, kind: type[Any], *, or_none: bool = False) -> Any:
         answer = await self._context.client.call(master, code, timeout_ms=_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
+            if or_none:  # 4.9 does not know the code
+                return None
             raise FieldError(f"answer to {code}", "code 0", f"code {answer.code} {answer.remark or ''}")
         return decode_body(bytes(answer.body), kind, f"tables of the master ({code})")
 

@@ -10,16 +10,17 @@ import logging
 import struct
 from typing import Final, NamedTuple, Self
 
-from mqfast.errors import StoreNotFound
+from mqfast.errors import FieldError, StoreNotFound
 from mqfast.store.base.paths import Door
 from mqfast.store.reader.timer_files import CHECKPOINT_BYTES
 
-__all__ = ["TimerCheckpoint", "load_checkpoint", "write_checkpoint"]
+__all__ = ["TimerCheckpoint", "load_checkpoint", "of_master", "write_checkpoint"]
 
 _log = logging.getLogger("mqfast.schedule")
 
 _FIELDS: Final = struct.Struct(">7q")
 _FILE_BYTES: Final = 4096
+_OLD_BYTES: Final = 32
 assert _FIELDS.size == CHECKPOINT_BYTES
 
 
@@ -38,6 +39,18 @@ class TimerCheckpoint(NamedTuple):
         """The numbers as they stand in the file, and go to a slave."""
         return _FIELDS.pack(*self)
 
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """What ``encode`` of a master gave; 4.9 sends no version. Raises: FieldError."""
+        if len(data) not in (_OLD_BYTES, CHECKPOINT_BYTES):
+            raise FieldError("checkpoint of the timer", f"{_OLD_BYTES} or {CHECKPOINT_BYTES} bytes", str(len(data)))
+        return cls(*_FIELDS.unpack(data.ljust(CHECKPOINT_BYTES, b"\0")))
+
+    @property
+    def is_of_master(self) -> bool:
+        """Was it written by a slave, whose own wheel is behind what the master did?"""
+        return self.queue_offset < self.master_queue_offset
+
     def moved(self, read_ms: int, flushed: int, queue_offset: int, now_ms: int) -> Self:
         """The checkpoint of a master after this one."""
         if (read_ms, queue_offset) == (self.read_ms, self.queue_offset):
@@ -50,6 +63,11 @@ class TimerCheckpoint(NamedTuple):
             timestamp=now_ms,
             counter=self.counter + 1,
         )
+
+
+def of_master(checkpoint: TimerCheckpoint) -> TimerCheckpoint:
+    """What a slave without a wheel keeps of its master's checkpoint: what was delivered, and nothing that is parked."""
+    return checkpoint._replace(flushed=0, queue_offset=0)
 
 
 def load_checkpoint(door: Door, path: str) -> TimerCheckpoint | None:

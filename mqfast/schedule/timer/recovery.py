@@ -131,6 +131,11 @@ def recover(
         wheel.renew()
         return Recovered(None)
     run = _Recovery(wheel, log, checkpoint, precision)
+    if checkpoint.is_of_master:
+        _log.warning("timer: this store was a slave's: what its master had not delivered is parked from the queue")
+        log.clear()
+        wheel.renew()
+        return Recovered(run.read, delivered=(checkpoint.master_queue_offset, run.read))
     flushed = run.find_flushed(log_end)
     if flushed < 0:
         _log.error(

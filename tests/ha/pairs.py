@@ -1,0 +1,110 @@
+"""A master and a slave without brokers: stores with small files, over real sockets.
+
+Room: tests/ha.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mqfast
+from mqfast.ha.master import HaMaster
+from mqfast.ha.settings import HaSettings
+from mqfast.ha.slave import HaSlave
+from mqfast.store.log.acks import AckTable
+
+__all__ = [
+    "FILE",
+    "KEEPS_TWO_FILES",
+    "SIZES",
+    "as_slave",
+    "fill",
+    "following",
+    "log_of",
+    "put_up_to",
+    "serving",
+    "trimmed",
+    "until",
+]
+
+FILE = 64 * 1024
+SIZES: dict[str, Any] = {
+    "mapped_file_bytes_commit_log": FILE,
+    "mapped_file_bytes_consume_queue": 2000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+QUICK = HaSettings(heartbeat_s=0.2, housekeeping_s=5.0, reconnect_s=0.05, compared_bytes=4096)
+
+
+def fill(store: mqfast.MessageStore, count: int, seed: int = 0, topic: str = "T") -> None:
+    rng = random.Random(seed)
+    for number in range(count):
+        store.put(topic, rng.randbytes(rng.randrange(1, 2000)), queue_id=number % 4, keys=f"k{number}", tags="a")
+
+
+def log_of(store: mqfast.MessageStore) -> bytes:
+    raw = store.engine.raw
+    return b"".join(bytes(view) for view in raw.read(max(raw.min_offset, 0), 1 << 40, unflushed=True))
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def serving(store: mqfast.MessageStore, needed: int = 0, **changes: Any) -> AsyncIterator[HaMaster]:
+    settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
+    master = HaMaster(store.engine.raw, AckTable(needed), settings, file_bytes=FILE)
+    await master.start("127.0.0.1", 0)
+    try:
+        yield master
+    finally:
+        await master.stop()
+
+
+@contextlib.contextmanager
+def following(
+    store: mqfast.MessageStore, port: int, bounds: Callable[[], tuple[int, int] | None] = lambda: None, **changes: Any
+) -> Iterator[HaSlave]:
+    settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
+    slave = HaSlave(store.engine.raw, settings, lambda: ("127.0.0.1", port), bounds=bounds)
+    slave.start()
+    try:
+        yield slave
+    finally:
+        slave.stop()
+
+
+def as_slave(path: Path) -> mqfast.MessageStore:
+    return mqfast.open(path, broker_role="SLAVE", **SIZES)
+
+
+KEEPS_TWO_FILES: dict[str, Any] = {
+    "retention_bytes": 2 * FILE,
+    "delete_files_interval_ms_commit_log": 0,
+    "clean_resource_interval_ms": 600_000,
+}
+
+
+def put_up_to(store: mqfast.MessageStore, end: int) -> None:
+    """Messages until the log ends at an offset or a little behind it."""
+    while store.engine.raw.end < end:
+        store.put("T", bytes(500), queue_id=0)
+
+
+def trimmed(store: mqfast.MessageStore, first: int) -> None:
+    """Messages, and files deleted, until the log begins at an offset. The store has ``KEEPS_TWO_FILES``."""
+    while store.engine.raw.min_offset < first:
+        put_up_to(store, store.engine.raw.end + FILE // 4)
+        store.flush()
+        store.log.reap()
+        store.retention.run_once(store.door.now_ms())
+    assert store.engine.raw.min_offset == first
