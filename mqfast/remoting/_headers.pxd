@@ -1,4 +1,4 @@
-"""What the broker's send path needs of _headers.pyx: the header of a send, as C fields."""
+"""What the send paths of broker and client need of _headers.pyx: a send and its answer, as C fields."""
 
 from libc.stdint cimport int64_t
 from mqfast.remoting._codec cimport RemotingCommand
@@ -22,3 +22,15 @@ cdef class SendHeader:
 
 
 cpdef SendHeader send_header(RemotingCommand command)
+
+
+cdef class SendAnswer:
+    cdef readonly str msg_id
+    cdef readonly int queue_id
+    cdef readonly int64_t queue_offset
+    cdef readonly str transaction_id
+    cdef readonly str recall_handle
+    cdef readonly str region
+
+
+cpdef SendAnswer send_answer(RemotingCommand command)

@@ -271,3 +271,42 @@ def offset_header(RemotingCommand command not None):
             if not seen & 1 << i:
                 raise missing(_OFFSET_NAMES[i])
     return h
+
+
+cdef class SendAnswer:
+    """What the answer to a stored send says: where the message is."""
+
+
+cpdef SendAnswer send_answer(RemotingCommand command):
+    """The fields of the answer to a send that was stored. Raises: FieldError."""
+    cdef SendAnswer a = SendAnswer.__new__(SendAnswer)
+    cdef Text t
+    cdef Span key
+    cdef Span value
+    cdef int seen = 0
+    if command is None:
+        raise TypeError("expected a command, found None")
+    if command._header is None:
+        command = reread(command)
+    t = fields_of(command)
+    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
+        if value.at == NULL:
+            continue
+        if is_name(&key, b"msgId", 5):
+            a.msg_id = text_of(&value)
+            seen |= 1
+        elif is_name(&key, b"queueId", 7):
+            a.queue_id = int_of(&value, "queueId")
+            seen |= 2
+        elif is_name(&key, b"queueOffset", 11):
+            a.queue_offset = long_of(&value, "queueOffset")
+            seen |= 4
+        elif is_name(&key, b"transactionId", 13):
+            a.transaction_id = text_of(&value)
+        elif is_name(&key, b"recallHandle", 12):
+            a.recall_handle = text_of(&value)
+        elif is_name(&key, b"MSG_REGION", 10):
+            a.region = text_of(&value)
+    if seen != 7:
+        raise missing("msgId" if not seen & 1 else "queueId" if not seen & 2 else "queueOffset")
+    return a

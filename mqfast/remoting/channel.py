@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import time
 from collections import deque
@@ -115,6 +116,7 @@ class Channel(asyncio.Protocol):
         self._tls: TlsStream | None = None
         self._events: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf  # when it ends, by the clock of the end
         self._flushing = False
         self._working = False
         self._ending = False
@@ -340,7 +342,7 @@ class Channel(asyncio.Protocol):
         self._set_timer(call.deadline_s)
         return await future
 
-    def begin(self, frame: Callable[[int], bytes], code: int, context: Any, *, timeout_ms: int) -> None:
+    def begin(self, frame: Callable[[int], bytes], code: int, context: Any, timeout_s: float) -> None:
         """Ask the peer with a frame that the caller makes for an opaque.
 
         Args: context: hears of the end by ``set_result`` (the answer) or ``set_exception`` (CallTimeout,
@@ -349,9 +351,11 @@ class Channel(asyncio.Protocol):
         """
         if self.is_closed:
             raise ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection is closed")
-        call = self._connection.call_ready(frame, code, timeout_ms=timeout_ms, context=context)
-        self._flush_soon()
-        self._set_timer(call.deadline_s)
+        deadline_s = self._connection.call_ready(frame, code, timeout_s, context)
+        if not self._flushing:
+            self._flush_soon()
+        if deadline_s < self._timer_s:
+            self._set_timer(deadline_s)
 
     def oneway_ready(self, frame: Callable[[int], bytes]) -> None:
         """Tell the peer something with a ready frame; to a connection that is gone: nothing."""
@@ -425,16 +429,14 @@ class Channel(asyncio.Protocol):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _set_timer(self, deadline_s: float) -> None:
-        if self._timer is None or self._timer.when() > self._when(deadline_s):
+        if deadline_s < self._timer_s:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(self._when(deadline_s), self._time_out)
-
-    def _when(self, deadline_s: float) -> float:
-        return self._loop.time() + max(0.0, deadline_s - self._end.clock())
+            self._timer_s = deadline_s
+            self._timer = self._loop.call_later(max(0.0, deadline_s - self._end.clock()), self._time_out)
 
     def _time_out(self) -> None:
-        self._timer = None
+        self._timer, self._timer_s = None, math.inf
         for call in self._connection.expired():
             if not call.context.done():
                 call.context.set_exception(

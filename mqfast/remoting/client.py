@@ -53,6 +53,7 @@ class RemotingClient:
         self._context = context
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._channels: dict[str, asyncio.Task[Channel]] = {}
+        self._ready: dict[str, Channel] = {}
         self._end = End(
             processors or Processors(clock=clock),
             settings or RemotingSettings(),
@@ -68,10 +69,10 @@ class RemotingClient:
             task = None
         if task is None:
             host, port = split_address(address)
-            task = self._channels[address] = asyncio.ensure_future(self._connect(host, port))
+            task = self._channels[address] = asyncio.ensure_future(self._connect(address, host, port))
         return await asyncio.shield(task)
 
-    async def _connect(self, host: str, port: int) -> Channel:
+    async def _connect(self, address: str, host: str, port: int) -> Channel:
         loop = asyncio.get_running_loop()
         self._end.start_sweep()
         try:
@@ -81,6 +82,8 @@ class RemotingClient:
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"{host}:{port}: no connection: {str(error) or 'it took too long'}") from None
+        if self._channels.get(address) is asyncio.current_task():  # else nobody wants it any more
+            self._ready[address] = channel
         return channel
 
     async def call(
@@ -112,11 +115,8 @@ class RemotingClient:
 
     def ready(self, address: str) -> Channel | None:
         """The connection to an address, if there is one that can be used at once."""
-        task = self._channels.get(address)
-        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
-            return None
-        channel = task.result()
-        return None if channel.is_closed else channel
+        channel = self._ready.get(address)
+        return None if channel is None or channel.is_closed else channel
 
     def filenos(self) -> list[int]:
         """The file descriptors of all connections."""
@@ -125,6 +125,7 @@ class RemotingClient:
 
     def leave(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request makes a new one."""
+        self._ready.pop(address, None)
         task = self._channels.pop(address, None)
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             task.result().close()
@@ -143,3 +144,4 @@ class RemotingClient:
         for channel in list(self._end.channels):
             channel.abort()
         self._channels.clear()
+        self._ready.clear()

@@ -15,7 +15,16 @@ from mqfast.remoting._codec import (
     RemotingCommand,
     encode,
 )
-from mqfast.remoting._headers import OffsetHeader, PullHeader, SendHeader, offset_header, pull_header, send_header
+from mqfast.remoting._headers import (
+    OffsetHeader,
+    PullHeader,
+    SendAnswer,
+    SendHeader,
+    offset_header,
+    pull_header,
+    send_answer,
+    send_header,
+)
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -30,10 +39,12 @@ __all__ = [
     "OffsetHeader",
     "PullHeader",
     "RemotingCommand",
+    "SendAnswer",
     "SendHeader",
     "encode",
     "offset_header",
     "pull_header",
+    "send_answer",
     "send_header",
 ]
 

@@ -27,6 +27,7 @@ from mqfast.remoting.command import (
 __all__ = ["Answered", "Broken", "Call", "Connection", "Event", "Request", "Unmatched"]
 
 _OPAQUE_MASK = 0x7FFFFFFF
+_DEADLINES_MIN = 1024
 
 
 class Call:
@@ -178,23 +179,33 @@ class Connection:
         opaque = self._next_opaque
         self._send(self._command(code, ext_fields, body, 0, serialize, version))
         call = Call(opaque, code, self._clock() + timeout_ms / 1000, context)
-        self._calls[opaque] = call
-        heapq.heappush(self._deadlines, (call.deadline_s, opaque))
+        self._wait_for(call)
         return call
 
-    def call_ready(self, frame: Callable[[int], bytes], code: int, *, timeout_ms: int, context: Any = None) -> Call:
-        """Ask the peer for something with a frame that the caller makes for an opaque. Raises: TooManyCalls."""
-        if len(self._calls) >= self._calls_max:
+    def call_ready(self, frame: Callable[[int], bytes], code: int, timeout_s: float, context: Any) -> float:
+        """Ask the peer for something with a frame that the caller makes for an opaque.
+
+        Returns: the deadline, by the connection's clock. Raises: TooManyCalls.
+        """
+        calls = self._calls
+        if len(calls) >= self._calls_max:
             raise TooManyCalls(f"expected at most {self._calls_max} requests without an answer, found one more")
         opaque = self._next_opaque
-        while opaque in self._calls:
+        while opaque in calls:
             opaque = opaque + 1 & _OPAQUE_MASK
         self._next_opaque = opaque + 1 & _OPAQUE_MASK
         self._send_ready(frame(opaque))
-        call = Call(opaque, code, self._clock() + timeout_ms / 1000, context)
-        self._calls[opaque] = call
-        heapq.heappush(self._deadlines, (call.deadline_s, opaque))
-        return call
+        return self._wait_for(Call(opaque, code, self._clock() + timeout_s, context))
+
+    def _wait_for(self, call: Call) -> float:
+        self._calls[call.opaque] = call
+        deadlines = self._deadlines
+        if len(deadlines) >= _DEADLINES_MIN and len(deadlines) > 4 * len(self._calls):  # most were answered in time
+            deadlines[:] = [(one.deadline_s, one.opaque) for one in self._calls.values()]
+            heapq.heapify(deadlines)
+        else:
+            heapq.heappush(deadlines, (call.deadline_s, call.opaque))
+        return call.deadline_s
 
     def oneway_ready(self, frame: Callable[[int], bytes]) -> None:
         """Tell the peer something with a frame that the caller makes for an opaque."""

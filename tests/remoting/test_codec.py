@@ -27,6 +27,7 @@ from mqfast.remoting.command import (
     encode,
     offset_header,
     pull_header,
+    send_answer,
     send_header,
 )
 
@@ -325,6 +326,23 @@ def test_the_headers_of_captured_sends_pulls_and_offsets() -> None:
                 continue
             seen.add(command.code)
     assert seen == {10, 310, 320, 325, 11, 361, 15}
+
+
+@pytest.mark.parametrize("codec", [JSON, ROCKETMQ])
+def test_the_answer_to_a_send(codec: int) -> None:
+    fields = {"msgId": "7F", "queueId": "3", "queueOffset": str((1 << 63) - 1), "other": "x", "MSG_REGION": "R\u00e9"}
+    (command,) = FrameDecoder().feed(encode(RemotingCommand(0, fields, flag=1, serialize=codec)))
+    answer = send_answer(command)
+    assert (answer.msg_id, answer.queue_id, answer.queue_offset) == ("7F", 3, (1 << 63) - 1)
+    assert (answer.transaction_id, answer.recall_handle, answer.region) == (None, None, "R\u00e9")
+    more = send_answer(RemotingCommand(0, {**fields, "transactionId": "T", "recallHandle": "H"}))
+    assert (more.transaction_id, more.recall_handle) == ("T", "H")
+    for name in ("msgId", "queueId", "queueOffset"):
+        with pytest.raises(FieldError, match=name):
+            send_answer(RemotingCommand(0, {key: value for key, value in fields.items() if key != name}))
+    for wrong in ("", "x", "1.0", str(1 << 31), "null"):
+        with pytest.raises(FieldError, match="queueId"):
+            send_answer(RemotingCommand(0, {**fields, "queueId": wrong}))
 
 
 def test_pulls_and_offsets_without_their_fields() -> None:

@@ -77,7 +77,7 @@ class AioShell:
                 answer = await channel.call(ask.code, fields, ask.body, timeout_ms=left_ms)
             else:
                 future: asyncio.Future[RemotingCommand] = loop.create_future()
-                channel.begin(frame, ask.code, future, timeout_ms=left_ms)
+                channel.begin(frame, ask.code, future, max(0.001, deadline - loop.time()))
                 answer = await future
             if answer.code != ResponseCode.GO_AWAY or attempt:
                 break
@@ -92,7 +92,7 @@ class AioShell:
         channel = None if self._sign is not None else self._client.ready(ask.address)
         if channel is None:
             return False
-        channel.begin(ask.frame, ask.code, context, timeout_ms=max(1, round(ask.timeout_s * 1000)))
+        channel.begin(ask.frame, ask.code, context, ask.timeout_s)
         return True
 
     async def _connected(self, ask: Ask | ReadyAsk, deadline: float) -> Channel:

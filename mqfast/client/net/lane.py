@@ -428,8 +428,14 @@ class Lanes:
 
     def run(self, steps: Steps[T]) -> T:
         """Run to the end on the caller's thread. Returns: what the steps return; raises what they raise."""
-        answer: RemotingCommand | None = None
-        error: Exception | None = None
+        return self._run(steps, None, None)
+
+    def go_on(self, steps: Steps[T], answer: RemotingCommand | None, error: Exception | None) -> T:
+        """Run to the end, as ``run``; the first step was asked already, with this outcome."""
+        next(steps)
+        return self._run(steps, answer, error)
+
+    def _run(self, steps: Steps[T], answer: RemotingCommand | None, error: Exception | None) -> T:
         generator: Generator[Any, Any, T] = steps
         try:
             while True:

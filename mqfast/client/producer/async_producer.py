@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
+from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
-from mqfast.client.producer.encode import Outgoing, batch_of, check_several, prepared
+from mqfast.client.producer.encode import batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps
-from mqfast.client.producer.encode import SEND, Outgoing, joined
-from mqfast.client.producer.send import SendAsk, Sender, Sending
+from mqfast.client.producer._encode import FirstAttempt, Outgoing, SendAsk, results_of
+from mqfast.client.producer.encode import SEND, joined
+from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import ClientClosed, ClientError, ConnectionLost, MqfastError, TooManyCalls
@@ -23,7 +24,7 @@ from mqfast.message import RETRY_PREFIX
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of", "is_batchable", "results_of"]
+__all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of", "is_batchable"]
 
 BATCH_MESSAGES_MAX: Final = 1024
 """Messages in one batch; with more of them the header of the answer, which names them all, would grow large."""
@@ -44,6 +45,14 @@ class _Flight:
         self._steps = steps
         self._done = done
         self._step: Any = None
+
+    def go_on(self, answer: RemotingCommand | None, error: Exception | None) -> None:
+        """Begin with the outcome of the first step, which was asked already."""
+        self._step = next(self._steps)
+        if answer is None:
+            self.go(None, error)
+        else:
+            self.set_result(answer)
 
     def go(self, answer: RemotingCommand | None, error: Exception | None) -> None:
         """The next step, until one has to wait."""
@@ -117,7 +126,20 @@ class Pipeline:
 
     def start(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Begin a send. ``done`` is called once, perhaps at once."""
+        ask = self.sender.first(self.instance, out, how)
+        if ask is None:
+            _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
+            return
+        try:
+            if self.instance.shell.begin(ask, FirstAttempt(ask, how, done, self._go_on)):
+                return
+        except (ConnectionLost, TooManyCalls):
+            pass  # the steps find the same
         _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
+
+    def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
+        ask = first.ask
+        _Flight(self, self.sender.send(self.instance, ask.out, first.how, ask), first.whom).go_on(answer, error)
 
     def start_in_order(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Begin a send to ``how.queue`` behind the sends to that queue that have not ended."""
@@ -141,20 +163,6 @@ class Pipeline:
 
 
 # -- one result for each message of a batch ----------------------------------------------------------------------------
-
-
-def results_of(result: SendResult, many: list[Outgoing]) -> list[SendResult]:
-    """The result of each message of a batch."""
-    ids = result.offset_msg_id.split(",")
-    return [
-        result._replace(
-            msg_id=one.msg_id,
-            msg_ids=one.msg_ids,
-            offset_msg_id=ids[i] if len(ids) == len(many) else result.offset_msg_id,
-            queue_offset=result.queue_offset + i,
-        )
-        for i, one in enumerate(many)
-    ]
 
 
 def error_of(error: Exception, one: Outgoing) -> Exception:

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from mqfast import properties as names
-from mqfast.client.producer._encode import SendHead, UniqueIds, encode_batch
-from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge, PropertiesTooLong
+from mqfast.client.producer._encode import Outgoing, SendHead, UniqueIds, encode_batch, plain
+from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_accepts_topic
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import VERSION
@@ -81,14 +81,17 @@ _ids: UniqueIds | None = None
 _making = threading.Lock()
 
 
+def _own_ids() -> UniqueIds:
+    global _ids
+    with _making:
+        if _ids is None:
+            _ids = new_ids()
+        return _ids
+
+
 def new_id() -> str:
     """One more unique id of this process. Thread: any."""
-    global _ids
-    ids = _ids
-    if ids is None:
-        with _making:
-            ids = _ids = _ids or new_ids()
-    return ids.next()
+    return (_ids or _own_ids()).next()
 
 
 def forget_ids() -> None:
@@ -165,34 +168,6 @@ class Wire(NamedTuple):
     topic: Callable[[str], str] = str
 
 
-class Outgoing:
-    """One message, or one batch, ready to be sent to any queue of its topic; every attempt sends the same bytes.
-
-    Attributes: ``topic``: with the namespace; ``msg_id`` and ``msg_ids``: unique ids; ``bytes``: of the body.
-    """
-
-    __slots__ = (
-        "batch", "body", "born_ms", "code", "delayed", "flag", "message", "msg_id", "msg_ids", "properties",
-        "reconsume_times", "sharding_key", "sys_flag", "topic",
-    )  # fmt: skip
-
-    def __init__(self, message: Message, topic: str, body: bytes, properties: bytes, msg_id: str) -> None:
-        self.message = message
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.msg_id = msg_id
-        self.msg_ids: tuple[str, ...] = (msg_id,)
-        self.code = SEND
-        self.flag = message.flag
-        self.sys_flag = 0
-        self.born_ms = message.born_timestamp
-        self.reconsume_times: int = message.reconsume_times
-        self.sharding_key = message.sharding_key
-        self.delayed = False
-        self.batch = False
-
-
 _checked: set[object] = set()
 _CHECKED_MAX: Final = 10_000
 
@@ -252,20 +227,6 @@ def _check_rest(message: Message) -> None:
         raise MessageIllegal(f"born_timestamp: expected milliseconds since the epoch, found {message.born_timestamp!r}")
 
 
-def _is_plain(message: Message) -> bool:
-    tags, keys = message.tags, message.keys
-    return (
-        message.properties is None
-        and (tags is None or (type(tags) is str and "\x01" not in tags and "\x02" not in tags))
-        and (keys is None or (type(keys) is str and "\x01" not in keys and "\x02" not in keys))
-        and message.sharding_key is None
-        and message.delay_level is None
-        and message.delay_s is None
-        and message.deliver_at is None
-        and message.wait_store_ok
-    )
-
-
 def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None) -> Outgoing:
     """Check a message and make what is sent of it.
 
@@ -275,38 +236,27 @@ def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None
     if not isinstance(message, Message):
         raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
     topic = checked_topic(message.topic)
+    compress = wire.compress
+    if more is None:
+        short = plain(message, _ids or _own_ids(), wire.topic(topic), wire.max_message_bytes)
+        if short is not None:
+            if len(short.body) >= compress.over_bytes:
+                short.body, short.sys_flag = compress(short.body)
+            return short
     body = _checked_body(message, wire.max_message_bytes)
     if message.flag or message.reconsume_times or not _is_default(message):
         _check_rest(message)
-    if more is None and _is_plain(message):
-        msg_id = new_id()
-        text = f"UNIQ_KEY\x01{msg_id}\x02"
-        if message.tags:
-            text += f"TAGS\x01{message.tags}\x02"
-        if message.keys:
-            text += f"KEYS\x01{message.keys}\x02"
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            bad = error.object[error.start]
-            raise MessageIllegal(f"properties: expected text that has a UTF-8 form, found {bad!r}") from None
-        if len(data) > names.MAX_PROPERTIES_BYTES:
-            raise PropertiesTooLong(
-                f"properties: expected at most {names.MAX_PROPERTIES_BYTES} bytes, found {len(data)}"
-            )
-        out = Outgoing(message, wire.topic(topic), body, data, msg_id)
-    else:
-        pairs = _pairs(message)
-        pairs.update(more or {})
-        given = pairs.setdefault(names.UNIQ_KEY, "") or new_id()
-        pairs[names.UNIQ_KEY] = given
-        out = Outgoing(message, wire.topic(topic), body, names.encode(pairs), str(given))
-        out.delayed = any(pairs.get(name) for name in _DELAYS)
-        if str(pairs.get(names.TRAN_MSG)).lower() == "true":
-            out.sys_flag |= SysFlag.TRANSACTION_PREPARED
-        if pairs.get(MSG_TYPE) == "reply":
-            out.code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
-    out.body, bits = wire.compress(body)
+    pairs = _pairs(message)
+    pairs.update(more or {})
+    given = pairs.setdefault(names.UNIQ_KEY, "") or new_id()
+    pairs[names.UNIQ_KEY] = given
+    out = Outgoing(message, wire.topic(topic), body, names.encode(pairs), str(given))
+    out.delayed = any(pairs.get(name) for name in _DELAYS)
+    if str(pairs.get(names.TRAN_MSG)).lower() == "true":
+        out.sys_flag |= SysFlag.TRANSACTION_PREPARED
+    if pairs.get(MSG_TYPE) == "reply":
+        out.code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+    out.body, bits = compress(body)
     out.sys_flag |= bits
     return out
 
@@ -376,7 +326,7 @@ def joined(many: list[Outgoing], wire: Wire, *, any_keys: bool = False) -> Outgo
             )
     if first.message.topic.startswith(RETRY_PREFIX):
         raise MessageIllegal(f"messages: expected no retry topic in a batch, found {first.topic!r}")
-    body = encode_batch([(one.flag, one.body, one.properties) for one in many])
+    body = encode_batch(many)
     if len(body) > wire.max_message_bytes:
         raise MessageTooLarge(
             f"messages: expected at most {wire.max_message_bytes} bytes together (max_message_bytes), found {len(body)}"

@@ -20,14 +20,16 @@ from mqfast.client.net import fork, io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.lane import Lanes, lanes_of
+from mqfast.client.net.steps import of_client
+from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
-from mqfast.client.producer.encode import Outgoing, batch_of, check_several, prepared
+from mqfast.client.producer.encode import batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
-from mqfast.errors import Backlog, ClientError, MqfastError
+from mqfast.errors import Backlog, CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError
 from mqfast.message import Message
 
 __all__ = ["Producer"]
@@ -215,9 +217,21 @@ class Producer(ProducerBase):
         return self._send(instance, out, how)
 
     def _send(self, instance: ClientInstance, out: Outgoing, how: Sending) -> SendResult:
-        assert self._lanes is not None
+        lanes, sender = self._lanes, self._sender
+        assert lanes is not None
         try:
-            result = self._lanes.run(self._sender.send(instance, out, how))
+            ask = sender.first(instance, out, how)
+            if ask is None:
+                result = lanes.run(sender.send(instance, out, how))
+            else:
+                answer = failed = None
+                try:
+                    answer = lanes.ask(ask)
+                except (ConnectError, ConnectionLost, CallTimeout) as failure:
+                    failed = of_client(failure)
+                result = ask.stored(answer)
+                if result is None:
+                    result = lanes.go_on(sender.send(instance, out, how, ask), answer, failed)
         except BaseException as error:
             self._failed.add()
             if not isinstance(error, Exception):

@@ -20,7 +20,8 @@ from typing import Any, Final
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.producer.encode import MSG_TYPE, Outgoing, Wire, prepared
+from mqfast.client.producer._encode import Outgoing
+from mqfast.client.producer.encode import MSG_TYPE, Wire, prepared
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.values import Body
 from mqfast.errors import ClientError, SendTimeout, UsageError

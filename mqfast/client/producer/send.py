@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps, broker_error
-from mqfast.client.producer._encode import SendHead
-from mqfast.client.producer.encode import Outgoing, Wire, head_of
+from mqfast.client.producer._encode import Outgoing, SendAsk, SendHead, result_of
+from mqfast.client.producer.encode import Wire, head_of
 from mqfast.client.route.fault import FaultTable
 from mqfast.client.route.select import RoundRobin, Selector, by_hash, chosen
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
@@ -23,6 +23,7 @@ from mqfast.errors import (
     ClientError,
     ConnectError,
     ConnectionLost,
+    FieldError,
     NoRoute,
     SendFailed,
     SendTimeout,
@@ -46,56 +47,15 @@ _STORED: Final = {
 _HEADS_MAX: Final = 10_000
 
 
-class SendAsk:
-    """The request of one attempt: an ``Ask`` whose frame is made from a ready header.
-
-    Attributes: as those of Ask.
-    """
-
-    __slots__ = ("address", "born_ms", "code", "flag", "head", "oneway", "out", "timeout_s")
-
-    def __init__(
-        self, address: str, head: SendHead, out: Outgoing, born_ms: int, timeout_s: float, oneway: bool = False
-    ) -> None:
-        self.address = address
-        self.code = head.code
-        self.head = head
-        self.out = out
-        self.born_ms = born_ms
-        self.timeout_s = timeout_s
-        self.oneway = oneway
-
-    @property
-    def body(self) -> bytes:
-        """The body as it is sent."""
-        return self.out.body
-
-    @property
-    def ext_fields(self) -> dict[str, Any]:
-        """The header's fields."""
-        out = self.out
-        return {
-            **self.head.fields,
-            "f": out.sys_flag,
-            "g": self.born_ms,
-            "h": out.flag,
-            "i": out.properties.decode(),
-        }
-
-    def frame(self, opaque: int) -> bytes:
-        """The frame of a request that is not signed."""
-        out = self.out
-        return self.head.frame(opaque, out.sys_flag, self.born_ms, out.flag, out.properties, out.body, self.oneway)
-
-
 class Sending:
     """What one send may be told beside its message.
 
     Args: timeout_s: for all attempts together. queue: exactly this queue. selector: chooses the queue. oneway: no
-    answer is wanted. before: steps that are run before each attempt, with its queue and address.
+    answer is wanted.
+    Attributes: ``anywhere``: nothing of this is said but the time.
     """
 
-    __slots__ = ("before", "oneway", "queue", "selector", "timeout_s")
+    __slots__ = ("anywhere", "oneway", "queue", "selector", "timeout_s")
 
     def __init__(
         self,
@@ -103,13 +63,12 @@ class Sending:
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         oneway: bool = False,
-        before: Callable[[MessageQueue, str], Steps[None]] | None = None,
     ) -> None:
         self.timeout_s = timeout_s
         self.queue = queue
         self.selector = selector
         self.oneway = oneway
-        self.before = before
+        self.anywhere = queue is None and selector is None and not oneway
 
 
 class Sender:
@@ -142,6 +101,7 @@ class Sender:
         self._now = now
         self._robins: dict[str, RoundRobin] = {}
         self._heads: dict[tuple[Any, ...], SendHead] = {}
+        self._targets: dict[tuple[str, int], tuple[object, RoundRobin, list[tuple[str, SendHead]]]] = {}
 
     # -- where to ------------------------------------------------------------------------------------------------------
 
@@ -185,52 +145,90 @@ class Sender:
         if head is None:
             if len(self._heads) >= _HEADS_MAX:
                 self._heads.clear()
-            head = self._heads[key] = head_of(out, self.wire, queue.broker_name, queue.queue_id)
+            head = head_of(out, self.wire, queue.broker_name, queue.queue_id)
+            head.queue = MessageQueue(self._without_namespace(out.topic), queue.broker_name, queue.queue_id)
+            self._heads[key] = head
         return head
+
+    def first(self, instance: ClientInstance, out: Outgoing, how: Sending) -> SendAsk | None:
+        """The request of the first attempt, where it needs no steps: any queue will do, and the route is known.
+
+        Most sends end with its answer; what else comes of it is for ``send``, which goes on from there.
+        """
+        if not how.anywhere or self.faults is not None or out.sharding_key or out.reconsume_times:
+            return None
+        known = self._targets.get((out.topic, out.code))
+        if known is None or known[0] is not instance.routes.version:
+            known = self._find_targets(instance, out)
+        _, robin, targets = known
+        if not targets:
+            return None
+        address, head = targets[robin.number() % len(targets)]
+        born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
+        return SendAsk(address, head, out, born, how.timeout_s, False, self._clock())
+
+    def _find_targets(
+        self, instance: ClientInstance, out: Outgoing
+    ) -> tuple[object, RoundRobin, list[tuple[str, SendHead]]]:
+        version = instance.routes.version  # read first: a change meanwhile makes this one old
+        queues = instance.routes.publish_queues(out.topic)
+        addresses = [instance.routes.address(queue.broker_name) for queue in queues]
+        found = [(one, self._head(out, queue)) for one, queue in zip(addresses, queues, strict=True) if one]
+        known = version, self._robin(out.topic), found if len(found) == len(queues) else []
+        if len(self._targets) >= _HEADS_MAX:
+            self._targets.clear()
+        self._targets[out.topic, out.code] = known
+        return known
 
     # -- the send ------------------------------------------------------------------------------------------------------
 
-    def send(self, instance: ClientInstance, out: Outgoing, how: Sending) -> Steps[SendResult | None]:
+    def send(
+        self, instance: ClientInstance, out: Outgoing, how: Sending, first: SendAsk | None = None
+    ) -> Steps[SendResult | None]:
         """Send one message or batch. Returns: its result, None for one-way.
 
+        Args: first: the request of the first attempt, if it is made already; it is then the first step.
         Raises: NoRoute, ConnectError, SendTimeout, SendFailed, BrokerError (Refused, BrokerBusy).
         """
-        begin = self._clock()
+        begin = self._clock() if first is None else first.begun_s
         deadline = begin + how.timeout_s
-        queues = yield from self.queues(instance, out.topic, how.timeout_s)
-        fixed = self.fixed(queues, out, how)
+        queues = () if first is not None else (yield from self.queues(instance, out.topic, how.timeout_s))
+        fixed = self.fixed(queues, out, how) if queues else None
         attempts_max = 1 if how.oneway or fixed is not None else 1 + self.retries
         failures: list[tuple[str, float, Exception]] = []
         maybe_stored = False
         stored: SendResult | None = None
         last_broker: str | None = None
         for attempt in range(attempts_max):
-            attempt_begin = self._clock()
-            left = deadline - attempt_begin
-            if left <= (_LEAST_S if attempt else 0):
-                break  # a timer of the loop may end a little before the deadline
-            queue = fixed if fixed is not None else self.pick(queues, out.topic, last_broker)
-            last_broker = queue.broker_name
-            address = instance.routes.address(last_broker)
-            if address is None:
-                yield from instance.route(out.topic, timeout_s=left, refresh=True)
+            ask, first = first, None
+            attempt_begin = self._clock() if ask is None else begin
+            if ask is None:
+                left = deadline - attempt_begin
+                if left <= (_LEAST_S if attempt else 0):
+                    break  # a timer of the loop may end a little before the deadline
+                queues = queues or (yield from self.queues(instance, out.topic, left))
+                queue = fixed if fixed is not None else self.pick(queues, out.topic, last_broker)
+                last_broker = queue.broker_name
                 address = instance.routes.address(last_broker)
                 if address is None:
-                    nowhere = ConnectError(
-                        f"no known route names the master of broker {last_broker}; topic {out.message.topic} is on "
-                        f"{', '.join(sorted({one.broker_name for one in queues}))}",
-                        msg_id=out.msg_id,
-                    )
-                    failures.append((last_broker, self._clock() - attempt_begin, nowhere))
-                    continue
-                left = deadline - self._clock()
-            if attempt:
-                self.retried += 1
-            born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
+                    yield from instance.route(out.topic, timeout_s=left, refresh=True)
+                    address = instance.routes.address(last_broker)
+                    if address is None:
+                        nowhere = ConnectError(
+                            f"no known route names the master of broker {last_broker}; topic {out.message.topic} is on "
+                            f"{', '.join(sorted({one.broker_name for one in queues}))}",
+                            msg_id=out.msg_id,
+                        )
+                        failures.append((last_broker, self._clock() - attempt_begin, nowhere))
+                        continue
+                    left = deadline - self._clock()
+                if attempt:
+                    self.retried += 1
+                born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
+                ask = SendAsk(address, self._head(out, queue), out, born, left, how.oneway, attempt_begin)
+            address, last_broker = ask.address, ask.head.queue.broker_name
             try:
-                if how.before is not None:
-                    yield from how.before(queue, address)
-                answer = yield SendAsk(address, self._head(out, queue), out, born, left, how.oneway)
+                answer = yield ask
             except (ConnectError, ConnectionLost, CallTimeout, TooManyCalls) as error:
                 seconds = self._clock() - attempt_begin
                 failures.append((f"{last_broker} {address}", seconds, error))
@@ -245,7 +243,7 @@ class Sender:
             if self.faults is not None:
                 self.faults.update(last_broker, seconds, isolated=status is None)
             if status is not None:
-                stored = self._result(status, answer, out, queue, address)
+                stored = self._result(status, answer, ask)
                 if status is SendStatus.SEND_OK or not self.retry_when_not_ok:
                     return stored
                 continue
@@ -259,33 +257,18 @@ class Sender:
             return stored
         raise _failed(out, failures, self._clock() - begin, maybe_stored)
 
-    def _result(
-        self, status: SendStatus, answer: RemotingCommand, out: Outgoing, queue: MessageQueue, address: str
-    ) -> SendResult:
-        fields = answer.ext_fields
+    def _result(self, status: SendStatus, answer: RemotingCommand, ask: SendAsk) -> SendResult:
         try:
-            queue_id, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
-            offset_msg_id = str(fields["msgId"])
-        except (KeyError, ValueError) as error:
+            return result_of(status, answer, ask.out, ask.head.queue)
+        except FieldError as error:
             raise BrokerError(
-                f"{out.message.topic}: {address} answered code {answer.code} without a valid msgId, queueId and "
-                f"queueOffset ({error}); the message may be stored",
+                f"{ask.out.message.topic}: {ask.address} answered code {answer.code} without a valid msgId, queueId "
+                f"and queueOffset ({error}); the message may be stored",
                 code=answer.code,
                 remark=answer.remark or "",
-                broker=address,
-                msg_id=out.msg_id,
+                broker=ask.address,
+                msg_id=ask.out.msg_id,
             ) from None
-        return SendResult(
-            status,
-            out.msg_id,
-            offset_msg_id,
-            MessageQueue(self._without_namespace(out.topic), queue.broker_name, queue_id),
-            queue_offset,
-            fields.get("transactionId"),
-            fields.get("recallHandle"),
-            fields.get("MSG_REGION"),
-            out.msg_ids,
-        )
 
 
 def _checked_queue(queue: object, out: Outgoing) -> MessageQueue:

@@ -21,8 +21,9 @@ from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net import io_thread
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Ask, Steps
+from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.async_producer import AsyncProducer
-from mqfast.client.producer.encode import Outgoing, prepared
+from mqfast.client.producer.encode import prepared
 from mqfast.client.producer.producer import Producer
 from mqfast.client.producer.request_reply import introduced
 from mqfast.client.producer.send import Sender, Sending

@@ -98,7 +98,9 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
 class RouteTable:
     """The routes that one client knows.
 
-    Attributes: on_change: called with (topic, route) after a route changed, by the thread that brought the answer.
+    Attributes:
+        on_change: called with (topic, route) after a route changed, by the thread that brought the answer.
+        version: another object after each change.
     Thread: any; a route is replaced as a whole.
     """
 
@@ -107,6 +109,7 @@ class RouteTable:
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, BrokerPlace] = {}
         self.on_change: list[Callable[[str, TopicRoute], None]] = []
+        self.version = object()
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -144,6 +147,7 @@ class RouteTable:
         for route in self._routes.values():
             places.update(route.brokers)
         self._addresses = places
+        self.version = object()
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that a producer may choose from; empty where the route is not known."""

@@ -62,7 +62,9 @@ class Cluster:
         yield Ask("ns", 105)
 
     def run(self, sender: Sender, message: Message, how: Sending | None = None) -> SendResult | None:
-        steps: Any = sender.send(self, prepared(message, WIRE), how or Sending(3.0))  # type: ignore[arg-type]
+        return self.drive(sender.send(self, prepared(message, WIRE), how or Sending(3.0)))  # type: ignore[arg-type]
+
+    def drive(self, steps: Any) -> SendResult | None:
         answer: Any = None
         error: Exception | None = None
         while True:
@@ -280,6 +282,60 @@ def test_an_answer_that_lacks_a_field_is_an_error_with_code_and_address(missing:
     cluster = Cluster(RemotingCommand(0, fields, flag=1))
     with pytest.raises(BrokerError, match=f"without a valid msgId, queueId and queueOffset .*{missing}.*may be stored"):
         cluster.run(sender(cluster), MESSAGE)
+
+
+def test_the_first_attempt_needs_no_steps_where_any_queue_of_a_known_route_will_do() -> None:
+    cluster = Cluster()
+    cluster.routes.version = object()  # type: ignore[attr-defined]
+    one, out = sender(cluster), prepared(MESSAGE, WIRE)
+    asks = [one.first(cluster, out, Sending(3.0)) for _ in range(8)]  # type: ignore[arg-type]
+    places = [(ask.address, ask.head.fields["n"], ask.head.fields["e"]) for ask in asks if ask is not None]
+    assert sorted(places) == sorted(2 * [(f"{name}:10911", name, number) for name in "ab" for number in range(2)])
+    result = asks[0].stored(RemotingCommand(0, dict(STORED), flag=1))  # type: ignore[union-attr]
+    assert result == cluster_result(out.msg_id, places[0][1])
+    cluster.routes.known["a"], cluster.routes.version = "a:1", object()  # type: ignore[attr-defined]
+    assert {one.first(cluster, out, Sending(3.0)).address for _ in range(4)} == {"a:1", "b:10911"}  # type: ignore[arg-type, union-attr]
+    for message, how in (
+        (Message("T", b"x", sharding_key="key"), Sending(3.0)),
+        (Message("T", b"x", reconsume_times=1), Sending(3.0)),
+        (MESSAGE, Sending(3.0, MessageQueue("T", "b", 1))),
+        (MESSAGE, Sending(3.0, None, to_b1)),
+        (MESSAGE, Sending(3.0, oneway=True)),
+    ):
+        assert one.first(cluster, prepared(message, WIRE), how) is None  # type: ignore[arg-type]
+    assert sender(cluster, faults=FaultTable()).first(cluster, out, Sending(3.0)) is None  # type: ignore[arg-type]
+    del cluster.routes.known["b"]
+    cluster.routes.version = object()  # type: ignore[attr-defined]
+    assert one.first(cluster, out, Sending(3.0)) is None  # type: ignore[arg-type]
+
+
+def cluster_result(msg_id: str, broker: str) -> SendResult:
+    queue = MessageQueue("T", broker, 1)
+    return SendResult(SendStatus.SEND_OK, msg_id, "ID", queue, 7, "TX", None, "R", (msg_id,))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [2, 10, 205, LOST, RemotingCommand(0, {"msgId": "x"}, flag=1), RemotingCommand(0, {**STORED, "queueId": "one"})],
+    ids=["busy", "no flush", "permission", "lost", "half", "no number"],
+)
+def test_what_the_first_attempt_does_not_end_goes_on_as_if_the_steps_had_asked(outcome: Any) -> None:
+    ends = []
+    for ready in (False, True):
+        cluster = Cluster(outcome, 0, brokers=("a",))
+        cluster.routes.version = object()  # type: ignore[attr-defined]
+        cluster.routes.queues = cluster.routes.queues[:1]
+        one, out = sender(cluster, retries=1), prepared(MESSAGE, WIRE)
+        first = one.first(cluster, out, Sending(3.0)) if ready else None  # type: ignore[arg-type]
+        assert (first is not None) is ready
+        try:
+            end: Any = cluster.drive(one.send(cluster, out, Sending(3.0), first))  # type: ignore[arg-type]
+            end = end.status
+        except BrokerError as error:
+            end = str(error).replace(out.msg_id, "")
+        assert first is None or cluster.asked[0] is first
+        ends.append((end, len(cluster.asked), one.retried))
+    assert ends[0] == ends[1]
 
 
 def test_a_slow_broker_is_avoided() -> None:
