@@ -96,6 +96,7 @@ _CHECKPOINT: Final = "mqfast/store/meta/checkpoint.py"
 _FLUSH: Final = "mqfast/store/log/flush.py"
 _LOCK: Final = "mqfast/store/base/lock.py"
 _METADATA: Final = "mqfast/store/meta/metadata.py"
+_OS: Final = "mqfast/store/base/_os.pyx"
 _QUEUES: Final = "mqfast/store/queues/queue_store.py"
 _BY_TIME: Final = "mqfast/store/queues/by_time.py"
 _RECOVERY: Final = "mqfast/store/check/recovery.py"
@@ -1340,17 +1341,17 @@ MUTANTS: Final = (
     # --- metadata
     Mutant(
         "written-in-place",
-        _METADATA,
-        "            self._door.rename(temporary, self.path)\n",
-        "            self._door.write_file(self.path, data)\n",
+        _OS,
+        "        rc = os.rename(os, temporary, target)\n",
+        "        rc = _write_whole(os, target, data, n, step)\n",
         "a crash in the middle must leave the old or the new file",
         ("test_a_table_is_written_synced_renamed_and_its_directory_synced",),
     ),
     Mutant(
         "no-backup",
         _METADATA,
-        '                self._door.rename(self.path, self.path + (".bak" if self._main_is_good else ".damaged"))\n',
-        "                pass\n",
+        '        keep = backup if self._main_is_good else self.path + ".damaged"\n',
+        "        keep = None\n",
         "RocketMQ and load fall back to the copy",
         (
             "test_a_crash_at_any_step_leaves_the_old_or_the_new_state",
@@ -1359,9 +1360,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "rename-not-synced",
-        _METADATA,
-        "            self._door.fsync_dir(directory)\n",
-        "",
+        _OS,
+        "    return min(os.sync_directory(os, directory), 0)\n",
+        "    return 0\n",
         "what persist wrote survives a power cut only with its name",
         ("test_a_saved_table_survives_with_its_name",),
     ),

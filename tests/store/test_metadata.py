@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulation import Sim
 
-from mqfast.errors import CorruptFile, InternalError, UsageError
+from mqfast.errors import CorruptFile, InternalError, StorageError, UsageError
 from mqfast.store.base._os import OsDoor
 from mqfast.store.meta.metadata import (
     ConfigFile,
@@ -27,31 +30,6 @@ TABLES = {
     "delayOffset.json": DelayOffsetTable,
     "consumerFilter.json": ConsumerFilterTable,
 }
-
-
-class Crash(Exception):
-    """Stands for the machine going down."""
-
-
-class CrashingDoor:
-    """A real door that goes down at its n-th changing call, before it is carried out."""
-
-    def __init__(self, calls: int) -> None:
-        self.door = OsDoor()
-        self.calls = calls
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.door, name)
-        if name not in ("write_file", "rename", "unlink", "fsync_dir", "overwrite", "makedirs"):
-            return method
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if self.calls == 0:
-                raise Crash(name)
-            self.calls -= 1
-            return method(*args, **kwargs)
-
-        return counted
 
 
 def same_text(ours: bytes, theirs: bytes, source: Path) -> bool:
@@ -241,34 +219,74 @@ def test_missing_main_takes_the_backup_and_says_so(tmp_path: Path) -> None:
     assert ConfigFile(OsDoor(), str(tmp_path / "y.json")).load() == {}
 
 
-@pytest.mark.parametrize("start", ["nothing", "main", "main and backup", "bad main and backup", "backup"])
+STARTS = ["nothing", "main", "main and backup", "bad main and backup", "backup"]
+
+
+def _begin(place: Path, start: str) -> tuple[Path, dict[str, int]]:
+    """The files of a start, and what they say."""
+    place.mkdir()
+    main, backup = place / "x.json", place / "x.json.bak"
+    if start in ("main", "main and backup"):
+        main.write_bytes(GOOD)
+    if start == "main and backup":
+        backup.write_bytes(b'{"a":0}')
+    if start in ("bad main and backup", "backup"):
+        backup.write_bytes(GOOD)
+    if start == "bad main and backup":
+        main.write_bytes(b"{")
+    return main, {} if start == "nothing" else {"a": 1}
+
+
+@pytest.mark.parametrize("start", STARTS)
 def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path: Path, start: str) -> None:
-    for calls in range(20):
-        place = tmp_path / str(calls)
-        place.mkdir()
-        main, backup = place / "x.json", place / "x.json.bak"
-        old: dict[str, int] = {}
-        if start in ("main", "main and backup"):
-            main.write_bytes(GOOD)
-            old = {"a": 1}
-        if start == "main and backup":
-            backup.write_bytes(b'{"a":0}')
-        if start in ("bad main and backup", "backup"):
-            backup.write_bytes(GOOD)
-            old = {"a": 1}
-        if start == "bad main and backup":
-            main.write_bytes(b"{")
-        file = ConfigFile(CrashingDoor(calls), str(main))  # type: ignore[arg-type]
+    main, old = _begin(tmp_path / "live", start)
+    images = tmp_path / "images"
+    images.mkdir()
+    with simulated(main.parent) as sim:
+        file = ConfigFile(sim.door, str(main))
         assert file.load() == old
-        try:
-            file.persist({"a": 2})
-        except Crash:
-            assert ConfigFile(OsDoor(), str(main)).load() in (old, {"a": 2})
-        else:
-            assert ConfigFile(OsDoor(), str(main)).load() == {"a": 2}
-            assert calls >= 4
-            return
-    pytest.fail("never came to its end")
+        sim.images(str(images), first=0, last=1000, per_call=5, seed=1)
+        assert file.persist({"a": 2})
+        sim.take()
+        taken = sim.taken()
+    found = [ConfigFile(OsDoor(), str(images / str(n) / "x.json")).load() for n in range(len(taken))]
+    assert len(taken) >= 30
+    assert all(state in (old, {"a": 2}) for state in found)
+    assert found[-1] == {"a": 2}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("call", ["open", "pwrite", "fsync", "stat", "rename", "sync_directory"])
+def test_a_step_that_fails_leaves_the_old_or_the_new_state(tmp_path: Path, start: str, call: str) -> None:
+    for n in (1, 2):
+        main, old = _begin(tmp_path / str(n), start)
+        with simulated(main.parent) as sim:
+            file = ConfigFile(sim.door, str(main))
+            assert file.load() == old
+            sim.fault(call, n, errno.EIO)
+            if write_fails(file):
+                assert ConfigFile(OsDoor(), str(main)).load() in (old, {"a": 2})
+                assert not main.with_name("x.json.tmp").exists()
+            sim.heal()
+            file.persist({"a": 3})
+        assert ConfigFile(OsDoor(), str(main)).load() == {"a": 3}
+
+
+def write_fails(file: ConfigFile) -> bool:
+    """Does writing the new state fail?"""
+    try:
+        file.persist({"a": 2})
+    except StorageError:
+        return True
+    return False
+
+
+@contextmanager
+def simulated(root: Path) -> Iterator[Sim]:
+    """A simulated system over a directory."""
+    sim = Sim(root)
+    yield sim
+    sim.free()
 
 
 @pytest.mark.parametrize(

@@ -493,6 +493,65 @@ def _is_directory(entry) -> bool:
         return False
 
 
+cdef int NO_FILE = 2       # ENOENT
+STEPS = ("open", "write", "fsync", "stat", "rename", "fsync of directory")
+cdef enum:
+    OPEN = 0
+    WRITE = 1
+    FSYNC = 2
+    STAT = 3
+    RENAME = 4
+    FSYNC_DIRECTORY = 5
+
+
+cdef int _check_step(OsDoor door, int rc, int step, object path, int64_t n) except -1:
+    """Raise what a step of writing a file ended with."""
+    if step <= WRITE:
+        check_room(door, rc, STEPS[step], path, n, None)
+    else:
+        check(rc, STEPS[step], path)
+    return 0
+
+
+cdef int _write_whole(mq_os *os, const char *name, const char *data, int64_t n, int *step) noexcept nogil:
+    """Create or overwrite a file and fsync it. 0, or -errno of ``step``."""
+    cdef int rc, fd
+    step[0] = OPEN
+    fd = os.open(os, name, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
+    if fd < 0:
+        return fd
+    step[0] = WRITE
+    rc = mq_os_write_all(os, fd, data, n, 0)
+    if rc >= 0:
+        step[0] = FSYNC
+        rc = os.fsync(os, fd)
+    os.close(os, fd)
+    return min(rc, 0)
+
+
+cdef int _replace(mq_os *os, const char *target, const char *temporary, const char *directory, const char *kept, const char *data, int64_t n,
+                  int *step) noexcept nogil:
+    """Write ``temporary``, rename what is at ``target`` to ``kept`` unless that is empty, rename ``temporary`` to ``target``. 0, or -errno of ``step``."""
+    cdef mq_stat st
+    cdef int rc = _write_whole(os, temporary, data, n, step)
+    if rc >= 0 and kept[0] != 0:
+        step[0] = STAT
+        rc = os.stat(os, target, &st)
+        if rc >= 0:
+            step[0] = RENAME
+            rc = os.rename(os, target, kept)
+        elif rc == -NO_FILE:
+            rc = 0
+    if rc >= 0:
+        step[0] = RENAME
+        rc = os.rename(os, temporary, target)
+    if rc < 0:
+        os.unlink(os, temporary)        # a part of it would keep blocks of a full disk
+        return rc
+    step[0] = FSYNC_DIRECTORY
+    return min(os.sync_directory(os, directory), 0)
+
+
 cdef class OsDoor:
     """The operating system as the store sees it.
 
@@ -565,18 +624,10 @@ cdef class OsDoor:
         cdef const char *c = p
         cdef const char *from_ = data
         cdef int64_t n = len(data)
-        cdef mq_os *os = self.os
-        cdef int fd, rc, rc2 = 0
+        cdef int rc, step = 0
         with nogil:
-            fd = os.open(os, c, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
-        check_room(self, fd, "open", path, n, None)
-        with nogil:
-            rc = mq_os_write_all(os, fd, from_, n, 0)
-            if rc >= 0:
-                rc2 = os.fsync(os, fd)
-            os.close(os, fd)
-        check_room(self, rc, "write", path, n, None)
-        check(rc2, "fsync", path)
+            rc = _write_whole(self.os, c, from_, n, &step)
+        _check_step(self, rc, step, path, n)
 
     def overwrite(self, path, bytes data, int64_t offset=0, bint create=True) -> None:
         """Write ``data`` in place at ``offset`` (the file is never shortened; created if missing, with ``create``) and fsync."""
@@ -597,17 +648,25 @@ cdef class OsDoor:
         check_room(self, rc, "write", path, n, None)
         check(rc_sync, "fsync", path)
 
-    def replace_file(self, path, bytes data) -> None:
-        """Put ``data`` at ``path`` so that a crash leaves the old or the new file, whole: temp, fsync, rename, fsync of the directory."""
+    def replace_file(self, path, bytes data, keep=None) -> None:
+        """Put ``data`` at ``path`` so that a crash leaves the old or the new file, whole: temp, fsync, rename, fsync of the directory.
+
+        keep: another name of the same directory, which the present file, if there is one, gets first; a crash may then leave it only under that
+        name. GIL: released once for all steps, since each way back to it can take 5 ms beside a thread that computes.
+        """
         path = _os.fspath(path)
-        temporary = path + ".tmp"
-        try:
-            self.write_file(temporary, data)
-            self.rename(temporary, path)
-        except StorageError:
-            self._call(self.os.unlink, temporary)       # a part of it would keep blocks of a full disk
-            raise
-        self.fsync_dir(_os.path.dirname(path) or ".")
+        cdef bytes target_ = encode_path(path), temporary_ = encode_path(path + ".tmp")
+        cdef bytes directory_ = encode_path(_os.path.dirname(path) or "."), keep_ = b"" if keep is None else encode_path(keep)
+        cdef const char *target = target_
+        cdef const char *temporary = temporary_
+        cdef const char *directory = directory_
+        cdef const char *kept = keep_
+        cdef const char *from_ = data
+        cdef int64_t n = len(data)
+        cdef int rc, step = 0
+        with nogil:
+            rc = _replace(self.os, target, temporary, directory, kept, from_, n, &step)
+        _check_step(self, rc, step, path, n)
 
     def sync_latencies_ns(self, path, int rounds=32) -> list:
         """Append 1 KiB and fdatasync, ``rounds`` times, to a file of this name that is removed again; ns of each round."""

@@ -8,12 +8,11 @@ Format: ``mqfast/store/FORMAT.md``.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self
 
-from mqfast.errors import CorruptFile, DiskFull, InternalError, StorageError, StoreNotFound, UsageError
+from mqfast.errors import CorruptFile, DiskFull, InternalError, StoreNotFound, UsageError
 from mqfast.store.base import fastjson
 from mqfast.store.base._os import Mutex
 from mqfast.store.base.paths import Door
@@ -137,15 +136,7 @@ class ConfigFile:
                 return False
             if before is not None:
                 before()
-            directory = self.path.rpartition("/")[0] or "."
-            self._door.makedirs(directory)
-            temporary = self.path + ".tmp"
-            self._write(temporary, data)
-            if self._door.exists(self.path):
-                # A bad file must not take the place of a good backup.
-                self._door.rename(self.path, self.path + (".bak" if self._main_is_good else ".damaged"))
-            self._door.rename(temporary, self.path)
-            self._door.fsync_dir(directory)
+            self._put(data)
             self._main_is_good = True
             self._written, self._is_as_read = data, False
             return True
@@ -156,21 +147,21 @@ class ConfigFile:
         except CorruptFile as error:
             raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
 
-    def _write(self, temporary: str, data: bytes) -> None:
+    def _put(self, data: bytes) -> None:
         """Write the new file. On a full disk the backup gives its blocks: the present file replaces it anyway."""
         backup = self.path + ".bak"
+        # A bad file must not take the place of a good backup.
+        keep = backup if self._main_is_good else self.path + ".damaged"
         try:
-            try:
-                self._door.write_file(temporary, data)
-            except DiskFull:
-                if not self._main_is_good or not self._door.exists(self.path) or not self._door.exists(backup):
-                    raise
-                self._door.unlink(backup)
-                self._door.write_file(temporary, data)
-        except StorageError:
-            with contextlib.suppress(StorageError):
-                self._door.unlink(temporary, missing_ok=True)  # a part of it would keep blocks of a full disk
-            raise
+            self._door.replace_file(self.path, data, keep)
+        except StoreNotFound:  # the first file of its directory
+            self._door.makedirs(self.path.rpartition("/")[0] or ".")
+            self._door.replace_file(self.path, data, keep)
+        except DiskFull:
+            if not self._main_is_good or not self._door.exists(self.path) or not self._door.exists(backup):
+                raise
+            self._door.unlink(backup)
+            self._door.replace_file(self.path, data, keep)
 
 
 def new_data_version(now_ms: int) -> dict[str, int]:
