@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mqfast.spark.access import LocalAccess
 from mqfast.spark.identity import log_marks
 from mqfast.spark.offsets import Mark, Place
 from mqfast.spark.plan import Queue, Snapshot
 from mqfast.store.reader._scan import LogTally
+
+if TYPE_CHECKING:
+    from mqfast.spark.local import LocalAccess
 
 __all__ = ["Follower"]
 

@@ -20,7 +20,7 @@ from mqfast.spark.offsets import Anchor, Lost, Mark, Offsets, Place, StreamOffse
 from mqfast.spark.plan import Queue, Snapshot
 
 if TYPE_CHECKING:
-    from mqfast.spark.access import Access
+    from mqfast.spark.access import Access, LogAccess
 
 __all__ = ["Loss", "Resumed", "anchor_of", "log_marks", "refuse", "resume_log", "resume_queues", "still_there"]
 
@@ -59,11 +59,14 @@ def log_marks(
     """The records by which a store is known again: the newest one that a queue has, the first one of its file, the one
     at ``position``, where a stream goes on, and of ``before`` some, ever further apart, which tell how far back a store
     was set."""
-    newest = snapshot.newest if snapshot.newest >= 0 else access.file_start(snapshot.log_end - 1)
-    places = {newest, access.file_start(newest)}
+    log = access.log
+    if log is None:
+        return ()
+    newest = snapshot.newest if snapshot.newest >= 0 else log.file_start(snapshot.log_end - 1)
+    places = {newest, log.file_start(newest)}
     if position is not None and position < snapshot.log_end:
         places.add(position)
-    found = {place: access.mark(place) for place in places if snapshot.log_start <= place < snapshot.log_end}
+    found = {place: log.mark(place) for place in places if snapshot.log_start <= place < snapshot.log_end}
     apart: dict[int, Mark] = {}  # the furthest one of each distance, by powers of four
     for place, crc in sorted(before):
         if snapshot.log_start <= place < newest:
@@ -76,31 +79,25 @@ def log_marks(
 def anchor_of(place: Place, offset: int, access: Access) -> Anchor | None:
     """The message before an offset of a queue or, where there is none, the one at it; None for neither."""
     for at in (offset - 1, offset):
-        physical = access.unit_place(*place, at) if at >= 0 else None
-        crc = access.mark(physical) if physical is not None else None
-        if physical is not None and crc is not None:
-            return at, physical, crc
+        found = access.message_mark(*place, at) if at >= 0 else None
+        if found is not None and found[1] is not None:
+            return at, found[0], found[1]
     return None
 
 
 # --- what became of it -----------------------------------------------------------------------------------------------
 
 
-def _same(mark: Mark, snapshot: Snapshot, access: Access) -> bool | None:
-    """Is a record still the same? None: retention removed it."""
-    if mark[0] < snapshot.log_start:
-        return None
-    return mark[0] < snapshot.log_end and access.mark(mark[0]) == mark[1]
-
-
 def _known(marks: Iterable[Mark], snapshot: Snapshot, access: Access) -> tuple[list[int], list[int]]:
     """Physical offsets of the marks that are the same, and of those that are not."""
     same: list[int] = []
     other: list[int] = []
-    for mark in marks:
-        found = _same(mark, snapshot, access)
-        if found is not None:
-            (same if found else other).append(mark[0])
+    log = access.log
+    if log is None:
+        return same, other
+    for place, crc in marks:
+        if place >= snapshot.log_start:  # else retention removed it
+            (same if place < snapshot.log_end and log.mark(place) == crc else other).append(place)
     return same, other
 
 
@@ -111,7 +108,7 @@ def _replaced(root: str, other: list[int], what: str) -> str:
     )
 
 
-def resume_log(offset: StreamOffset, snapshot: Snapshot, access: Access) -> tuple[int, list[Loss]]:
+def resume_log(offset: StreamOffset, snapshot: Snapshot, access: LogAccess) -> tuple[int, list[Loss]]:
     """Where a stream in log order goes on, and what it has lost."""
     assert offset.position is not None
     position, start, end = offset.position, snapshot.log_start, snapshot.log_end
@@ -192,8 +189,10 @@ def _was_trimmed(queue: Queue, offset: StreamOffset, snapshot: Snapshot, access:
 def _is_another(place: Place, anchor: Anchor, snapshot: Snapshot, access: Access) -> bool:
     """Has the queue another message at this offset now? One that retention removed is none."""
     at, physical, crc = anchor
-    found = access.unit_place(*place, at)
-    return found is not None and (found != physical or _same((physical, crc), snapshot, access) is False)
+    found = access.message_mark(*place, at)
+    if found is None:
+        return False
+    return found[0] != physical or (physical >= snapshot.log_start and found[1] != crc)
 
 
 def _resume_queue(
@@ -228,9 +227,12 @@ def _resume_queue(
 def _first_behind(queue: Queue, end: int, physical_offset: int, access: Access) -> int:
     """The first message of a queue up to ``end`` that lies in the log behind a place."""
     low, high = queue.min_offset, max(end, queue.min_offset)
+    log = access.log
+    if log is None or physical_offset < 0:
+        return low
     while low < high:
         middle = (low + high) // 2
-        found = access.unit_place(queue.topic, queue.queue_id, middle)
+        found = log.unit_place(queue.topic, queue.queue_id, middle)
         if found is not None and found <= physical_offset:
             low = middle + 1
         else:

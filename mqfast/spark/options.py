@@ -13,14 +13,14 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.errors import ConfigError
 
-__all__ = ["BATCH", "SINK", "STREAM", "Options", "describe", "parse", "stores_of"]
+__all__ = ["BATCH", "SINK", "STREAM", "Options", "check_brokers", "describe", "of_broker", "parse", "stores_of"]
 
 BATCH: Final = "batch"
 STREAM: Final = "stream"
@@ -286,9 +286,11 @@ _KINDS: Final[dict[Reader, str]] = {
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def _option(read: Reader, default: Any, where: tuple[str, ...], meaning: str, *, shown: str = "") -> Any:
+def _option(
+    read: Reader, default: Any, where: tuple[str, ...], meaning: str, *, shown: str = "", secret: bool = False
+) -> Any:
     metadata = {"read": read, "where": where, "meaning": meaning, "shown": shown}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -305,12 +307,53 @@ class Options:
         _names, None, READ, "Directories of a log outside of the store: the values of RocketMQ's keys of this name and "
         "`readOnlyCommitLogStorePaths`, separated by commas.",
     )  # fmt: skip
-    name_server: str | None = _option(
-        _text, None, EVERYWHERE, "Name server of a cluster to read or write over the network. Not in this version."
+
+    # where the cluster is
+    namesrv: str | None = _option(
+        _text, None, EVERYWHERE, "Name servers of a running cluster, `host:9876;host2:9876`, instead of path: messages "
+        "come from its brokers over the network.",
+    )  # fmt: skip
+    brokers: tuple[str, ...] | None = _option(
+        _names, None, READ, "Only these brokers of the cluster, by name; it is an error if one is not there."
     )
-    brokers: str | None = _option(
-        _text, None, EVERYWHERE, "Brokers to read or write over the network. Not in this version."
+    namespace: str | None = _option(
+        _text, None, EVERYWHERE, "Namespace of topics and groups in the cluster; rows have the names without it."
     )
+    access_key: str | None = _option(
+        _text, None, EVERYWHERE, "Access key that signs every request; with secretKey.", secret=True,
+        shown="ROCKETMQ_ACCESS_KEY",
+    )  # fmt: skip
+    secret_key: str | None = _option(
+        _text, None, EVERYWHERE, "Secret key that signs every request.", secret=True, shown="ROCKETMQ_SECRET_KEY"
+    )
+    security_token: str | None = _option(
+        _text, None, EVERYWHERE, "Token of temporary keys.", secret=True, shown="ROCKETMQ_SECURITY_TOKEN"
+    )
+    tls: bool = _option(_flag, False, EVERYWHERE, "Connect with TLS.")
+    tls_ca: str | None = _option(
+        _text, None, EVERYWHERE, "File of certificates that sign those of the servers.", shown="those of the system"
+    )
+    tls_cert: str | None = _option(_text, None, EVERYWHERE, "File of the client's own certificate, with tlsKey.")
+    tls_key: str | None = _option(_text, None, EVERYWHERE, "File of the key of tlsCert.")
+    tls_verify: bool = _option(
+        _flag, True, EVERYWHERE, "Check certificates and host names of servers; false: anybody can read along."
+    )
+    broker_timeout: int = _option(
+        duration_ms, 60_000, EVERYWHERE, "How long a broker or name server that does not answer is asked again before "
+        "the read fails.", shown="60s",
+    )  # fmt: skip
+    broker_away: str = _option(
+        _choice("fail", "wait"), "fail", (STREAM,),
+        "A broker that is away for longer than brokerTimeout: the stream fails, or waits for the broker while others "
+        "go on.",
+    )  # fmt: skip
+    pull_group: str = _option(
+        _text, "TOOLS_CONSUMER", READ, "Consumer group in whose name brokers are asked. Its offsets do not change."
+    )
+    pull_bytes: int = _option(
+        size, 4 << 20, READ, "Bytes asked for in one pull; the broker's own limits (`maxTransferBytesOnMessageInMemory` "
+        "and its like) may be lower.", shown="4m",
+    )  # fmt: skip
 
     # what is read
     view: str = _option(
@@ -372,6 +415,10 @@ class Options:
     )  # fmt: skip
     group: str | None = _option(_text, None, READ, "Consumer group for the offsets `group`.")
     tag_filter: str | None = _option(_text, None, READ, "Only messages with one of these tags: `A || B`.")
+    sql_filter: str | None = _option(
+        _text, None, READ, "Only messages whose properties fulfil this SQL92 expression. Brokers evaluate it "
+        "(`enablePropertyFilter=true`), so it needs namesrv.",
+    )  # fmt: skip
     pushdown: bool = _option(
         _flag, False, (BATCH,), "Evaluate filters while reading; needs `spark.sql.python.filterPushdown.enabled=true`."
     )
@@ -443,6 +490,21 @@ class Options:
         _choice("exactly_once", "at_least_once"), "exactly_once", (SINK,), "Delivery guarantee after a restart."
     )
 
+    @property
+    def has_stores(self) -> bool:
+        """May there be several stores: directories, or brokers of a cluster?"""
+        return self.paths is not None or self.namesrv is not None
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What two reads of the same place with the same rights agree in."""
+        o = self
+        return (
+            o.path, o.store_path_commit_log, o.namesrv, o.brokers, o.namespace, o.access_key, o.secret_key,
+            o.security_token, o.tls, o.tls_ca, o.tls_cert, o.tls_key, o.tls_verify, o.broker_timeout, o.broker_away,
+            o.pull_group, o.pull_bytes,
+        )  # fmt: skip
+
 
 def option_name(field: str) -> str:
     """The option's name as users write it: ``partition_bytes`` is ``partitionBytes``."""
@@ -505,16 +567,14 @@ def parse(given: Mapping[str, str], *where: str) -> Options:
 def _check_together(o: Options) -> None:
     if o.paths is not None:
         _check_stores(o)
-    elif o.path is None and o.name_server is None and o.brokers is None:
+    elif o.path is None and o.namesrv is None:
         raise ConfigError(
-            "option path: expected the root directory of a store, found none (if this is a table of the catalog: "
-            f"{_NO_TABLE})"
+            "option path: expected the root directory of a store, or namesrv, found neither (if this is a table of the "
+            f"catalog: {_NO_TABLE})"
         )
-    if o.name_server is not None or o.brokers is not None:
-        name = "nameServer" if o.name_server is not None else "brokers"
-        raise ConfigError(f"option {name}: this version reads and writes local stores only; give path")
+    _check_cluster(o)
     for bound, name in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
-        if o.paths is None and bound is not None and bound.by_store is not None:
+        if not o.has_stores and bound is not None and bound.by_store is not None:
             raise ConfigError(f"option {name}: offsets by store are for several stores (option paths)")
     ways = ("subscribe", "assign", "subscribe_pattern")
     chosen = [option_name(name) for name in ways if getattr(o, name) is not None]
@@ -534,6 +594,43 @@ def _check_together(o: Options) -> None:
         raise ConfigError(
             f"option minPartitions: expected at most maxPartitions ({o.max_partitions}), found {o.min_partitions}"
         )
+
+
+# Options that say something of a cluster only, and of directories only.
+_OF_CLUSTERS: Final = (
+    "brokers", "namespace", "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
+    "broker_away", "pull_group", "pull_bytes", "sql_filter",
+)  # fmt: skip
+_OF_DIRECTORIES: Final = ("path", "paths", "store_path_commit_log")
+_VIEWS_OF_FILES: Final = ("files", "audit", "consumequeue")
+
+
+def _check_cluster(o: Options) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(Options)}
+    if o.namesrv is None:
+        for name in _OF_CLUSTERS:
+            if getattr(o, name) != defaults[name]:
+                raise ConfigError(f"option {option_name(name)}: it is for a cluster, whose name servers namesrv gives")
+        return
+    for name in _OF_DIRECTORIES:
+        if getattr(o, name) is not None:
+            raise ConfigError(f"options namesrv and {option_name(name)}: expected one of them")
+    if o.order == "commitlog":
+        raise ConfigError("option order: brokers hand out messages by queue; commitlog needs path")
+    if o.view in _VIEWS_OF_FILES:
+        raise ConfigError(f"option view: {o.view} shows files of a store; it needs path")
+    if (o.access_key is None) != (o.secret_key is None):
+        raise ConfigError("options accessKey and secretKey: expected both, found one")
+    if o.security_token is not None and o.access_key is None:
+        raise ConfigError("option securityToken: it goes with accessKey and secretKey")
+    if (o.tls_cert is None) != (o.tls_key is None):
+        raise ConfigError("options tlsCert and tlsKey: expected both, found one")
+    if not o.tls:
+        for name in ("tls_ca", "tls_cert", "tls_verify"):
+            if getattr(o, name) != defaults[name]:
+                raise ConfigError(f"option {option_name(name)}: it needs tls=true")
+    if o.sql_filter is not None and o.tag_filter not in (None, "*"):
+        raise ConfigError("options tagFilter and sqlFilter: expected one of them")
 
 
 def _check_stores(o: Options) -> None:
@@ -559,15 +656,40 @@ def stores_of(o: Options) -> list[tuple[str, Options]]:
     """Each store with its name and the options for it alone."""
     if o.paths is None:
         return [(o.path or "", o)]
-    found = []
-    for name, path in o.paths:
-        bounds = {}
-        for field in ("starting_offsets", "ending_offsets"):
-            bound = getattr(o, field)
-            if bound is not None and bound.by_store is not None:
-                bounds[field] = bound.by_store.get(name, dataclasses.replace(bound, by_store=None))
-        found.append((name, dataclasses.replace(o, path=path, paths=None, **bounds)))
-    return found
+    return [(name, dataclasses.replace(o, path=path, paths=None, **_bounds_of(o, name))) for name, path in o.paths]
+
+
+def _bounds_of(o: Options, name: str) -> dict[str, Any]:
+    bounds: dict[str, Any] = {}
+    for field in ("starting_offsets", "ending_offsets"):
+        bound = getattr(o, field)
+        if bound is not None and bound.by_store is not None:
+            bounds[field] = bound.by_store.get(name, dataclasses.replace(bound, by_store=None))
+    return bounds
+
+
+def of_broker(o: Options, name: str) -> Options:
+    """The options for one broker of a cluster alone."""
+    return dataclasses.replace(o, brokers=(name,), **_bounds_of(o, name))
+
+
+def check_brokers(o: Options, names: Sequence[str]) -> None:
+    """Refuse offsets of a broker that is not there, and those that do not say of which one of several they are.
+
+    Raises: ConfigError.
+    """
+    for name in o.brokers or ():
+        if name not in names:
+            raise ConfigError(f"option brokers: the cluster has no broker {name}{nearest_name(name, list(names))}")
+    for bound, option in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
+        for name in (bound.by_store or {}) if bound is not None else ():
+            if name not in names:
+                raise ConfigError(f"option {option}: there is no broker {name}{nearest_name(name, list(names))}")
+        if bound is not None and bound.by_queue and len(names) > 1:
+            raise ConfigError(
+                f'option {option}: expected the offsets of each broker, {{"{names[0]}": {{"T/0": 5}}}}: there are '
+                f"{', '.join(names)}"
+            )
 
 
 @dataclass(frozen=True)

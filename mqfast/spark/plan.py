@@ -56,7 +56,8 @@ class Snapshot:
 
     ``store_id`` names the store by its content, see ``LocalAccess.check``; ``log_start`` and ``log_end`` are physical
     offsets, ``taken_ms`` is the time. ``dispatched``: every message below this physical offset is in ``queues``;
-    ``newest``: the last record that a queue has, -1 for none.
+    ``newest``: the last record that a queue has, -1 for none; ``record_bytes``: about how many bytes a message takes,
+    0 where the log tells.
     """
 
     root: str
@@ -67,10 +68,13 @@ class Snapshot:
     queues: tuple[Queue, ...] = ()
     dispatched: int = 0
     newest: int = -1
+    record_bytes: float = 0.0
 
     @property
     def message_bytes(self) -> float:
         """About how many bytes of log one message takes."""
+        if self.record_bytes:
+            return self.record_bytes
         messages = sum(q.messages for q in self.queues if not q.is_light)
         return (self.log_end - self.log_start) / messages if messages else 1024.0
 
@@ -133,7 +137,7 @@ class Places(Protocol):
 def plan(
     snapshot: Snapshot,
     selection: Selection,
-    places: Places,
+    places: Places | None,
     *,
     order: str = "auto",
     partition_bytes: int = 128 << 20,
@@ -143,9 +147,13 @@ def plan(
 ) -> list[Piece]:
     """Cut what was asked for into pieces of about ``partition_bytes`` of log; empty when there is nothing.
 
-    ``within``: only this part of the log is wanted; along queues it is not looked at.
+    ``places``: None where there is no log to be asked: everything is read along the queues. ``within``: only this part
+    of the log is wanted; along queues it is not looked at.
     """
     ranges = [r for r in selection.ranges if r.start < r.end]
+    if places is None:
+        parts = _parts(selection.messages * snapshot.message_bytes, partition_bytes, min_partitions, max_partitions)
+        return _queue_pieces(ranges, parts)
     if selection.whole:
         span = (snapshot.log_start, snapshot.log_end)
     else:
@@ -158,14 +166,15 @@ def plan(
     selected = span[1] - span[0] if selection.whole else sum(r.end - r.start for r in ranges) * snapshot.message_bytes
     along_log = order == "commitlog" or (order == "auto" and _prefers_log(snapshot, selection, selected, span))
     total = span[1] - span[0] if along_log else selected
-    parts = max(1, round(total / partition_bytes))
-    if min_partitions is not None:
-        parts = max(parts, min_partitions)
-    if max_partitions is not None:
-        parts = min(parts, max_partitions)
+    parts = _parts(total, partition_bytes, min_partitions, max_partitions)
     if along_log:
         return [Piece(scan=piece) for piece in scan_pieces(span[0], span[1], parts, places)]
     return _queue_pieces(ranges, parts)
+
+
+def _parts(total: float, partition_bytes: int, least: int | None, most: int | None) -> int:
+    parts = max(1, round(total / partition_bytes), least or 1)
+    return parts if most is None else min(parts, most)
 
 
 def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span: tuple[int, int]) -> bool:

@@ -125,7 +125,9 @@ VIEWS: Final[dict[str, tuple[Column, ...]]] = {
 # --- which columns ---------------------------------------------------------------------------------------------------
 
 
-STORE: Final = Column("store", "string", "Store of the row: its name in `paths`, otherwise its path.")
+STORE: Final = Column(
+    "store", "string", "Store of the row: its name in `paths`, the broker's name with `namesrv`, otherwise the path."
+)
 """A column of every view, there when it is named or when several stores are read."""
 
 
@@ -162,7 +164,7 @@ def chosen_columns(options: Options) -> tuple[Column, ...]:
     if options.columns is not None:
         return tuple(_named(name, available, options) for name in options.columns)
     left_out = set(_ON_REQUEST) if options.view == "messages" else set()
-    if options.paths is None:
+    if not options.has_stores:
         left_out.add(STORE.name)
     if not options.include_body:
         left_out.add("body")

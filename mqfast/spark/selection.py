@@ -152,7 +152,7 @@ def _resolve(
     _check_named(named, queues, f"{way}Offsets" if bound.by_queue else f"{way}OffsetsByTimestamp")
     groups: dict[Key, int] = {}
     if options.group is not None:
-        groups = access.group_offsets(options.group)
+        groups = access.group_offsets(options.group, [(q.topic, q.queue_id) for q in queues])
     found: dict[Key, int] = {}
     for q in queues:
         key = (q.topic, q.queue_id)

@@ -61,7 +61,8 @@ class _Sink:
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
-        assert options.path is not None
+        if options.path is None:
+            raise ConfigError("option namesrv: this version writes to local stores only; give path")
         path = options.path
         self.options: Final = options
         self.store_path: Final = os.path.abspath(

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from mqfast.errors import ConfigError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, ReadSettings, StoreReplaced, open_access
+from mqfast.spark.access import Access, ReadSettings, StoreReplaced, log_of, open_access, stores_of
 from mqfast.spark.leases import TaskLease, hold
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
@@ -58,7 +58,7 @@ class MqFastSource(DataSource):
         Raises: ConfigError, StoreNotFound.
         """
         options = table.parse(self.options, table.BATCH, table.STREAM)
-        for _, one in table.stores_of(options):
+        for _, one in stores_of(options):
             open_access(one).close()
         return struct_type(chosen_columns(options))
 
@@ -82,7 +82,7 @@ class MqFastSource(DataSource):
             ) from None
 
         options = table.parse(self.options, table.STREAM)
-        kind = StreamReader if options.paths is None else StreamOfStores
+        kind = StreamOfStores if options.has_stores else StreamReader
         return kind(options, columns_of_type(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -139,7 +139,7 @@ def opened(options: Options, store_id: str) -> Access:
     Raises: StoreNotFound where the store is another one than was planned.
     """
     global _opened
-    place = repr((options.path, options.store_path_commit_log, options.name_server, options.brokers))
+    place = repr(options.place)
     if _opened is not None and _opened[:2] == (place, store_id):
         access = _opened[2]
         access.check(store_id)
@@ -193,7 +193,7 @@ def _rows_of(part: ScanPartition, access: Access, columns: tuple[Column, ...]) -
         yield from access.view_rows(part.piece, columns, part.options)
         return
     if part.piece.scan is not None:
-        yield from access.scan(part.piece.scan, columns, part.settings)
+        yield from log_of(access).scan(part.piece.scan, columns, part.settings)
     for piece in part.piece.queues:
         yield from access.gather(piece, columns, part.settings)
 
@@ -211,6 +211,7 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
         queues=bounds,
         hidden=() if options.include_system_topics else HIDDEN_TOPICS,
         tags=tags,
+        sql=options.sql_filter,
         decompress=options.decompress,
     )
 
@@ -237,12 +238,6 @@ def narrowed_settings(settings: ReadSettings, narrowed: Narrowed) -> ReadSetting
     return dataclasses.replace(settings, tags=tags, stored_from=low, stored_before=high)
 
 
-def least_physical_offset(pieces: Sequence[Piece], access: Access) -> int:
-    """Where in the log the first of all messages lies."""
-    scans = [piece.scan.start for piece in pieces if piece.scan is not None]
-    return min(scans) if scans else access.physical_span([r for piece in pieces for r in piece.queues])[0]
-
-
 class BatchReader(DataSourceReader):
     """One batch read: a snapshot when it is planned, pieces of it read by tasks."""
 
@@ -260,13 +255,13 @@ class BatchReader(DataSourceReader):
         with ExitStack() as stack:
             stores = [
                 (name, options, stack.enter_context(closing(open_access(options))))
-                for name, options in table.stores_of(self.options)
+                for name, options in stores_of(self.options)
             ]
             snapshots = [access.snapshot() for _, _, access in stores]
-            if len(stores) > 1:
+            if self.options.has_stores:
                 check_names(snapshots, self.options)
             for (name, options, access), snapshot in zip(stores, snapshots, strict=True):
-                given = present(snapshot, options) if len(stores) > 1 else options
+                given = present(snapshot, options) if self.options.has_stores else options
                 for part in self._parts(given, access, snapshot):
                     part.store = name
                     found.append(part)
@@ -278,16 +273,14 @@ class BatchReader(DataSourceReader):
         narrowed = self.narrowed
         selection = narrowed.apply(select(snapshot, o, access))
         pieces = plan(
-            snapshot, selection, access, order=o.order, partition_bytes=o.partition_bytes,
+            snapshot, selection, access.log, order=o.order, partition_bytes=o.partition_bytes,
             min_partitions=o.min_partitions, max_partitions=o.max_partitions, within=narrowed.physical_offsets,
         )  # fmt: skip
         parts = parts_of(o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed))
-        if parts:
-            first = least_physical_offset(pieces, access)
-            path = access.lease(first, o.lease_ttl)
-            if path is not None:
-                for number, part in enumerate(parts):
-                    part.lease = TaskLease(path, first, o.lease_ttl, number, len(parts))
+        lease = access.lease(pieces, o.lease_ttl)
+        if lease is not None:
+            for number, part in enumerate(parts):
+                part.lease = dataclasses.replace(lease, number=number, tasks=len(parts))
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -28,9 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import ConfigError
-from mqfast.spark.access import LocalAccess, ReadSettings, open_access
-from mqfast.spark.follow import Follower
-from mqfast.spark.groups import GroupProgress
+from mqfast.spark.access import Access, LogAccess, ReadSettings, log_of, open_access
 from mqfast.spark.identity import (
     Loss,
     anchor_of,
@@ -42,7 +40,6 @@ from mqfast.spark.identity import (
     resume_queues,
     still_there,
 )
-from mqfast.spark.leases import HeldLease, TaskLease
 from mqfast.spark.offsets import (
     Anchor,
     Lost,
@@ -61,7 +58,7 @@ from mqfast.spark.options import Options
 from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets
-from mqfast.spark.source import ScanPartition, freeze_loaded, least_physical_offset, parts_of, read_part, read_settings
+from mqfast.spark.source import ScanPartition, freeze_loaded, parts_of, read_part, read_settings
 from mqfast.store.reader._gather import ANY_QUEUE
 
 if TYPE_CHECKING:
@@ -86,6 +83,8 @@ def reads_along_log(options: Options) -> bool:
 
     Raises: ConfigError, when the log is asked for and the start can only be told by queue.
     """
+    if options.namesrv is not None:
+        return False
     bound = options.starting_offsets
     by_queue = (
         options.starting_offsets_by_timestamp is not None
@@ -110,8 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._one_of_many: Final = one_of_many  # topics that are named may be in another store
         self.columns: Final = columns
         self.along_log: Final = reads_along_log(options)
-        self._access: LocalAccess | None = None
-        self._follower: Follower | None = None
+        self._access: Access | None = None
         self._snapshot: Snapshot | None = None
         self._first: Spark | None = None
         self._target: Snapshot | None = None
@@ -120,20 +118,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = False  # every queue was compared with the offsets of an earlier run
         self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
         self._last_batch = time.monotonic()
-        self._held: HeldLease | None = None
-        self._group: GroupProgress | None = None
 
     # --- the store ---
 
-    def _open(self) -> LocalAccess:
+    def _open(self) -> Access:
         if self._access is None:
             self._access = open_access(self.options)
         return self._access
 
+    def _log(self) -> LogAccess:
+        return log_of(self._open())
+
     def _look(self) -> Snapshot:
-        if self._follower is None:
-            self._follower = Follower(self._open())
-        self._snapshot = self._follower.look()
+        self._snapshot = self._open().look()
         return self._snapshot
 
     def _seen(self) -> Snapshot:
@@ -141,12 +138,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Let go of the store, and of what it keeps for this stream."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
         if self._access is not None:
             self._access.close()
-            self._access = self._follower = self._snapshot = None
+            self._access = self._snapshot = None
 
     # --- where the stream begins ---
 
@@ -176,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_pattern(snapshot, options)
         queues = selected_queues(snapshot, options)
         if self.along_log:
-            return self._log_offset(snapshot, self._first_position(access, snapshot))
+            return self._log_offset(snapshot, self._first_position(self._log(), snapshot))
         first = starting_offsets(snapshot, queues, self.options, access, "latest")
         read = snapshot.dispatched if all(first[q.topic, q.queue_id] == q.max_offset for q in queues) else -1
         return encode(StreamOffset(
@@ -190,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return encode(StreamOffset(position=snapshot.log_start))
         return encode(StreamOffset(queues={}, read=snapshot.log_start))
 
-    def _first_position(self, access: LocalAccess, snapshot: Snapshot) -> int:
+    def _first_position(self, access: LogAccess, snapshot: Snapshot) -> int:
         bound, moment = self.options.starting_offsets, self.options.starting_timestamp
         if bound is not None and bound.back_ms is not None:
             moment = snapshot.taken_ms - bound.back_ms
@@ -336,21 +330,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sizes
 
     def _log_end(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
-        first, losses = resume_log(start, snapshot, self._open())
+        first, losses = resume_log(start, snapshot, self._log())
         self._accept(losses)
         last = self._dispatched(snapshot)
         if last <= first:  # the queues of the last records may not be written yet
             return self._log_offset(snapshot, first, first, start, losses) if losses else None
         most_rows, most_bytes = self._limits(limit)
         if most_bytes is not None and first + most_bytes < last:
-            last = self._open().boundary(first + most_bytes, last)
+            last = self._log().boundary(first + most_bytes, last)
         least = self.options.min_offsets_per_trigger
         if not losses and least is not None and self._waits(0, limit) and self._behind_rows(first, last, least) is None:
             return None
         if most_rows is not None:
             cut = self._behind_rows(first, last, most_rows)
             if cut is not None:
-                last = self._open().boundary(cut, last)
+                last = self._log().boundary(cut, last)
         return self._log_offset(snapshot, last, first, start, losses)
 
     def _log_offset(
@@ -379,7 +373,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The place behind so many rows of [first, last); None where there are fewer."""
         start = max(first, self._seen().log_start)
         settings = dataclasses.replace(self._wanted(), fail_on_data_loss=False)
-        for batch in self._open().scan(ScanRange(start, last), _COUNTED, settings):
+        for batch in self._log().scan(ScanRange(start, last), _COUNTED, settings):
             if batch.num_rows >= rows:
                 return int(batch.column(0)[rows - 1].as_py() + batch.column(1)[rows - 1].as_py())
             rows -= batch.num_rows
@@ -395,7 +389,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = since.position if until.first_position is None else until.first_position
         rows = 0
         settings = dataclasses.replace(self._wanted(since, until), fail_on_data_loss=False)
-        for batch in self._open().scan(ScanRange(first, max(first, until.position)), _COUNTED, settings):
+        for batch in self._log().scan(ScanRange(first, max(first, until.position)), _COUNTED, settings):
             rows += batch.num_rows
             if rows >= most:
                 return most
@@ -423,22 +417,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = self._log_pieces(since, until) if self.along_log else self._queue_pieces(since, until)
         if not pieces:
             return []
-        lease = self._lease(pieces)
+        lease = self._open().keep(pieces, self.options.lease_ttl)
         settings = self._wanted(since, until) if self.along_log else read_settings(self.options, Selection(()))
         parts = parts_of(self.options, self.columns, snapshot, pieces, settings)
         for part in parts:
             part.lease, part.may_be_gone = lease, not self.options.fail_on_data_loss
         return list(parts)
 
-    def _lease(self, pieces: list[Piece]) -> TaskLease | None:
-        """One lease for the stream, which moves with its batches."""
-        access = self._open()
-        if self._held is None:
-            self._held = HeldLease(access.root, self.options.lease_ttl)
-        return self._held.move(least_physical_offset(pieces, access))
-
     def _log_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
-        access, snapshot, o = self._open(), self._seen(), self.options
+        access, snapshot, o = self._log(), self._seen(), self.options
         assert start.position is not None
         assert end.position is not None
         first = start.position if end.first_position is None else end.first_position
@@ -478,7 +465,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if since < until:
                 ranges.append(OffsetRange(*place, since, until))
         return plan(
-            snapshot, Selection(tuple(ranges)), access, order="queue", partition_bytes=o.partition_bytes,
+            snapshot, Selection(tuple(ranges)), access.log, order="queue", partition_bytes=o.partition_bytes,
             min_partitions=o.min_partitions, max_partitions=o.max_partitions,
         )  # fmt: skip
 
@@ -506,12 +493,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Everything before ``end`` is done; with ``commitGroup`` the store is told. Spark says so while it plans the
         batch after: the last one of a run is never said. ``mqfast.spark.listener`` is exact.
         """
-        if self.options.commit_group is not None and self.options.path is not None:
-            if self._group is None:
-                self._group = GroupProgress(
-                    self.options.path, self.options.commit_group, self.options.store_path_commit_log or ()
-                )
-            self._group.commit(end)
+        if self.options.commit_group is not None:
+            self._open().commit_group(self.options.commit_group, end)
 
 
 def _load(path: str, along_log: bool) -> Spark:

@@ -20,7 +20,8 @@ from golden_rows import expected_rows, key_of
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DataLoss, StoreNotFound
-from mqfast.spark.access import LocalAccess, ReadSettings
+from mqfast.spark.access import ReadSettings
+from mqfast.spark.local import LocalAccess
 from mqfast.spark.options import BATCH, STREAM, parse
 from mqfast.spark.plan import OffsetRange, Piece, Selection, plan
 from mqfast.spark.schema import VIEWS, Column

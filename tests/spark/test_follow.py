@@ -20,7 +20,7 @@ import mqfast
 pytest.importorskip("pyarrow")
 
 from mqfast.spark import follow
-from mqfast.spark.access import LocalAccess
+from mqfast.spark.local import LocalAccess
 from mqfast.spark.plan import Snapshot
 
 

@@ -67,7 +67,35 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("staging", SINK, "/staging", "/staging"),
     ("stagingTtl", SINK, "1d", 86_400_000),
     ("delivery", SINK, "at_least_once", "at_least_once"),
+    ("namesrv", BATCH, "a:9876;b:9876", "a:9876;b:9876"),
+    ("brokers", STREAM, "broker-a,broker-b", ("broker-a", "broker-b")),
+    ("namespace", BATCH, "tenant", "tenant"),
+    ("accessKey", BATCH, "me", "me"),
+    ("secretKey", BATCH, "hidden", "hidden"),
+    ("securityToken", BATCH, "brief", "brief"),
+    ("tls", BATCH, "true", True),
+    ("tlsCa", BATCH, "/ca.pem", "/ca.pem"),
+    ("tlsCert", BATCH, "/c.pem", "/c.pem"),
+    ("tlsKey", BATCH, "/k.pem", "/k.pem"),
+    ("tlsVerify", BATCH, "false", False),
+    ("brokerTimeout", SINK, "2m", 120_000),
+    ("brokerAway", STREAM, "wait", "wait"),
+    ("pullGroup", BATCH, "spark", "spark"),
+    ("pullBytes", BATCH, "1m", 1 << 20),
+    ("sqlFilter", BATCH, "a > 1", "a > 1"),
 ]  # fmt: skip
+
+# What some of them need beside them.
+OF_A_CLUSTER = [row[0] for row in GOOD[[row[0] for row in GOOD].index("namesrv") :]]
+BESIDE = {
+    "accessKey": {"secretKey": "x"},
+    "secretKey": {"accessKey": "x"},
+    "securityToken": {"accessKey": "x", "secretKey": "x"},
+    "tlsCa": {"tls": "true"},
+    "tlsCert": {"tls": "true", "tlsKey": "/k"},
+    "tlsKey": {"tls": "true", "tlsCert": "/c"},
+    "tlsVerify": {"tls": "true"},
+}
 
 # name, where, text, what the error says
 BAD = [
@@ -110,6 +138,8 @@ def test_what_is_taken(name: str, where: str, text: str, value: Any) -> None:
     given = {"path": "/store", name: text}
     if name == "paths":
         del given["path"]
+    if name in OF_A_CLUSTER:
+        given = {"namesrv": "h:1", **BESIDE.get(name, {}), name: text}
     if name == "group":
         given["startingOffsets"] = "group"
     options = parse(given, where)
@@ -120,11 +150,13 @@ def test_what_is_taken(name: str, where: str, text: str, value: Any) -> None:
     )  # as Spark hands it on
 
 
+def test_an_options_text_shows_no_secret() -> None:
+    options = parse({"namesrv": "h:1", "accessKey": "me", "secretKey": "hidden", "securityToken": "brief"}, BATCH)
+    assert not [word for word in ("hidden", "brief") if word in repr(options)]
+
+
 def test_every_option_is_in_the_list_above() -> None:
-    assert {option_name(f.name) for f in dataclasses.fields(Options)} - {row[0] for row in GOOD} == {
-        "nameServer",
-        "brokers",
-    }
+    assert {option_name(f.name) for f in dataclasses.fields(Options)} == {row[0] for row in GOOD}
 
 
 @pytest.mark.parametrize("name, where, text, says", BAD, ids=[f"{row[0]}={row[2]}" for row in BAD])
@@ -137,8 +169,19 @@ def test_what_is_refused(name: str, where: str, text: str, says: str) -> None:
 
 @pytest.mark.parametrize("given, says", [
     ({}, "option path"),
-    ({"path": "/s", "nameServer": "h:1"}, "local stores only"),
-    ({"brokers": "h:1"}, "local stores only"),
+    ({"path": "/s", "namesrv": "h:1"}, "namesrv and path: expected one of them"),
+    ({"paths": "/s,/t", "namesrv": "h:1"}, "namesrv and paths: expected one of them"),
+    ({"brokers": "broker-a"}, "option path"),
+    ({"path": "/s", "brokers": "broker-a"}, "option brokers: it is for a cluster"),
+    ({"path": "/s", "tls": "true"}, "option tls: it is for a cluster"),
+    ({"path": "/s", "sqlFilter": "a = 1"}, "option sqlFilter: it is for a cluster"),
+    ({"namesrv": "h:1", "order": "commitlog"}, "option order: brokers hand out messages by queue"),
+    ({"namesrv": "h:1", "accessKey": "a"}, "accessKey and secretKey: expected both"),
+    ({"namesrv": "h:1", "securityToken": "a"}, "goes with accessKey"),
+    ({"namesrv": "h:1", "tls": "true", "tlsCert": "/c"}, "tlsCert and tlsKey: expected both"),
+    ({"namesrv": "h:1", "tlsVerify": "false"}, "option tlsVerify: it needs tls=true"),
+    ({"namesrv": "h:1", "tagFilter": "a", "sqlFilter": "b = 1"}, "tagFilter and sqlFilter"),
+    ({"namesrv": "h:1", "view": "audit"}, "audit shows files of a store"),
     ({"path": "/s", "subscribe": "A", "assign": "A/0"}, "subscribe and assign: expected one of them"),
     ({"path": "/s", "startingOffsets": "earliest", "startingTimestamp": "1"}, "expected one of them"),
     ({"path": "/s", "endingOffsets": "latest", "endingOffsetsByTimestamp": '{"A/0": 1}'}, "expected one of them"),

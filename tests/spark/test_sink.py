@@ -131,7 +131,7 @@ def test_a_failing_task_leaves_the_store_as_it_was(spark: SparkSession, place: P
         ({"mode": "overwrite"}, None, "a log is only ever added to"),
         ({"topci": "t"}, None, "did you mean topic"),
         ({"delivery": "twice"}, None, "exactly_once or at_least_once"),
-        ({"nameServer": "somewhere:9876"}, None, "local stores only"),
+        ({"namesrv": "somewhere:9876"}, None, "options namesrv and path: expected one of them"),
         ({}, "topic, body, 1L as mine", "the sink knows none of this name"),
         ({}, "topic, 7L as body", "column body: expected binary or string, found bigint"),
         ({}, "body", "expected a column or the option topic"),

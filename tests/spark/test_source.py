@@ -29,7 +29,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreNotFound
 from mqfast.spark import LOCAL_CHECKPOINTS, SETTINGS, conf, register
-from mqfast.spark.access import LocalAccess
+from mqfast.spark.local import LocalAccess
 from mqfast.spark.options import BATCH, parse
 from mqfast.spark.plan import Queue
 from mqfast.spark.schema import VIEWS, arrow_schema, struct_type
@@ -137,7 +137,7 @@ def test_what_is_wrong_shows_before_a_job_begins(spark: SparkSession, store: Pat
         ({"maxOffsetsPerTrigger": "5"}, "it is for stream"),
         ({"columns": "crcOk"}, "verifyCrc=mark only"),
         ({"view": "audit", "subscribe": "T0"}, "view audit does not have it"),
-        ({"nameServer": "localhost:9876"}, "local stores only"),
+        ({"namesrv": "localhost:9876"}, "namesrv and path: expected one of them"),
     ]
     for options, says in wrong:
         with pytest.raises(AnalysisException) as caught:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, LeftOut, open_access
+from mqfast.spark.access import LeftOut, LogAccess, log_of, open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.manifest import ArchivedFile, DamagedFile, Manifest, manifests, only_run, save
 from mqfast.spark.jobs.parquet_files import PieceFiles
@@ -81,7 +81,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
         raise UsageError(f"topic {no_queues[0]}: its messages are in the log under another topic; archive that one")
     archive = os.path.abspath(settings.archive)
     with only_run(archive) as done:
-        access = open_access(options)
+        access = open_local(options)
         try:
             snapshot = access.snapshot()
             start, lost = _start(settings, done, snapshot, access)
@@ -110,7 +110,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return _report(manifest, lost)
 
 
-def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access: Access) -> tuple[int, int]:
+def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access: LogAccess) -> tuple[int, int]:
     """Where this run begins, and bytes of log that no run has seen and that are gone."""
     if not done:
         return snapshot.log_start, 0
@@ -161,7 +161,7 @@ def _archive_part(work: _Work) -> _Done:
     assert scan is not None
     topics = frozenset(settings.topics) if settings.topics is not None else None
     left_out = LeftOut()
-    access = opened(part.options, part.store_id)
+    access = log_of(opened(part.options, part.store_id))
     try:
         with PieceFiles(work.archive, scan.start, scan.end, settings.compression, settings.level) as files:
             for batch in access.scan(scan, part.columns, part.settings, left_out):
@@ -186,7 +186,7 @@ def _sound(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:
     return rows.filter(ok)
 
 
-def _by_file(access: Access, left_out: LeftOut) -> list[DamagedFile]:
+def _by_file(access: LogAccess, left_out: LeftOut) -> list[DamagedFile]:
     found: dict[str, list[tuple[int, str]]] = {}
     for place in sorted(left_out.places):
         found.setdefault(access.log_path(place[0]), []).append(place)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.config import StoreConfig
 from mqfast.spark import options as table
-from mqfast.spark.access import open_access
+from mqfast.spark.access import open_local
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
 from mqfast.spark.jobs.index_check import check_index, rows_of
 from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
@@ -62,7 +62,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     Raises: StoreNotFound, and Spark's errors of failed tasks.
     """
-    access = open_access(table.parse({"path": settings.store}, table.BATCH))
+    access = open_local(table.parse({"path": settings.store}, table.BATCH))
     try:
         snapshot = access.snapshot()
     finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import open_access
+from mqfast.spark.access import open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
@@ -51,7 +51,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     if os.path.exists(settings.output):
         raise UsageError(f"{settings.output}: expected no such directory yet, found one")
-    access = open_access(table.parse({"path": settings.store}, table.BATCH))
+    access = open_local(table.parse({"path": settings.store}, table.BATCH))
     try:
         end = access.snapshot().log_end
     finally:

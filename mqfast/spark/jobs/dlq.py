@@ -22,7 +22,7 @@ from mqfast.errors import UsageError
 from mqfast.message import check_topic
 from mqfast.properties import DLQ_ATTEMPTS, ORIGINS
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, ReadSettings, open_access
+from mqfast.spark.access import LogAccess, ReadSettings, open_local
 from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
 from mqfast.spark.jobs.dead_letters import (
@@ -93,7 +93,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     staging = os.path.abspath(settings.staging or os.path.join(target, "spark-staging"))
     if settings.topic is not None:
         check_topic(settings.topic)
-    access = open_access(table.parse({"path": store}, table.BATCH))
+    access = open_local(table.parse({"path": store}, table.BATCH))
     try:
         if not settings.dry_run:
             check_target(target)
@@ -118,7 +118,7 @@ def _alone(transaction: Transaction, dry_run: bool) -> Iterator[None]:
         yield
 
 
-def _send(spark: SparkSession, settings: Settings, access: Access, transaction: Transaction, report: Report) -> None:
+def _send(spark: SparkSession, settings: Settings, access: LogAccess, transaction: Transaction, report: Report) -> None:
     snapshot = access.snapshot()
     known = SentLetters.load(transaction)
     if known.store_id != "empty" and int(known.store_id[:20]) >= snapshot.log_start:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import CorruptFile
 from mqfast.spark import options as table
-from mqfast.spark.access import open_access
+from mqfast.spark.access import open_local
 from mqfast.spark.jobs.index_files import KEY_COLUMNS, IndexPiece, entries_of
 from mqfast.spark.jobs.tasks import context_of, run_tasks
 from mqfast.spark.plan import Snapshot, scan_pieces
@@ -116,7 +116,7 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
         "failOnDataLoss": "false",
     }
     parsed = table.parse(options, table.BATCH)
-    access = open_access(parsed)
+    access = open_local(parsed)
     try:
         span = snapshot.log_start, snapshot.log_end
         parts = max(1, round((span[1] - span[0]) / partition_bytes))

@@ -15,7 +15,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile
 from mqfast.properties import TAG_KEY, split_keys
 from mqfast.spark import options as table
-from mqfast.spark.access import ReadSettings, open_access
+from mqfast.spark.access import ReadSettings, open_local
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import Options
 from mqfast.spark.plan import ScanRange, scan_pieces
@@ -70,7 +70,7 @@ def build_index(
     """
     read = {"path": store, "columns": KEY_COLUMNS, "batchBytes": "4m", "includeSystemTopics": "true"}
     options = table.parse(read, table.BATCH)
-    access = open_access(options)
+    access = open_local(options)
     try:
         snapshot = access.snapshot()
         start, end = snapshot.log_start, snapshot.log_end
@@ -116,7 +116,7 @@ def _pieces_of(
 
 def entries_of(piece: IndexPiece) -> Iterator[Entry]:
     """The keys and tags of all records but rolled back ones, as a broker indexes them: half messages as well."""
-    access = open_access(piece.options)
+    access = open_local(piece.options)
     try:
         access.check(piece.store_id)
         settings = ReadSettings(
