@@ -42,6 +42,7 @@ from mqfast.broker.write import Writer
 from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, UsageError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
+from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
@@ -160,11 +161,17 @@ class Broker:
 
         self.access = AccessControl(config, topic_at)
         self.processors = self.access.processors()
+        replicas = self._replicas = Replicas(config, store)
+        if config.name_servers and not config.is_slave:
+            client = self._client()
+            try:
+                await replicas.look_for_newer_master(client)
+            finally:
+                await client.close()
         main = self._server(self.processors)
         await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
         port = main.address[1]
-        replicas = self._replicas = Replicas(config, store)
         await replicas.listen(port)
         self._make_context(store, tables, self.announced.port or port, replicas)
         self._make_parts()
@@ -205,6 +212,11 @@ class Broker:
             latencies=self._latencies,
         )
 
+    def _client(self) -> RemotingClient:
+        config = self.config
+        encrypted = config["tls.enable"] or config["useTLS"]
+        return self.access.client(context=client_context(config.tls("client")) if encrypted else None)
+
     def _make_context(
         self,
         store: MessageStore,
@@ -224,8 +236,7 @@ class Broker:
         host = self.announced.host
         address = self.access.address = with_port(host, port)
         if before is None:
-            encrypted = config["tls.enable"] or config["useTLS"]
-            client = self.access.client(context=client_context(config.tls("client")) if encrypted else None)
+            client = self._client()
             ha_address = with_port(config["brokerIP2"] or host, replicas.port or port + 1)
             registration = Registration(config, tables.topics, client, address=address, ha_address=ha_address)
         else:

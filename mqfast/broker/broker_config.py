@@ -270,6 +270,12 @@ class BrokerConfig(PropertySettings):
         """Does the broker follow a master (RocketMQ: brokerRole)?"""
         return self.store_keys.get("brokerRole", "").strip() == "SLAVE"
 
+    def become_master(self) -> None:
+        """The settings of this slave are those of a master from now on, which waits for slaves where they say so."""
+        if self.is_slave or "brokerRole" not in self.store_keys:
+            self.store_keys["brokerRole"] = "SYNC_MASTER" if self["inSyncReplicas"] > 1 else "ASYNC_MASTER"
+        self._values["brokerId"] = MASTER_ID
+
     @property
     def store_path(self) -> str:
         """The directory of the store (RocketMQ: storePathRootDir)."""

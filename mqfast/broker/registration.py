@@ -34,7 +34,8 @@ class Registration:
 
     Args: address: ``host:port`` that clients are told; ha_address: the same for slaves.
     Attributes: ``registered``: name server -> did it take the last registration? ``tellings``: how often name servers
-        were told.
+        were told; ``state_version``: the epoch of this master, since a name server keeps the master with the newer one;
+        ``is_silent``: nobody is told anything, since another broker is the master.
     Thread: that of the event loop.
     """
 
@@ -52,6 +53,8 @@ class Registration:
         self._limit = LogLimit(_log, 60.0)
         self._tasks: set[asyncio.Task[None]] = set()
         self.tellings = 0
+        self.state_version = 0
+        self.is_silent = False
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
 
@@ -66,7 +69,7 @@ class Registration:
 
     def tell(self, topics: Iterable[str] | None = None) -> None:
         """Register all topics, or only these, with every name server; returns at once."""
-        if self._ended:
+        if self._ended or self.is_silent:
             return
         self.tellings += 1
         changed = None if topics is None else list(topics)
@@ -136,6 +139,7 @@ class Registration:
 
     def _request(self) -> tuple[dict[str, Any], bytes]:
         version = self._topics.data_version
+        version = {**version, "stateVersion": max(self.state_version, version.get("stateVersion", 0))}
         body = encode_body(
             {
                 "filterServerList": [],
@@ -197,10 +201,11 @@ class Registration:
     async def stop(self) -> None:
         """Tell all name servers that the broker leaves, and wait at most half a second for it."""
         self.abandon()
+        # An old name server would forget the other broker that has this id now.
         leaving = [
             self._client.call(address, RequestCode.UNREGISTER_BROKER, self._who(), timeout_ms=500)
             for address, is_there in self.registered.items()
-            if is_there
+            if is_there and not self.is_silent
         ]
         await asyncio.gather(*leaving, return_exceptions=True)
         self.registered.clear()

@@ -125,7 +125,8 @@ class Writer:
     Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk.
     Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
         ``notify`` is called with one that got one. ``replicated``: where answers wait for slaves as well;
-        ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync).
+        ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync);
+        ``fenced``: why this master takes no messages any more.
     Thread: that of the event loop.
     """
 
@@ -147,6 +148,7 @@ class Writer:
         self.notify: Callable[[tuple[str, int]], object] = lambda _queue: None
         self.replicated: Replicated | None = None
         self.max_gap_bytes = 256 << 20
+        self.fenced: str | None = None
         self._engine = engine
         self._durable = durable
         self._store_host: Final = store_host
@@ -282,6 +284,8 @@ class Writer:
     def failed(self, error: MqfastError) -> Stored:
         """RocketMQ's code and words for a put that failed; the cause is logged, at most once a minute for a kind."""
         self._stats.put_failed()
+        if self.fenced is not None and isinstance(error, NotMaster):
+            error = NotMaster(self.fenced)
         if not isinstance(error, MessageIllegal):
             self._log.warning(type(error).__name__, "a message was refused: %s", error)
         return failure(error, self._max_message_bytes, self._disk_use)

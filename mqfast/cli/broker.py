@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mqfast.cli.arguments import Parser, name_value
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
+from mqfast.cli.promote import add_options, promoted
 from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("-p", "--print-config", action="store_true", help="print the settings and end")
     sub.add_argument("--strict", action="store_true", help="do not start when a setting is unknown")
     sub.add_argument("--check-store", metavar="DIR", help="say what would differ for a Java broker's store, and end")
+    add_options(sub)
     add_log_options(sub)
     sub.add_argument(
         "settings", nargs="*", type=name_value, metavar="NAME=VALUE", help="settings; they go before those of -c"
@@ -83,6 +85,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         from mqfast.broker.logs import start_logging
     except ModuleNotFoundError as error:
         raise with_extra("broker", error) from None
+    if arguments.promote and (ended := promoted(arguments, config)) is not None:
+        return ended
     from mqfast.cli.serving import serve
     from mqfast.remoting.loop import runner
 

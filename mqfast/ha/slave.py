@@ -97,9 +97,9 @@ class HaSlave:
     """Follows a master in a thread of its own, which works without the GIL where bytes move.
 
     Args: raw: of a store with broker_role SLAVE; master: asked for ``(host, port)`` before each connection, None while
-        nobody knows; on_append: called in the thread after bytes were appended; bounds: first byte and end of the
-        master's log, where another way than this connection tells them: a Java master says nothing of bytes that it
-        does not have.
+        nobody knows; on_append: called in the thread after bytes were appended; on_cut: after the log was cut, with its
+        new end; bounds: first byte and end of the master's log, where another way than this connection tells them: a
+        Java master says nothing of bytes that it does not have.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
 
@@ -111,6 +111,7 @@ class HaSlave:
         *,
         on_append: Callable[[], object] | None = None,
         bounds: Callable[[], tuple[int, int] | None] = lambda: None,
+        on_cut: Callable[[int], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._raw: Final = raw
@@ -118,6 +119,7 @@ class HaSlave:
         self._master = master
         self._bounds = bounds
         self._on_append = on_append
+        self._on_cut = on_cut
         self._clock = clock
         self._compared_bytes = settings.compared_bytes
         self._master_first = 0  # of the next comparison
@@ -322,8 +324,14 @@ class HaSlave:
             wanted = error.end - error.master + self._settings.compared_bytes
             self._compared_bytes = max(self._compared_bytes * 16, wanted)
             raise ConnectionError(f"{error}; more is compared with a new connection")
-        _log.warning("%s; haTruncateDiverged is set: the log is cut from %d to %d", error, error.end, end)
+        kept = self._raw.keep_from(end)
+        _log.warning(
+            "%s; haTruncateDiverged is set: the log is cut from %d to %d, what is cut is kept in %s",
+            error, error.end, end, kept,
+        )  # fmt: skip
         self._raw.truncate_to(end)
+        if self._on_cut is not None:
+            self._on_cut(end)
 
 
 class _Comparison:

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from errno import EIO
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import CorruptFile, NotSlave, OffsetError
+from mqfast.errors import CorruptFile, DiskFull, NotSlave, OffsetError
+from mqfast.store.base.paths import OffsetFile
+from mqfast.store.check.boundaries import look_behind
 from mqfast.store.check.cut import record_head
+from mqfast.store.check.kept import Keeper, new_folder, no_room
 from mqfast.store.check.recovery import Memory, cut_log
 from mqfast.store.log._raw import RawEnd, get_confirm, read_range, rewind, set_confirm, wait_range
+from mqfast.store.reader._scan import Places
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -111,6 +115,10 @@ class RawLog:
         except (OffsetError, CorruptFile):
             return None
 
+    def refuse_puts(self, refused: bool = True) -> None:
+        """From now on every put raises NotMaster, or no put does any more: another broker is the master."""
+        self._log.set_flag(_SLAVE, refused)
+
     # --- a slave ---
 
     @property
@@ -180,6 +188,37 @@ class RawLog:
             rooms.flush.waiters.cut(offset)
         self.forget_part()
         return removed
+
+    def keep_from(self, offset: int) -> str:
+        """Copy what the log holds from the end of a record on into a dated folder of the store, as a repair does.
+
+        Returns: its path. The log stays as it is: ``truncate_to`` cuts it.
+
+        Raises: OffsetError outside the log, DiskFull, StorageError; nothing is kept then.
+        Durability: synced when it returns.
+        """
+        log = self._log
+        log.flush()
+        low, end = max(log.min_offset, 0), log.written
+        if not low <= offset <= end:
+            raise OffsetError(f"physical offset {offset} is outside the log: expected {low} to {end}")
+        files = [
+            OffsetFile(file.start_offset, file.path)
+            for file in log.files
+            if file.start_offset < end and file.start_offset + log.file_bytes > offset
+        ]
+        keeper = Keeper(log.door, new_folder(log.door, self._rooms.memory.paths.root))
+        try:
+            for start, path in files:
+                keeper.copy_rest(path, max(0, offset - start))
+            behind = look_behind(log.door, files, offset, Places)
+            keeper.write_list(
+                behind, cut_at=offset, reason="other bytes at the master", floors=self._rooms.queues.floors
+            )
+        except DiskFull as error:
+            keeper.give_up()
+            raise no_room(error, keeper.folder, end - offset) from None
+        return keeper.folder
 
     def last_boundary(self, offset: int) -> int:
         """End of the last whole record that ends at ``offset`` or before it, or the start of its file.

@@ -31,7 +31,6 @@ __all__ = ["RuntimeInfo", "size_text"]
 
 _VERSION: Final = "V5_5_0"
 _VERSION_NUMBER: Final = 513  # of the same; no broker of 5.x answers it, and without it the exporter reads nothing
-_HA_STATUS: Final = 907
 _OF_A_SLAVE: Final = (
     "lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset", "transferredByteInSecond",
 )  # fmt: skip
@@ -63,7 +62,7 @@ class RuntimeInfo:
         """Put the codes into a server's table."""
         processors.register([RequestCode.GET_BROKER_RUNTIME_INFO], self.info, lane)
         processors.register([RequestCode.VIEW_BROKER_STATS_DATA], self.stats_data, lane)
-        processors.register([_HA_STATUS], self.ha_status, lane)
+        processors.register([RequestCode.GET_BROKER_HA_STATUS], self.ha_status, lane)
 
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """315: one counter in its three windows."""

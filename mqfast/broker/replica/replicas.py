@@ -1,5 +1,7 @@
 """The other brokers of this broker's name: a master serves slaves, a slave follows its master.
 
+A master whose name has a newer master takes no messages, and tells no name server anything.
+
 Room: broker/replica. It must never decide who is master: the settings say so. Source: DefaultHAService,
 BrokerController.
 """
@@ -12,12 +14,15 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.durable import Replicated
+from mqfast.broker.replica.epochs import Epochs, Rival, newer_master
 from mqfast.broker.replica.table_sync import TableSync
 from mqfast.errors import ConfigError
 from mqfast.ha.master import HaMaster, SlaveStatus
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.slave import FollowStatus, HaSlave
 from mqfast.remoting.client import split_address
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.processors import Lane
 from mqfast.store.log.acks import AckTable
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
     from mqfast.broker.broker_config import BrokerConfig
     from mqfast.broker.context import BrokerContext
+    from mqfast.remoting.client import RemotingClient
     from mqfast.remoting.processors import Processors
     from mqfast.store.message_store import MessageStore
 
@@ -32,6 +38,7 @@ __all__ = ["Replicas"]
 
 _log = logging.getLogger("mqfast.broker")
 _SYNC_MASTER: Final = "SYNC_MASTER"
+_LOOK_S: Final = 1.0
 
 
 def settings_of(config: BrokerConfig) -> HaSettings:
@@ -48,12 +55,17 @@ def settings_of(config: BrokerConfig) -> HaSettings:
 class Replicas:
     """Serves slaves, or follows a master.
 
-    Attributes: ``port``: where slaves connect; 0 where nobody can.
+    Attributes: ``port``: where slaves connect; 0 where nobody can; ``epochs``: of the log; ``fenced``: why this master
+        takes no messages, None where it does.
     Thread: that of the event loop.
     """
 
     def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
         self.port = 0
+        self.epochs: Final = Epochs(config, store)
+        self.fenced: str | None = None
+        self._context: BrokerContext | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._config: Final = config
         self._store: Final = store
         self._settings: Final = settings_of(config)
@@ -96,8 +108,46 @@ class Replicas:
             return
         self._master, self.port = master, master.port
 
+    async def look_for_newer_master(self, client: RemotingClient, own: str = "") -> None:
+        """Ask the name servers for a master of this broker's name, and that one for its epoch, for a second at most.
+
+        A newer one has replaced this master. Where no name server answers, nobody can tell.
+        """
+        if self._config.is_slave or not self._config.name_servers or self.fenced is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                rival = await newer_master(client, self._config, self.epochs.last, own)
+                if rival is not None:
+                    self._fence(rival)
+
+    def _fence(self, rival: Rival) -> None:
+        self.fenced = (
+            f"this broker was replaced as master of {self._config['brokerName']}: {rival.address} has epoch "
+            f"{rival.epoch}, this one {self.epochs.last}; end this broker and start it with brokerRole=SLAVE and "
+            "brokerId=1 or more, and with haTruncateDiverged=true if its log goes on otherwise"
+        )
+        _log.error("no messages are taken: %s", self.fenced)
+        self._store.engine.raw.refuse_puts()
+        if self._context is not None:
+            self._tell_fenced(self._context)
+
+    def _tell_fenced(self, context: BrokerContext) -> None:
+        context.writer.fenced = self.fenced
+        context.registration.is_silent = True
+
+    def _look_again(self, _fields: Mapping[str, Any]) -> None:
+        """A name server took a registration."""
+        context = self._context
+        if context is not None and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.ensure_future(self.look_for_newer_master(context.client, context.address))
+
     def bind(self, context: BrokerContext) -> None:
         """Get to know the other parts."""
+        self._context = context
+        context.registration.state_version = max(0, self.epochs.last)
+        if self.fenced is not None:
+            self._tell_fenced(context)
         writer = context.writer
         writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
         if self._acks is not None and self._acks.needed > 0:
@@ -105,23 +155,31 @@ class Replicas:
             self._replicated = Replicated(self._acks, master.wake if master is not None else lambda: None)
             writer.replicated = self._replicated
         if self._config.is_slave:
-            self._sync = sync = TableSync(context)
-            self._loop = context.loop
-            self._slave = HaSlave(context.engine.raw, self._settings, self._ask_for_master, bounds=lambda: sync.bounds)
+            self._sync = sync = TableSync(context, self.epochs)
+            self._loop = loop = context.loop
+            self._slave = HaSlave(
+                context.engine.raw,
+                self._settings,
+                self._ask_for_master,
+                bounds=lambda: sync.bounds,
+                on_cut=lambda end: loop.call_soon_threadsafe(self.epochs.file.cut, end),
+            )
             context.registration.on_registered = self._hear_of_master
+        else:
+            context.registration.on_registered = self._look_again
 
     def _ask_for_master(self) -> tuple[str, int] | None:
         """In the slave's thread, before each connection."""
         assert self._sync is not None
         with contextlib.suppress(RuntimeError):  # the loop ends
             self._loop.call_soon_threadsafe(self._sync.ask_bounds)
-        return self._master_ha
+        return self._master_ha if self._sync.is_followed else None
 
     def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
         """What a name server says of the master when the slave registers."""
         ha, broker = str(fields.get("haServerAddr") or ""), str(fields.get("masterAddr") or "")
         if self._sync is not None and broker:
-            self._sync.master = broker
+            self._sync.set_master(broker)
         if not ha or self._config["haMasterAddress"]:
             return
         try:
@@ -135,7 +193,8 @@ class Replicas:
                 self._slave.reconnect()
 
     def register(self, processors: Processors) -> None:
-        """Replication serves no code; its own port does."""
+        """1007; the log goes over a port of its own."""
+        processors.register([RequestCode.GET_BROKER_EPOCH_CACHE], self.epochs.answer, Lane("epochs"))
 
     def start(self) -> None:
         """A slave follows from now on."""
@@ -154,6 +213,8 @@ class Replicas:
 
     async def close(self) -> None:
         """Listen no more; also where the broker's start failed."""
+        if self._looking is not None:
+            self._looking.cancel()
         if self._replicated is not None:
             self._replicated.close()
         if self._master is not None:

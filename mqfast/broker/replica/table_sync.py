@@ -1,5 +1,8 @@
 """A slave's tables: topics, groups, offsets, delay offsets, modes and the timer's checkpoint as its master has them.
 
+Before all that the master is asked for its epochs: one with older epochs than this slave's was replaced, and is not
+followed.
+
 Room: broker/replica. It must never send a change to the master, nor claim for this log what is only in the master's: a
 group's offset ends where the queue does, and what the master delivered counts when the log has it. All tables come
 every three seconds (RocketMQ: once a minute, the checkpoint every three seconds), so that little is old when the slave
@@ -9,12 +12,14 @@ is asked. Source: SlaveSynchronize.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from mqfast.broker.admin.assignment import RequestMode
+from mqfast.broker.replica.epochs import epochs_of
 from mqfast.errors import FieldError, MqfastError, UsageError
 from mqfast.remoting.bodies import DataVersion, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -23,6 +28,7 @@ from mqfast.schedule.timer.checkpoint import TimerCheckpoint, of_master, write_c
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.replica.epochs import Epochs
 
 __all__ = ["TableSync"]
 
@@ -71,19 +77,33 @@ class TableSync:
 
     Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows; ``bounds``:
         first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer.
-    Thread: that of the event loop.
+    Thread: that of the event loop; ``is_followed``: any.
     """
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, epochs: Epochs) -> None:
         self.master: str | None = None
         self.bounds: tuple[int, int] | None = None
         self.synced_ms = 0
+        self._epochs = epochs
+        self._has_old_epoch: bool | None = None
+        self._changed = asyncio.Event()
         self._context = context
         self._limit = LogLimit(_log, 60.0)
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._delivered: _Delivered | None = None
         self._checkpoint: TimerCheckpoint | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """May the log of the master be followed? Not before the master has told its epochs."""
+        return self.master is None or self._has_old_epoch is False
+
+    def set_master(self, address: str) -> None:
+        """The master is this one; it is asked at once where it is another one than before."""
+        if address != self.master:
+            self.master, self._has_old_epoch = address, None
+            self._changed.set()
 
     def start(self) -> None:
         """Ask from now on."""
@@ -103,7 +123,9 @@ class TableSync:
                     await self.ask_once(self.master)
                 except MqfastError as error:
                     self._limit.warning("sync", "tables of master %s: %s", self.master, error)
-            await asyncio.sleep(_INTERVAL_S)
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _INTERVAL_S)
 
     def ask_bounds(self) -> None:
         """Ask where the master's log begins and ends."""
@@ -127,6 +149,14 @@ class TableSync:
 
     async def ask_once(self, master: str) -> None:
         """All tables once. Raises: RemotingError, FieldError, StorageError."""
+        entries = await epochs_of(self._context.client, master)
+        if entries is None:
+            raise FieldError("epochs of the master", "an answer", "none")
+        self._has_old_epoch = not self._epochs.follow(master, entries)
+        if self._has_old_epoch:
+            theirs = f"{entries[-1].epoch}" if entries else "none"
+            raise FieldError("epoch of the master, which was replaced", f"at least {self._epochs.last}", theirs)
+        self._context.engine.raw.master_flushed_offset = (await self._bounds(master))[1]  # a promotion looks at that
         topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)

@@ -1,0 +1,168 @@
+"""The epochs of a broker's log: told to others (1007), taken from the master, compared with a rival's.
+
+A master that comes back while another broker of its name has a newer epoch was replaced: it takes no messages, and its
+log says what to do. Where no name server knows the other one, nobody can tell.
+
+Room: broker/replica. It must never write an epoch of its own: a promotion does, or a fail-over. Source:
+AdminBrokerProcessor.getBrokerEpochCache, ReplicasManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+
+from mqfast.errors import FieldError, RemotingError
+from mqfast.ha.epochs import NO_EPOCH, EpochEntry, EpochFile
+from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.tls import client_context
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.remoting.channel import Channel
+    from mqfast.remoting.command import RemotingCommand
+    from mqfast.store.message_store import MessageStore
+
+__all__ = ["Epochs", "Rival", "epochs_of", "living_masters", "newer_master"]
+
+_log = logging.getLogger("mqfast.broker")
+_TIMEOUT_MS: Final = 1000
+_MASTER: Final = "0"
+_FOR_EVER: Final = 2**63 - 1
+
+
+class _Epoch(Struct, rename="camel"):
+    epoch: int
+    start_offset: int
+    end_offset: int = _FOR_EVER
+
+
+class _EpochCache(Struct, rename="camel"):
+    broker_id: int = 0
+    broker_name: str = ""
+    cluster_name: str = ""
+    epoch_list: list[_Epoch] = []
+    max_offset: int = 0
+
+
+class _Broker(Struct, rename="camel"):
+    broker_addrs: dict[str, str] = {}
+
+
+class _Cluster(Struct, rename="camel"):
+    broker_addr_table: dict[str, _Broker] = {}
+
+
+class Rival(NamedTuple):
+    """Another broker that is the master of this broker's name. ``epoch``: its newest one, NO_EPOCH without epochs."""
+
+    address: str
+    epoch: int
+
+
+async def masters_of(client: RemotingClient, config: BrokerConfig) -> list[str]:
+    """The addresses that the name servers give for the master of this broker's name; none where nobody answers."""
+
+    async def ask(name_server: str) -> str | None:
+        try:
+            answer = await client.call(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=_TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            table = decode_body(bytes(answer.body), _Cluster, "cluster").broker_addr_table
+        except (RemotingError, FieldError, ValueError):
+            return None
+        broker = table.get(config["brokerName"])
+        return None if broker is None else broker.broker_addrs.get(_MASTER)
+
+    found = await asyncio.gather(*(ask(one) for one in config.name_servers))
+    return sorted({address for address in found if address})
+
+
+async def epochs_of(client: RemotingClient, address: str) -> list[EpochEntry] | None:
+    """The epochs of another broker; none where the broker has no epochs. Returns: None where nobody answers there."""
+    try:
+        answer = await client.call(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout_ms=_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            return []  # RocketMQ without a controller
+        found = decode_body(bytes(answer.body), _EpochCache, f"epochs of {address}")
+    except (RemotingError, FieldError, ValueError):
+        return None
+    return [EpochEntry(one.epoch, one.start_offset) for one in found.epoch_list]
+
+
+async def newer_master(client: RemotingClient, config: BrokerConfig, epoch: int, own: str = "") -> Rival | None:
+    """A master of this broker's name whose epoch is newer.
+
+    Args: own: the address of this broker, which is not asked.
+    """
+    for address in await masters_of(client, config):
+        if address == own:
+            continue
+        entries = await epochs_of(client, address)
+        if entries and entries[-1].epoch > epoch:
+            return Rival(address, entries[-1].epoch)
+    return None
+
+
+def living_masters(config: BrokerConfig) -> list[str]:
+    """The addresses of masters of this broker's name that answer. Starts an event loop of its own."""
+
+    async def ask() -> list[str]:
+        encrypted = config["tls.enable"] or config["useTLS"]
+        client = RemotingClient(context=client_context(config.tls("client")) if encrypted else None)
+        try:
+            found = await masters_of(client, config)
+            return [address for address in found if await epochs_of(client, address) is not None]
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+class Epochs:
+    """The epochs of an open store. Thread: that of the event loop."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+        self.file: Final = EpochFile.load(store.door, store.path)
+        self._config: Final = config
+        self._store: Final = store
+
+    @property
+    def last(self) -> int:
+        """The newest epoch."""
+        return self.file.last_epoch
+
+    def answer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """1007: all epochs."""
+        if self.last == NO_EPOCH:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="this broker has no epochs")
+        entries, config = self.file.entries, self._config
+        ends = [*(entry.start for entry in entries[1:]), _FOR_EVER]
+        body = _EpochCache(
+            config["brokerId"],
+            config["brokerName"],
+            config["brokerClusterName"],
+            [_Epoch(one.epoch, one.start, end) for one, end in zip(entries, ends, strict=True)],
+            self._store.engine.raw.end,
+        )
+        return request.response(body=encode_body(body))
+
+    def follow(self, master: str, entries: Iterable[EpochEntry]) -> bool:
+        """Take the epochs of the master, as far as this slave's log goes.
+
+        Returns: False where the master's epoch is older than this slave's: that master was replaced.
+        """
+        theirs = list(entries)
+        newest = theirs[-1].epoch if theirs else NO_EPOCH
+        if newest < self.last:
+            return False
+        if theirs:
+            self.file.follow(theirs, self._store.engine.raw.end)
+        return True

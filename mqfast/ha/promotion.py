@@ -1,0 +1,149 @@
+"""From the store of a slave to that of a master: what is checked, what would be done, and doing it.
+
+A plan is made without a write. A store is promoted only if its log is whole and goes as far as its master's was known
+to go. The new epoch is on the disk before the store takes its first message, so that the old master can be told.
+
+Room: ha. It must never promote a damaged store, and never cut anything. Source: AutoSwitchHAService.changeToMaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from mqfast.errors import CorruptFile, DataLoss, StorageError, StoreLocked, StoreNotFound, UsageError
+from mqfast.ha.epochs import NO_EPOCH, EpochFile
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock import StoreLock
+from mqfast.store.check.verify import Severity, verify
+from mqfast.store.message_store import open_store
+from mqfast.store.meta.checkpoint import StoreCheckpoint
+
+if TYPE_CHECKING:
+    from mqfast.config import StoreConfig
+
+__all__ = ["PromotionPlan", "carry_out", "plan_promotion"]
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class PromotionPlan:
+    """What a promotion found and would do.
+
+    Attributes: end: physical offset where the log ends; master_end: as far as the master's log was known to go;
+        old_epoch, new_epoch; refusals: why it cannot be done; warnings: what to know.
+    """
+
+    path: str
+    end: int = 0
+    master_end: int = 0
+    old_epoch: int = NO_EPOCH
+    new_epoch: int = 1
+    refusals: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def behind_bytes(self) -> int:
+        """So much of the master's log is known to be missing."""
+        return max(0, self.master_end - self.end)
+
+    def __str__(self) -> str:
+        before = "none" if self.old_epoch == NO_EPOCH else str(self.old_epoch)
+        lines = [
+            f"promotion of {self.path}",
+            f"  log: ends at {self.end}; its master's was known to end at {self.master_end}",
+            f"  epoch: {before} so far, {self.new_epoch} from physical offset {self.end} on",
+            *(f"  note: {text}" for text in self.warnings),
+        ]
+        if self.refusals:
+            return "\n".join([*lines, *(f"  refused: {text}" for text in self.refusals)])
+        steps = (
+            "open the store as a slave, recover, dispatch to the end of the log, close",
+            f"write epoch {self.new_epoch} into epochFileCheckpoint: a master with an older epoch refuses messages",
+            "start as master, with broker id 0",
+        )
+        return "\n".join([*lines, *(f"  {number}. {text}" for number, text in enumerate(steps, 1))])
+
+
+def plan_promotion(
+    path: str,
+    config: StoreConfig,
+    *,
+    accept_loss: bool = False,
+    door: OsDoor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PromotionPlan:
+    """Look at a store that nobody has open; nothing is written but its lock file.
+
+    Args: accept_loss: a log that ends before its master's is no reason to refuse.
+    Raises: StorageError.
+    """
+    door = door or OsDoor()
+    plan = PromotionPlan(path)
+    try:
+        lock = StoreLock.acquire(door, f"{path}/lock")
+    except StoreLocked as error:
+        return replace(plan, refusals=[f"{error}; end that process first"])
+    except (StorageError, StoreNotFound) as error:
+        return replace(plan, refusals=[f"there is no store: {error}"])
+    try:
+        return _looked_at(plan, config, accept_loss, door, progress)
+    finally:
+        lock.release()
+
+
+def _looked_at(
+    plan: PromotionPlan,
+    config: StoreConfig,
+    accept_loss: bool,
+    door: OsDoor,
+    progress: Callable[[int, int], None] | None,
+) -> PromotionPlan:
+    path, refusals, warnings = plan.path, plan.refusals, plan.warnings
+    try:
+        report = verify(path, config=config, door=door, progress=progress)
+    except StoreNotFound as error:
+        return replace(plan, refusals=[f"there is no store: {error}"])
+    damages = [one for one in report.damages if one.severity is Severity.DAMAGE]
+    if damages:
+        refusals += [str(one) for one in damages[:_SHOWN]]
+        refusals.append(f"{len(damages)} damages: see 'mqfast store verify {path}', and 'mqfast store repair'")
+    elif report.state != "clean":
+        warnings.append("the last broker was killed; the store is recovered first")
+    end = report.log_range[1]
+    known = max(0, StoreCheckpoint.load(door, f"{path}/checkpoint").master_flushed_offset)
+    if known > end:
+        text = f"the log ends {known - end} bytes before its master's, which was known to end at {known}"
+        if accept_loss:
+            warnings.append(f"{text}: what is missing is lost (--accept-loss)")
+        else:
+            refusals.append(f"{text}; start the master, or promote another slave, or lose them with --accept-loss")
+    old = NO_EPOCH
+    try:
+        epochs = EpochFile.load(door, path)
+        old = epochs.last_epoch
+        if epochs.entries and epochs.entries[-1].start > end:
+            last = epochs.entries[-1]
+            refusals.append(f"epoch {last.epoch} begins at {last.start}, behind the end of the log at {end}")
+    except CorruptFile as error:
+        refusals.append(f"{error}; remove the file only if you know that no newer epoch began elsewhere")
+    return replace(plan, end=end, master_end=known, old_epoch=old, new_epoch=max(0, old) + 1)
+
+
+def carry_out(plan: PromotionPlan, config: StoreConfig, *, door: OsDoor | None = None) -> None:
+    """Recover the store as a slave, see that it is as planned, and write the new epoch.
+
+    Raises: UsageError for a plan with refusals; DataLoss where the recovered log ends before the planned end; no epoch
+        is written then; as ``open_store``. Durability: the epoch is on the disk when the call returns.
+    """
+    if plan.refusals:
+        raise UsageError(f"promotion of {plan.path}: refused: {'; '.join(plan.refusals)}")
+    door = door or OsDoor()
+    with open_store(plan.path, config=replace(config, broker_role="SLAVE"), door=door) as store:
+        store.flush()
+        end = store.engine.raw.end
+    if end < plan.end:
+        raise DataLoss(f"promotion of {plan.path}: expected a log up to {plan.end}, found {end}; no epoch was written")
+    EpochFile.load(door, plan.path).begin(plan.new_epoch, end)
