@@ -8,11 +8,13 @@ of a message (acknowledged, retried, replied to) is decided by the source of the
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
 from mqfast import properties as names
+from mqfast.client.inner_batch import INNER, InnerRecord, inner_records
 from mqfast.client.route.namespace import unwrap
 from mqfast.client.values import Body, MessageQueue, SendResult
 from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
@@ -21,6 +23,8 @@ from mqfast.store.record._record import StoredMessage, decode_record
 
 __all__ = ["Delivery", "Owner", "Source", "decode_deliveries", "decompressed"]
 
+_log = logging.getLogger("mqfast.client.consumer")
+_SYS_FLAG_END: Final = 39  # of a record: its last byte
 _BODY_BYTES_MAX: Final = 1 << 30  # of a decompressed body; RocketMQ's own frames end at 16 MiB
 _ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS  # clients of the gRPC proxy send gzip under the flag of zlib
 
@@ -81,7 +85,7 @@ class Delivery:
 
     __slots__ = ("__weakref__", "_body", "_properties", "_record", "_source", "again", "arrived_s", "begun_s")
 
-    def __init__(self, record: StoredMessage, source: Source) -> None:
+    def __init__(self, record: StoredMessage | InnerRecord, source: Source) -> None:
         self._record = record
         self._source = source
         # Three fields of the consumer that has the message: how often it was tried again without the broker, when it
@@ -270,6 +274,11 @@ class Delivery:
     # --- for the client itself ---
 
     @property
+    def is_part(self) -> bool:
+        """Is it one of several messages of a record?"""
+        return type(self._record) is InnerRecord
+
+    @property
     def source(self) -> Source:
         """Where the message comes from."""
         return self._source
@@ -294,9 +303,10 @@ class Delivery:
         )
 
 
-def decode_deliveries(body: bytes | bytearray | memoryview, source: Source) -> list[Delivery]:
+def decode_deliveries(body: bytes | bytearray | memoryview, source: Source, *, unwrap: bool = False) -> list[Delivery]:
     """The messages of an answer to a pull or a query: whole records, one behind the other.
 
+    Args: unwrap: take records apart that hold several messages.
     Raises: CorruptFile when the bytes are no records, or a checksum differs.
     """
     data = bytes(body)  # of bytes no copy
@@ -306,9 +316,21 @@ def decode_deliveries(body: bytes | bytearray | memoryview, source: Source) -> l
         record = decode_record(data, at)
         if record.size <= 0:
             raise CorruptFile("no record", offset=at, expected="a positive size", found=record.size)
-        found.append(Delivery(record, source))
+        if unwrap and data[at + _SYS_FLAG_END] & INNER == INNER:
+            found += _taken_apart(record, source)
+        else:
+            found.append(Delivery(record, source))
         at += record.size
     return found
+
+
+def _taken_apart(record: StoredMessage, source: Source) -> list[Delivery]:
+    try:
+        body = decompressed(record.body, record.sys_flag)
+        return [Delivery(one, source) for one in inner_records(record, body)]
+    except (FieldError, ConfigError) as error:  # as RocketMQ's clients: the record is handed out as it is
+        _log.warning("queue %s, offset %d: %s", source.queue, record.queue_offset, error)
+        return [Delivery(record, source)]
 
 
 def decompressed(body: memoryview, sys_flag: int) -> bytes:

@@ -22,13 +22,16 @@ _log = logging.getLogger("mqfast.client.hooks")
 
 
 class SendContext:
-    """One send. Attributes: queue, result, error and seconds are there after it; ``state`` is the hook's own."""
+    """One send. Attributes: queue, result, error and seconds are there after it; ``state`` is the hook's own;
+    ``is_half``: the first message of a transaction.
+    """
 
-    __slots__ = ("error", "group", "message", "queue", "result", "seconds", "state")
+    __slots__ = ("error", "group", "is_half", "message", "queue", "result", "seconds", "state")
 
     def __init__(self, message: Message, group: str) -> None:
         self.message = message
         self.group = group
+        self.is_half = False
         self.queue: MessageQueue | None = None
         self.result: SendResult | None = None
         self.error: Exception | None = None

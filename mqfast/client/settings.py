@@ -189,6 +189,7 @@ def instance_settings(
     namespace: str | None = None,
     instance_name: str | None = None,
     unit_name: str | None = None,
+    namespace_v2: str | None = None,
 ) -> InstanceSettings:
     """What makes clients share connections. Credentials that are not given come from ROCKETMQ_ACCESS_KEY and
     ROCKETMQ_SECRET_KEY (and ROCKETMQ_SECURITY_TOKEN), where both are set.
@@ -203,13 +204,17 @@ def instance_settings(
         raise ConfigError(f"credentials: expected Credentials, found {type(credentials).__name__}")
     if not isinstance(tls, (bool, ssl.SSLContext)):
         raise ConfigError(f"tls: expected True, False or an ssl.SSLContext, found {type(tls).__name__}")
-    texts: dict[str, Any] = {"namespace": namespace, "instance_name": instance_name, "unit_name": unit_name}
+    texts: dict[str, Any] = {
+        "namespace": namespace, "instance_name": instance_name, "unit_name": unit_name, "namespace_v2": namespace_v2,
+    }  # fmt: skip
     for name, value in texts.items():
         if value is not None and (not isinstance(value, str) or not value):
             raise ConfigError(f"{name}: expected a text, found {value!r}")
     if not _GROUP_CHARACTERS.issuperset(namespace or ""):
         raise ConfigError(f"namespace: expected the characters a-z, A-Z, 0-9, % | - _, found {namespace!r}")
-    return InstanceSettings(parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name)
+    return InstanceSettings(
+        parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name, namespace_v2
+    )
 
 
 # -- Java's names ------------------------------------------------------------------------------------------------------
@@ -226,6 +231,7 @@ _CLIENT_JAVA: Final = {
     "instanceName": _Java("instance_name"),
     "unitName": _Java("unit_name"),
     "namespace": _Java("namespace"),
+    "namespaceV2": _Java("namespace_v2"),
     "useTLS": _Java("tls", "bool"),
     "tlsEnable": _Java("tls", "bool"),
     "enableMsgTrace": _Java("trace", "bool"),

@@ -41,6 +41,7 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
         credentials: of an administrator, where the brokers check who asks; None: ROCKETMQ_ACCESS_KEY and
             ROCKETMQ_SECRET_KEY, where both are set.
         tls: True: TLS with the system's certificates; or a context of the caller's.
+        namespace_v2: a field of every request has it, as with a producer.
         timeout_s: for each request.
     Raises: ConfigError.
     """
@@ -51,13 +52,14 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
         *,
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
+        namespace_v2: str | None = None,
         timeout_s: float = 5.0,
     ) -> None:
         seconds: object = timeout_s
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise ConfigError(f"timeout_s: expected more than 0 and at most 3600 seconds, found {timeout_s!r}")
         self._timeout_s = float(timeout_s)
-        self._settings = instance_settings(namesrv_addr, credentials=credentials, tls=tls)
+        self._settings = instance_settings(namesrv_addr, credentials=credentials, tls=tls, namespace_v2=namespace_v2)
 
 
 class AdminClient(AdminCalls, SyncFace):
@@ -76,9 +78,10 @@ class AdminClient(AdminCalls, SyncFace):
         *,
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
+        namespace_v2: str | None = None,
         timeout_s: float = 5.0,
     ) -> None:
-        super().__init__(namesrv_addr, credentials=credentials, tls=tls, timeout_s=timeout_s)
+        super().__init__(namesrv_addr, credentials=credentials, tls=tls, namespace_v2=namespace_v2, timeout_s=timeout_s)
         self._closed = False
         self._starting = threading.Lock()
         self._io: io_thread.IoThread | None = None

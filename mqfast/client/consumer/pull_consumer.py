@@ -53,6 +53,7 @@ class PullArguments:
     Args:
         group: consumer group: its members share the queues of its topics, and its offsets.
         namesrv_addr: name servers; None: $NAMESRV_ADDR.
+        namespace, namespace_v2: as a producer's.
         topics: a topic, or topic -> tag expression.
         auto_commit_s: seconds between commits of what was acknowledged; None: only ``commit()`` commits.
         pull_batch: messages of one pull.
@@ -64,6 +65,7 @@ class PullArguments:
         offset_reset: what happens where messages were deleted before the group has read them: ``"error"`` raises
             OffsetMoved until ``seek``; ``"earliest"`` and ``"latest"`` go on there, with a warning.
         max_cached_messages, max_cached_bytes: pulled ahead of one queue; max_cached_total: of all queues.
+        trace: write what is handed out into the trace topic, or into the topic of this name.
         hooks: ``before_consume`` and ``after_consume`` are called when messages are handed out.
         close_timeout_s: bound of ``close()``.
     Raises: ConfigError, UsageError.
@@ -80,6 +82,7 @@ class PullArguments:
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
         namespace: str | None = None,
+        namespace_v2: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
         model: Literal["clustering", "broadcasting"] = "clustering",
@@ -91,6 +94,7 @@ class PullArguments:
         max_cached_messages: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_cached_total: int = 10_000,
+        trace: bool | str = False,
         hooks: Sequence[ClientHook] = (),
         close_timeout_s: float = 5.0,
         **unknown: Any,
@@ -103,10 +107,12 @@ class PullArguments:
             offset_store=offset_store,
             offset_reset=offset_reset,
             hooks=hooks,
+            trace=trace,
             shared={
                 "credentials": credentials,
                 "tls": tls,
                 "namespace": namespace,
+                "namespace_v2": namespace_v2,
                 "instance_name": instance_name,
                 "unit_name": unit_name,
             },

@@ -43,6 +43,7 @@ __all__ = ["PullEngine", "SeekTo"]
 SeekTo = int | Literal["first", "last"] | Any
 HELD_S: Final = 20.0
 _AFTER_ERROR_S: Final = 1.0
+_TRACE_S: Final = 1.0  # for what was not yet traced, at the end
 _AFTER_FLOW_CONTROL_S: Final = 0.02
 _FLOW_CONTROL: Final = 215
 _log = logging.getLogger("mqfast.client.consumer")
@@ -93,6 +94,8 @@ class PullEngine:
         except BaseException:
             await self._leave()
             raise
+        if settings.tracer is not None:
+            settings.tracer.begin(self.instance)
         spawn = self.instance.spawn
         self._tasks.append(spawn(self.shares.keep_balanced(), f"mqfast rebalance {self.group}"))
         if settings.auto_commit_s is not None:
@@ -125,6 +128,8 @@ class PullEngine:
             self.instance.routes.on_change.remove(self._route_changed)
         self._requests.unregister()
         try:
+            if self.settings.tracer is not None:
+                await self.settings.tracer.close(_TRACE_S)
             await self.instance.remove_consumer(self.group, self)
         finally:
             await self.instance.release()

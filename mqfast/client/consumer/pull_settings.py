@@ -17,6 +17,7 @@ from mqfast.client.consumer.queue_bounds import FromWhere, check_from_where
 from mqfast.client.consumer.subscription import Subscription, checked_name, tags_of
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
+from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.namespace import namespace_of_address, wrap
 from mqfast.client.settings import (
     CONSUMER_RULES,
@@ -46,7 +47,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "offset_reset": Rule(str, choices=("error", "earliest", "latest")),
 }  # fmt: skip
 _OTHERS: Final = (
-    "group", "namesrv_addr", "topics", "from_where", "allocation", "offset_store", "offset_reset", "hooks",
+    "group", "namesrv_addr", "topics", "from_where", "allocation", "offset_store", "offset_reset", "hooks", "trace",
 )  # fmt: skip
 _JAVA: Final = ("autoCommit", "autoCommitIntervalMillis", "pullThresholdForAll")
 
@@ -68,6 +69,7 @@ class PullSettings(NamedTuple):
     offset_reset: OffsetReset
     close_timeout_s: float
     hooks: tuple[ClientHook, ...]
+    tracer: Tracer | None = None
 
 
 def pull_settings(
@@ -79,6 +81,7 @@ def pull_settings(
     offset_store: OffsetStore | None,
     offset_reset: OffsetReset,
     hooks: Sequence[ClientHook],
+    trace: bool | str,
     shared: Mapping[str, Any],
     numbers: Mapping[str, Any],
     unknown: Iterable[str],
@@ -91,6 +94,8 @@ def pull_settings(
     check_names("PullConsumer", unknown, (*shared, *numbers, *_OTHERS))
     name = check_group(group)
     check(_RULES, {**numbers, "offset_reset": offset_reset})
+    trace_to = trace_topic(trace)
+    tracer = None if trace_to is None else Tracer(name, trace_to, "CONSUME")
     instance = instance_settings(namesrv_addr, **shared)
     is_broadcasting = numbers["model"] == "broadcasting"
     namespace = instance.namespace or namespace_of_address(instance.name_servers[0])
@@ -112,7 +117,8 @@ def pull_settings(
         CacheLimits(numbers["max_cached_messages"], numbers["max_cached_bytes"], numbers["max_cached_total"]),
         offset_reset,
         numbers["close_timeout_s"],
-        check_hooks(hooks),
+        (*check_hooks(hooks), *(() if tracer is None else (tracer,))),
+        tracer,
     )
 
 

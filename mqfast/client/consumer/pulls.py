@@ -129,9 +129,11 @@ def pull(
     status = _STATUS[answer.code]
     try:
         header = header_of(answer, _Header)
-        found = decode_deliveries(answer.body, source) if status is PullStatus.FOUND else []
+        found = decode_deliveries(answer.body, source, unwrap=True) if status is PullStatus.FOUND else []
     except (FieldError, CorruptFile) as error:
         raise ClientError(f"{about}: {address} answered code {answer.code} and what is no answer: {error}") from error
+    if found and found[0].is_part:  # the pull began within a record of several messages
+        found = [one for one in found if one.queue_offset >= offset]
     wanted = found if subscription.is_all else [one for one in found if subscription.wants(one)]
     return PullAnswer(
         status,

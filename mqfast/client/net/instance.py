@@ -18,11 +18,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from mqfast.client.net.aio_shell import AioShell
+from mqfast.client.net.aio_shell import AioShell, Sign
 from mqfast.client.net.fork import leave_sockets
 from mqfast.client.net.requests import BrokerRequests, Handler
 from mqfast.client.net.steps import Ask, Steps, broker_error
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
+from mqfast.client.route.namespace import header_fields
 from mqfast.client.route.route_table import MASTER_ID, RouteTable, TopicRoute, decode_route
 from mqfast.client.values import Credentials
 from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError, NoRoute, UsageError
@@ -45,7 +46,7 @@ class InstanceSettings(NamedTuple):
     """What makes two clients share an instance: they agree in all of it.
 
     Attributes: name_servers: as ``parse_addresses`` gives them; tls: False, True (the system's certificates) or a
-        context; instance_name: None for one by process and chance.
+        context; instance_name: None for one by process and chance; namespace_v2: of version 2, a header field.
     """
 
     name_servers: tuple[str, ...]
@@ -54,6 +55,7 @@ class InstanceSettings(NamedTuple):
     namespace: str | None = None
     instance_name: str | None = None
     unit_name: str | None = None
+    namespace_v2: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
         """The TLS context: certificates and names of hosts are checked unless the user's own context says otherwise."""
@@ -103,7 +105,7 @@ class ClientInstance:
             context=self._context,
             logger=_log,
         )
-        self.shell = AioShell(self.remoting, None if settings.credentials is None else self.sign)
+        self.shell = AioShell(self.remoting, self.sign_with)
         self.routes.on_change.append(lambda topic, route: self.heartbeat_soon())
 
     @property
@@ -197,8 +199,17 @@ class ClientInstance:
 
     # -- what goes into every request ----------------------------------------------------------------------------------
 
+    @property
+    def sign_with(self) -> Sign | None:
+        """``sign``, where it changes anything."""
+        return self.sign if self.settings.credentials is not None or self.settings.namespace_v2 else None
+
     def sign(self, code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
-        """The fields of a request with the caller's signature, where there are credentials."""
+        """The fields of a request with the namespace of version 2, and with the caller's signature over all of them,
+        where there are credentials. Source: NamespaceRpcHook, AclClientRPCHook.
+        """
+        if self.settings.namespace_v2:
+            fields = {**fields, **header_fields(self.settings.namespace_v2)}
         who = self.settings.credentials
         if who is None:
             return fields

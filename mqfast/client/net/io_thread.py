@@ -56,7 +56,10 @@ class IoThread:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Run a coroutine in the loop and wait for it. Raises: what it raises; ClientError when the time is over."""
+        """Run a coroutine in the loop and wait for it; a caller that is interrupted (Ctrl-C) ends it.
+
+        Raises: what it raises; ClientError when the time is over.
+        """
         if self.is_current:
             work.close()
             raise ClientError("a sync client was called in the thread that serves sync clients: it would wait for ever")
@@ -68,6 +71,9 @@ class IoThread:
                 raise
             future.cancel()
             raise ClientError(f"expected an end within {timeout_s:g} s, found none") from None
+        except BaseException:
+            future.cancel()  # nothing where the work has ended
+            raise
 
     def soon(self, work: Callable[[], object]) -> None:
         """Call a function in the loop; nothing once the loop has ended."""

@@ -535,8 +535,7 @@ def lanes_of(instance: ClientInstance) -> Lanes:
     """
     lanes = _by_instance.get(instance)
     if lanes is None:
-        sign = None if instance.settings.credentials is None else instance.sign
-        lanes = _by_instance[instance] = Lanes(instance.tls_context, sign)
+        lanes = _by_instance[instance] = Lanes(instance.tls_context, instance.sign_with)
         instance.spawn(_rest(instance, lanes), "mqfast lanes")
     return lanes
 

@@ -81,6 +81,8 @@ class ProducerBase(NamedArguments):
         namesrv_addr: ``"a:9876;b:9876"``, a list, or an HTTP address server; None: the variable NAMESRV_ADDR.
         credentials: None: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, where both are set.
         tls: True: TLS with the system's certificates; or a context. Certificates are checked unless it says otherwise.
+        namespace: topics and groups have it as their prefix on the wire; namespace_v2: a field of every request has it,
+            which RocketMQ 5 reads.
         send_timeout_s: for all attempts of a send together.
         retries: attempts after the first one, on another broker where there is one; a send to one queue (``queue=``,
             ``selector``, a sharding key) is tried once, as in RocketMQ.
@@ -91,7 +93,7 @@ class ProducerBase(NamedArguments):
         linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``.
         max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for; each message
             counts 2 KiB beside its own bytes.
-        trace: write what was sent into the trace topic, or into the topic of this name.
+        trace: write sends, ends of transactions and recalls into the trace topic, or into the topic of this name.
         hooks: told of every send.
         close_timeout_s: what ``close`` takes at most.
     Raises: ConfigError (UsageError, ValueError) before anything is sent.
@@ -106,6 +108,7 @@ class ProducerBase(NamedArguments):
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
         namespace: str | None = None,
+        namespace_v2: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
         send_timeout_s: float = 3.0,
@@ -136,6 +139,7 @@ class ProducerBase(NamedArguments):
             credentials=credentials,
             tls=tls,
             namespace=namespace,
+            namespace_v2=namespace_v2,
             instance_name=instance_name,
             unit_name=unit_name,
         )
@@ -172,7 +176,7 @@ class ProducerBase(NamedArguments):
         self._limits = (max_in_flight, max_in_flight_bytes)
         self._pressure = Pressure(*self._limits)
         topic = trace_topic(trace)
-        self._tracer = None if topic is None else Tracer(self._wire.group, topic, "PRODUCE")
+        self._tracer = None if topic is None else Tracer(self.group, topic, "PRODUCE")
         if self._tracer is not None:
             self._hooks = (*self._hooks, self._tracer)
         self._close_timeout_s = float(close_timeout_s)
@@ -233,9 +237,10 @@ class ProducerBase(NamedArguments):
             selector or (self._selector if queue is None else None),
         )
 
-    def _contexts(self, messages: Iterable[Message]) -> list[SendContext]:
+    def _contexts(self, messages: Iterable[Message], *, is_half: bool = False) -> list[SendContext]:
         contexts = [SendContext(message, self.group) for message in messages]
         for context in contexts:
+            context.is_half = is_half
             tell(self._hooks, "before_send", context)
         return contexts
 

@@ -408,7 +408,8 @@ class AsyncProducer(ProducerBase):
 
         instance = await self._begun()
         name = self._publish_topic(topic)
-        return await instance.shell.run(recall(instance, self._sender, name, recall_handle, self._timeout_s))
+        steps = recall(instance, self._sender, name, recall_handle, self._timeout_s, self._tracer)
+        return await instance.shell.run(steps)
 
     async def flush(self, timeout_s: float | None = None) -> int:
         """Send what waits and await what is on its way. Returns: how many messages still are."""

@@ -477,7 +477,7 @@ class Producer(ProducerBase):
         instance = self._begun()
         assert self._lanes is not None
         return self._lanes.run(
-            recall(instance, self._sender, self._publish_topic(topic), recall_handle, self._timeout_s)
+            recall(instance, self._sender, self._publish_topic(topic), recall_handle, self._timeout_s, self._tracer)
         )
 
     def flush(self, timeout_s: float | None = None) -> int:

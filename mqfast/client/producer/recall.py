@@ -11,14 +11,16 @@ import binascii
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.producer.send import Sender
+from mqfast.client.producer.trace import Tracer
+from mqfast.client.route.namespace import unwrap
 from mqfast.errors import BrokerError, ConnectError, UsageError
 from mqfast.remoting.codes import RequestCode
 
 __all__ = ["broker_of_handle", "recall"]
 
 
-def broker_of_handle(handle: object) -> str:
-    """The broker that a recall handle names. Raises: UsageError where the text is no handle."""
+def _parts(handle: object) -> list[str]:
+    """Version, topic, broker, time and msg_id. Raises: UsageError where the text is no handle."""
     expected = "recall_handle: expected that of a SendResult"
     if not isinstance(handle, str):
         raise UsageError(f"{expected}, found {handle!r}")
@@ -28,15 +30,22 @@ def broker_of_handle(handle: object) -> str:
         parts = []
     if len(parts) != 5 or parts[0] != "v1":
         raise UsageError(f"{expected}, found {handle[:80]!r}")
-    return parts[2]
+    return parts
 
 
-def recall(instance: ClientInstance, sender: Sender, topic: str, handle: str, timeout_s: float) -> Steps[str]:
+def broker_of_handle(handle: object) -> str:
+    """The broker that a recall handle names. Raises: UsageError where the text is no handle."""
+    return _parts(handle)[2]
+
+
+def recall(
+    instance: ClientInstance, sender: Sender, topic: str, handle: str, timeout_s: float, tracer: Tracer | None = None
+) -> Steps[str]:
     """Call a message back. Args: topic: with its namespace. Returns: its unique id.
 
     Raises: UsageError, NoRoute, ConnectError, BrokerError (the message is delivered already, say).
     """
-    broker = broker_of_handle(handle)
+    _, _, broker, _, msg_id = _parts(handle)
     if instance.routes.address(broker) is None:
         yield from sender.queues(instance, topic, timeout_s)
     address = instance.routes.address(broker)
@@ -44,6 +53,9 @@ def recall(instance: ClientInstance, sender: Sender, topic: str, handle: str, ti
         raise ConnectError(f"topic {topic}: no known route names the master of broker {broker}")
     fields = {"producerGroup": sender.wire.group, "topic": topic, "recallHandle": handle, "bname": broker}
     answer = yield Ask(address, RequestCode.RECALL_MESSAGE, fields, timeout_s=timeout_s)
+    if tracer is not None:
+        region = answer.ext_fields.get("MSG_REGION")
+        tracer.recalled(unwrap(instance.settings.namespace, topic), msg_id, region, success=answer.code == 0)
     checked(answer, address, f"recall of a message of topic {topic}")
     found = answer.ext_fields.get("msgId")
     if not found:

@@ -1,9 +1,11 @@
 """The trace topic: what was sent and consumed, in RocketMQ's own text, so that its tools show our clients.
 
-    Pub, SubBefore, SubAfter: fields joined by U+0001, records ended by U+0002, several records in a message
+    Pub, SubBefore, SubAfter, EndTransaction, Recall: fields joined by U+0001, records ended by U+0002, several records
+    in a message
 
 Room: client. It must never trace its own messages, hold a send up, or raise into one: what does not fit is dropped and
-counted. The text is read in ``admin/trace_data.py``. Source: AsyncTraceDispatcher, TraceDataEncoder.
+counted. The text is read in ``admin/trace_data.py``. Source: AsyncTraceDispatcher, TraceDataEncoder, and the hooks
+SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl, DefaultRecallMessageTraceHook.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from mqfast import properties as names
+from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.encode import Compressor, Wire, new_id, prepared
 from mqfast.client.producer.send import Sender, Sending
-from mqfast.client.values import ConsumeStatus
+from mqfast.client.values import ConsumeStatus, TransactionStatus
 from mqfast.errors import ConfigError, MqfastError
 from mqfast.message import Message, broker_accepts_topic, join_keys
 
@@ -32,7 +35,13 @@ FLUSH_RECORDS: Final = 20
 FLUSH_S: Final = 5.0
 MESSAGE_BYTES_MAX: Final = 128_000
 _SEND_S: Final = 5.0
-_NORMAL, _HALF, _DELAYED = 0, 1, 3
+_NORMAL, _HALF, _COMMIT, _DELAYED = 0, 1, 2, 3
+_STATES: Final = {
+    TransactionStatus.COMMIT: "COMMIT_MESSAGE",
+    TransactionStatus.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionStatus.UNKNOWN: "UNKNOW",
+}
+_REGION: Final = "DefaultRegion"
 _log = logging.getLogger("mqfast.client.trace")
 
 
@@ -62,7 +71,7 @@ def _joined(*fields: object) -> str:
 class Tracer(ClientHook):
     """Gathers what the hooks of one client hear and sends it now and then.
 
-    Args: group: of the client. topic: the trace topic. kind: PRODUCE or CONSUME.
+    Args: group: of the client, without its namespace. topic: the trace topic. kind: PRODUCE or CONSUME.
     Thread: any for the hooks; ``begin``, ``flush`` and ``close`` that of the instance's loop.
     """
 
@@ -75,6 +84,7 @@ class Tracer(ClientHook):
         self._sender: Sender | None = None
         self._asked = False
         self._flushing: asyncio.Lock | None = None
+        self._periodic: asyncio.Task[None] | None = None
         self.dropped = 0
 
     def begin(self, instance: ClientInstance) -> None:
@@ -82,7 +92,7 @@ class Tracer(ClientHook):
         self._instance = instance
         self._sender = Sender(self._wire)
         self._flushing = asyncio.Lock()
-        instance.every(FLUSH_S, self.flush, "trace")
+        self._periodic = instance.every(FLUSH_S, self.flush, "trace")
 
     async def close(self, timeout_s: float) -> None:
         """Send what is left, and trace no more."""
@@ -92,6 +102,8 @@ class Tracer(ClientHook):
         except TimeoutError:
             _log.info("trace of group %s: %d records were not sent in time", self._group, len(self._records))
         self._instance = None
+        if self._periodic is not None:
+            self._periodic.cancel()
 
     def forget(self) -> None:
         """In a child of a fork: what was gathered is the parent's."""
@@ -112,9 +124,10 @@ class Tracer(ClientHook):
         address = None if context.queue is None else instance.routes.address(context.queue.broker_name)
         keys = join_keys(message.keys) if message.keys else None
         size = len(message.encoded_body())  # type: ignore[arg-type]
+        kind = _HALF if context.is_half else _kind(message)
         text = _joined(
             "Pub", round(time.time() * 1000), result.region_id if result is not None else None, self._group,
-            message.topic, msg_id, message.tags, keys, address, size, round(context.seconds * 1000), _kind(message),
+            message.topic, msg_id, message.tags, keys, address, size, round(context.seconds * 1000), kind,
             None if result is None else result.offset_msg_id, result is not None,
         )  # fmt: skip
         self._add(message.topic, [msg_id, *(keys or "").split(" ")], text)
@@ -122,7 +135,7 @@ class Tracer(ClientHook):
     def before_consume(self, context: ConsumeContext) -> None:
         """A handler is about to be called."""
         request = context.state["trace"] = new_id()
-        for message in context.messages:
+        for message in _traced(context):
             text = _joined(
                 "SubBefore", round(time.time() * 1000), message.properties.get(names.MSG_REGION), self._group, request,
                 message.msg_id, message.reconsume_times, " ".join(message.keys) or None,
@@ -135,12 +148,37 @@ class Tracer(ClientHook):
         done = context.status is ConsumeStatus.CONSUME_SUCCESS and context.error is None
         code = 0 if done else 2 if context.error is not None else 4
         each_ms = round(context.seconds * 1000 / max(1, len(context.messages)))
-        for message in context.messages:
+        for message in _traced(context):
             text = _joined(
                 "SubAfter", request, message.msg_id, each_ms, done, " ".join(message.keys) or None, code,
                 round(time.time() * 1000), self._group,
             )  # fmt: skip
             self._add(message.topic, [message.msg_id, *message.keys], text)
+
+    def ended(
+        self,
+        topic: str,
+        properties: Mapping[str, str],
+        address: str | None,
+        msg_id: str,
+        status: TransactionStatus,
+        *,
+        from_check: bool,
+    ) -> None:
+        """A broker is told the end of a transaction. Args: topic: as users see it; properties: of the half message."""
+        keys = properties.get(names.KEYS)
+        text = _joined(
+            "EndTransaction", round(time.time() * 1000), properties.get(names.MSG_REGION) or _REGION, self._group,
+            topic, msg_id, properties.get(names.TAGS), keys, address, _COMMIT, msg_id, _STATES[status], from_check,
+        )  # fmt: skip
+        self._add(topic, [msg_id, *(keys or "").split(" ")], text)
+
+    def recalled(self, topic: str, msg_id: str, region: str | None, *, success: bool) -> None:
+        """A broker has answered a recall. Args: topic: as users see it; region: of the broker; None: no record."""
+        if region is None:
+            return
+        text = _joined("Recall", round(time.time() * 1000), region, self._group, topic, msg_id, success)
+        self._add(topic, [msg_id], text)
 
     def _add(self, topic: str, keys: Iterable[Any], text: str) -> None:
         instance = self._instance
@@ -200,9 +238,12 @@ class Tracer(ClientHook):
         return Message(self._topic, "".join(one.text for one in records), keys=" ".join(keys))
 
 
+def _traced(context: ConsumeContext) -> list[Delivery]:
+    """The messages whose broker wants traces (traceOn)."""
+    return [message for message in context.messages if message.properties.get(names.TRACE_ON) != "false"]
+
+
 def _kind(message: Message) -> int:
     given = message.properties if isinstance(message.properties, dict) else {}
-    if str(given.get(names.TRAN_MSG)).lower() == "true":
-        return _HALF
     delayed = message.delay_level or message.delay_s or message.deliver_at
     return _DELAYED if delayed or given.get(names.DELAY) or given.get(names.TIMER_DELIVER_MS) else _NORMAL

@@ -27,6 +27,8 @@ from mqfast.client.producer.encode import prepared
 from mqfast.client.producer.producer import Producer
 from mqfast.client.producer.request_reply import introduced
 from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.producer.trace import Tracer
+from mqfast.client.route.namespace import unwrap
 from mqfast.client.values import SendResult, SendStatus, TransactionStatus
 from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed, UsageError
 from mqfast.message import Message, decode_message_id
@@ -90,13 +92,15 @@ def half_of(message: Message, producer: Any) -> Outgoing:
     return out
 
 
-async def send_half(instance: ClientInstance, sender: Sender, out: Outgoing, how: Sending) -> Transaction:
+async def send_half(
+    instance: ClientInstance, sender: Sender, out: Outgoing, how: Sending, tracer: Tracer | None = None
+) -> Transaction:
     """Send the half message, after a heartbeat. Raises: as a send; SendFailed where the status is not SEND_OK."""
     await introduced(instance, sender, out.topic, how.timeout_s)
     result = await instance.shell.run(sender.send(instance, out, how))
     assert result is not None
     if result.status is not SendStatus.SEND_OK:
-        await instance.shell.run(end(instance, sender, out, result, TransactionStatus.ROLLBACK))
+        await instance.shell.run(end(instance, sender, out, result, TransactionStatus.ROLLBACK, tracer))
         raise SendFailed(
             f"{out.message.topic}: the half message was stored with status {result.status.name} and is rolled back "
             f"(msg_id {out.msg_id})",
@@ -106,13 +110,22 @@ async def send_half(instance: ClientInstance, sender: Sender, out: Outgoing, how
 
 
 def end(
-    instance: ClientInstance, sender: Sender, out: Outgoing, result: SendResult, status: TransactionStatus
+    instance: ClientInstance,
+    sender: Sender,
+    out: Outgoing,
+    result: SendResult,
+    status: TransactionStatus,
+    tracer: Tracer | None = None,
 ) -> Steps[None]:
     """Tell the broker the end of a transaction. It is not answered: a broker that did not hear it asks."""
     address = instance.routes.address(result.message_queue.broker_name)
     if address is None:
         _log.warning("transaction %s: no route names broker %s", result.msg_id, result.message_queue.broker_name)
         return
+    if tracer is not None:
+        topic = unwrap(instance.settings.namespace, out.topic)
+        pairs = names.decode(out.properties)
+        tracer.ended(topic, pairs, address, result.msg_id, status, from_check=False)
     fields = {
         "topic": out.topic,
         "producerGroup": sender.wire.group,
@@ -140,11 +153,13 @@ class Checks:
         group: str,
         namespace: str | None,
         run: Callable[[Delivery, Callable[[Any], None]], None],
+        tracer: Tracer | None = None,
     ) -> None:
         self._instance = instance
         self._group = group
         self._namespace = namespace
         self._run = run
+        self._tracer = tracer
         instance.serve(RequestCode.CHECK_TRANSACTION_STATE, None, self.asked)
 
     def stop(self) -> None:
@@ -164,6 +179,9 @@ class Checks:
         message = Delivery(record, Source(str(fields.get("bname") or ""), namespace=self._namespace or ""))
 
         def done(outcome: Any) -> None:
+            if self._tracer is not None:
+                address = f"{channel.peer[0]}:{channel.peer[1]}"
+                self._tracer.ended(message.topic, message.properties, address, message.msg_id, outcome, from_check=True)
             answer = {
                 "topic": fields.get("topic"),
                 "producerGroup": self._group,
@@ -238,7 +256,9 @@ class TransactionProducer(Producer):
     async def _begin(self, io: io_thread.IoThread) -> None:
         await super()._begin(io)
         assert self._instance is not None
-        self._checks = Checks(self._instance, self._wire.group, self._settings.namespace, self._check_later)
+        self._checks = Checks(
+            self._instance, self._wire.group, self._settings.namespace, self._check_later, self._tracer
+        )
 
     def close(self, timeout_s: float | None = None) -> None:
         """As a producer's; brokers then ask another member of the group."""
@@ -255,10 +275,10 @@ class TransactionProducer(Producer):
 
     def _half(self, message: Message) -> tuple[Outgoing, Transaction]:
         instance = self._begun()
-        contexts = self._contexts([message]) if self._hooks else []
+        contexts = self._contexts([message], is_half=True) if self._hooks else []
         out = half_of(contexts[0].message if contexts else message, self)
         assert self._io is not None
-        half = send_half(instance, self._sender, out, self._usual)
+        half = send_half(instance, self._sender, out, self._usual, self._tracer)
         begin = time.monotonic()
         try:
             transaction = self._io.call(half, 2 * self._timeout_s + 1.0)
@@ -276,7 +296,7 @@ class TransactionProducer(Producer):
             _log.warning("transaction %s: the producer was closed before its end; the broker asks", out.msg_id)
             return
         try:
-            io.call(instance.shell.run(end(instance, self._sender, out, result, status)), self._timeout_s)
+            io.call(instance.shell.run(end(instance, self._sender, out, result, status, self._tracer)), self._timeout_s)
         except MqfastError as error:
             _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)
 
@@ -348,7 +368,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def _begun(self) -> ClientInstance:
         instance = await super()._begun()
         if self._checks is None:
-            self._checks = Checks(instance, self._wire.group, self._settings.namespace, self._check_later)
+            self._checks = Checks(instance, self._wire.group, self._settings.namespace, self._check_later, self._tracer)
         return instance
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -399,11 +419,11 @@ class AsyncTransactionProducer(AsyncProducer):
 
     async def _half(self, message: Message) -> tuple[ClientInstance, Outgoing, Transaction]:
         instance = await self._begun()
-        contexts = self._contexts([message]) if self._hooks else []
+        contexts = self._contexts([message], is_half=True) if self._hooks else []
         out = half_of(contexts[0].message if contexts else message, self)
         begin = time.monotonic()
         try:
-            transaction = await send_half(instance, self._sender, out, self._usual)
+            transaction = await send_half(instance, self._sender, out, self._usual, self._tracer)
         except Exception as error:
             self._failed.add()
             self._after(contexts, (), error, time.monotonic() - begin)
@@ -416,6 +436,6 @@ class AsyncTransactionProducer(AsyncProducer):
         self, instance: ClientInstance, out: Outgoing, result: SendResult, status: TransactionStatus
     ) -> None:
         try:
-            await instance.shell.run(end(instance, self._sender, out, result, status))
+            await instance.shell.run(end(instance, self._sender, out, result, status, self._tracer))
         except MqfastError as error:
             _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,10 @@ from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
 from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.delivery import Delivery
 from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.producer.encode import Compressor, Wire, batch_of, new_id
 from mqfast.client.producer.producer import Producer
 from mqfast.message import Message
+from mqfast.remoting.codes import RequestCode
 
 _numbers = itertools.count(1)
 
@@ -206,3 +209,34 @@ def test_a_consumer_of_tasks_answers_requests(cluster_address: str, topic: str) 
             assert (await producer.request(Message(topic, b"ping"), timeout_s=30)).body == b"pong"
 
     in_loop(flow)
+
+
+def test_the_messages_of_one_record_are_single_messages(cluster_address: str, hand: Hand, topic: str) -> None:
+    attributes = "+queue.type=BatchCQ"  # 4.9 does not know it, and stores single messages
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false", "attributes": attributes,
+    }  # fmt: skip
+    assert hand.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields).code == 0
+    sent: list[bytes] = []
+    for size in (4, 3):
+        batch = [Message(topic, b"%d" % i, keys=f"k{i}") for i in range(len(sent), len(sent) + size)]
+        letters = {
+            "a": "makers", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": int(time.time() * 1000), "h": 0,
+            "i": f"UNIQ_KEY\x01{new_id()}\x02", "j": 0, "k": "false", "m": "true",
+        }  # fmt: skip
+        body = batch_of(batch, Wire("makers", Compressor(None))).body
+        assert hand.ask(RequestCode.SEND_BATCH_MESSAGE, body, **letters).code == 0
+        sent += [one.encoded_body() for one in batch]
+    seen: list[tuple[int, bytes, int]] = []
+    consumer = PushConsumer(f"{topic}-group", cluster_address, from_where="first")
+
+    @consumer.on(topic)
+    def handle(message: Delivery) -> bool:
+        seen.append((message.queue_offset, message.body, message.attempt))
+        return message.body != b"2" or message.attempt > 1
+
+    with consumer:
+        until(lambda: len(seen) >= 8, "all messages, and one of them again")
+    assert sorted(one for one in seen if one[2] == 1) == [(i, body, 1) for i, body in enumerate(sent)]
+    assert [body for _, body, attempt in seen if attempt > 1] == [b"2"]

@@ -12,6 +12,7 @@ import pytest
 from running import BrokerProcess
 
 from mqfast.client.admin.trace_data import trace_rows
+from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
 from mqfast.client.consumer.pull_consumer import PullConsumer
 from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.delivery import Delivery
@@ -20,13 +21,18 @@ from mqfast.client.net.instance import ClientInstance, InstanceSettings
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.producer import Producer
 from mqfast.client.producer.trace import MESSAGE_BYTES_MAX, QUEUE_MAX, TRACE_TOPIC, Tracer
+from mqfast.client.producer.transaction import AsyncTransactionProducer, TransactionProducer
 from mqfast.client.values import ConsumeStatus
 from mqfast.errors import BrokerError, ConfigError, NoRoute
+from mqfast.message import Message
+from mqfast.testing import Broker
+
+SETTINGS = {"transactionTimeOut": 500, "transactionCheckInterval": 500, "recallMessageEnable": True}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("cluster"), traceTopicEnable=True) as one:
+    with BrokerProcess(tmp_path_factory.mktemp("cluster"), traceTopicEnable=True, **SETTINGS) as one:
         yield one
 
 
@@ -168,3 +174,107 @@ def test_records_are_cut_into_messages_and_dropped_where_there_are_too_many() ->
 def test_trace_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="trace: expected True, False or the name of a topic"):
         Producer("g", "127.0.0.1:1", trace="a b")
+
+
+def records_of(address: str, topic: str, kind: str, msg_id: str) -> list[dict[str, Any]]:
+    """The records of a kind about a message, by our own reader, once there is one."""
+    end = time.monotonic() + 20
+    while True:
+        rows = [row for one in traces(address, topic, msg_id) for row in trace_rows(one.body)]
+        found = [row for row in rows if row["type"] == kind and row.get("msg_id") == msg_id]
+        if found or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("state", ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"])
+def test_the_end_of_a_transaction_is_written(cluster: BrokerProcess, state: str) -> None:
+    topic = f"ended-{state.lower()}"
+    with TransactionProducer("payers", cluster.namesrv, check=lambda message: None, trace=topic) as producer:
+        try:
+            with producer.transaction(Message("T", b"x", tags="new", keys="k1 k2")) as transaction:
+                if state == "UNKNOW":
+                    transaction.leave_open()
+                if state == "ROLLBACK_MESSAGE":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+    (row,) = records_of(cluster.namesrv, topic, "EndTransaction", transaction.msg_id)
+    assert row["store_host"].startswith("127.0.0.1:")
+    assert abs(row["timestamp"] - time.time() * 1000) < 60_000
+    assert {name: row[name] for name in ("region_id", "group", "topic", "tags", "keys", "message_kind")} == {
+        "region_id": "DefaultRegion", "group": "payers", "topic": "T", "tags": "new", "keys": "k1 k2",
+        "message_kind": "COMMIT",
+    }  # fmt: skip
+    assert (row["transaction_id"], row["state"], row["from_check"]) == (transaction.msg_id, state, False)
+    (half,) = records_of(cluster.namesrv, topic, "Pub", transaction.msg_id)
+    assert half["message_kind"] == "HALF"
+
+
+def test_the_end_that_a_broker_asked_for_is_written(cluster: BrokerProcess) -> None:
+    async def flow() -> str:
+        asked = asyncio.Event()
+
+        async def check(message: Delivery) -> bool:
+            asked.set()
+            return True
+
+        one = AsyncTransactionProducer("askers", cluster.namesrv, check=check, trace="checked", namespace="tenant")
+        async with one as producer, asyncio.timeout(30):
+            async with producer.transaction(Message("T", b"x", keys="k")) as transaction:
+                transaction.leave_open()
+            await asked.wait()
+        return transaction.msg_id
+
+    msg_id = asyncio.run(flow())
+    rows = records_of(cluster.namesrv, "checked", "EndTransaction", msg_id)
+    assert [(row["state"], row["from_check"]) for row in rows] == [("UNKNOW", False), ("COMMIT_MESSAGE", True)]
+    assert {(row["topic"], row["group"], row["keys"]) for row in rows} == {("T", "askers", "k")}
+
+
+def test_a_recall_is_written(cluster: BrokerProcess) -> None:
+    with Producer("recallers", cluster.namesrv, trace="recalled") as producer:
+        result = producer.send("T", b"x", delay_s=600)
+        assert result.recall_handle is not None
+        assert producer.recall("T", result.recall_handle) == result.msg_id
+        with pytest.raises(NoRoute):
+            producer.recall("no-such-topic", result.recall_handle)
+    rows = records_of(cluster.namesrv, "recalled", "Recall", result.msg_id)
+    assert [(row["topic"], row["success"]) for row in rows] == [("T", True), ("no-such-topic", False)]
+    assert {(row["region_id"], row["group"]) for row in rows} == {("DefaultRegion", "recallers")}
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_a_pull_consumer_writes_what_it_hands_out(cluster: BrokerProcess, face: str) -> None:
+    topic, trace = f"handed-out-{face}", f"pull-trace-{face}"
+    with Producer("g", cluster.namesrv) as producer:
+        result = producer.send(topic, b"x", keys="k")
+    if face == "threads":
+        with PullConsumer("pullers", cluster.namesrv, topics=topic, from_where="first", trace=trace) as consumer:
+            assert [one.msg_id for one in consumer.poll(timeout_s=20)] == [result.msg_id]
+    else:
+
+        async def flow() -> None:
+            one = AsyncPullConsumer("pullers", cluster.namesrv, topics=topic, from_where="first", trace=trace)
+            async with one as consumer:
+                assert [one.msg_id for one in await consumer.poll(timeout_s=20)] == [result.msg_id]
+
+        asyncio.run(flow())
+    (before,) = records_of(cluster.namesrv, trace, "SubBefore", result.msg_id)
+    (after,) = records_of(cluster.namesrv, trace, "SubAfter", result.msg_id)
+    assert (before["group"], before["keys"], before["retry_times"]) == ("pullers", "k", 0)
+    assert (after["request_id"], after["success"], after["consumed"]) == (before["request_id"], True, "SUCCESS")
+
+
+def test_a_group_is_written_without_its_namespace_and_messages_of_brokers_without_traces_are_not() -> None:
+    with Broker(topics=["tenant%orders"], config={"traceOn": "false", "traceTopicEnable": "true"}) as broker:
+        producer = broker.producer("makers", namespace="tenant", trace=True)
+        producer.send("orders", b"x")
+        seen: list[Delivery] = []
+        consumer = broker.consumer("readers", namespace="tenant", trace=True)
+        consumer.subscribe("orders", seen.append)
+        with consumer:
+            broker.wait_until(lambda: seen)
+        producer.close()
+        rows = [row for one in broker.messages(TRACE_TOPIC) for row in trace_rows(one.body)]
+        assert [(row["type"], row["group"]) for row in rows] == [("Pub", "makers")]

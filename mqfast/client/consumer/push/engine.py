@@ -231,20 +231,29 @@ class PushEngine:
                 assigned.task.cancel()
             assigned.pq.drop()
         reserve_s = 1.0  # for the offsets
-        while self._is_busy() and time.monotonic() < deadline - reserve_s:
-            await asyncio.sleep(0.005)
-        left = sum(bool(one.begun_s) for assigned in mine for one in assigned.pq.open_messages())
-        if left:
-            _log.warning(
-                "group %s: %d messages have handlers that did not end in time: they come again", self.group, left
-            )
-        await self._last_commit(max(reserve_s, deadline - time.monotonic()))
-        await self.workers.end(cancel=True)
-        if self.tracer is not None:
-            await self.tracer.close(1.0)
-        await self.instance.remove_consumer(self.group, self)
-        await self.instance.release()
+        try:  # a caller that is interrupted waits for no handler any more; the rest is done all the same
+            while self._is_busy() and time.monotonic() < deadline - reserve_s:
+                await asyncio.sleep(0.005)
+        finally:
+            left = sum(bool(one.begun_s) for assigned in mine for one in assigned.pq.open_messages())
+            if left:
+                _log.warning(
+                    "group %s: %d messages have handlers that did not end in time: they come again", self.group, left
+                )
+            await self._leave_group(max(reserve_s, deadline - time.monotonic()))
         return left
+
+    async def _leave_group(self, commit_s: float) -> None:
+        try:
+            await self._last_commit(commit_s)
+            await self.workers.end(cancel=True)
+            if self.tracer is not None:
+                await self.tracer.close(1.0)
+        finally:
+            try:
+                await self.instance.remove_consumer(self.group, self)
+            finally:
+                await self.instance.release()
 
     def _is_busy(self) -> bool:
         return self.workers.busy > 0 or self.handling.being_given_back > 0

@@ -57,6 +57,7 @@ class PushFace(NamedArguments):
         group: the consumer group; its members share the messages (clustering).
         namesrv_addr: ``"a:9876;b:9876"``, a list of addresses, or None for $NAMESRV_ADDR.
         topics: topic, or topic -> tags: subscriptions whose messages a loop takes.
+        namespace, namespace_v2: as a producer's.
         model: ``"broadcasting"``: each member gets all messages, and offsets are kept in a file of this machine.
         orderly: the messages of a queue one by one, in order; a failed one stops its queue for ``suspend_s``.
         from_where: where a group begins that has no offset yet.
@@ -83,6 +84,7 @@ class PushFace(NamedArguments):
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
         namespace: str | None = None,
+        namespace_v2: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
         model: Literal["clustering", "broadcasting"] = "clustering",
@@ -117,10 +119,10 @@ class PushFace(NamedArguments):
         self._namespace = namespace
         self._instance_settings = instance_settings(
             namesrv_addr, credentials=credentials, tls=tls, namespace=namespace, instance_name=instance_name,
-            unit_name=unit_name,
+            unit_name=unit_name, namespace_v2=namespace_v2,
         )  # fmt: skip
         topic = trace_topic(trace)
-        self._tracer = None if topic is None else Tracer(wrap(namespace, group), topic, "CONSUME")
+        self._tracer = None if topic is None else Tracer(group, topic, "CONSUME")
         self._hooks = check_hooks(hooks)
         if self._tracer is not None:
             self._hooks = (*self._hooks, self._tracer)
@@ -261,7 +263,7 @@ class PushFace(NamedArguments):
         one = self._instance_settings
         return {
             "namesrv_addr": list(one.name_servers), "credentials": one.credentials, "tls": one.tls,
-            "namespace": one.namespace, "unit_name": one.unit_name,
+            "namespace": one.namespace, "unit_name": one.unit_name, "namespace_v2": one.namespace_v2,
         }  # fmt: skip
 
     def pause(self) -> None:

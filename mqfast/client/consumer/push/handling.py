@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mqfast.client.consumer.group_asks import give_back
 from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.outcome import verdict
+from mqfast.client.consumer.push.publish_back import publish_back
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext, tell
 from mqfast.client.values import ConsumeStatus, Retry
@@ -321,23 +322,32 @@ class Handling:
         self._engine.loop.call_later(AGAIN_S, self._put_back, assigned, pq, message)
 
     async def _tell_broker(self, message: Delivery, level: int) -> bool:
-        try:
-            async with self._gate:
-                await self._engine.instance.shell.run(
-                    give_back(
-                        self._engine.instance,
-                        self._engine.group,
-                        message,
-                        delay_level=level,
-                        max_reconsume_times=self._settings.max_reconsume_times,
-                    )
+        engine, most = self._engine, self._settings.max_reconsume_times
+        refusal: MqfastError | None = None
+        async with self._gate:
+            if not message.is_part:  # the broker has no record of it alone
+                steps = give_back(engine.instance, engine.group, message, delay_level=level, max_reconsume_times=most)
+                try:
+                    await engine.instance.shell.run(steps)
+                    return True
+                except MqfastError as error:
+                    refusal = error
+            try:
+                steps = publish_back(
+                    engine.instance, engine.group, message, delay_level=level, max_reconsume_times=most
                 )
-        except MqfastError as error:
+                await engine.instance.shell.run(steps)
+            except MqfastError as error:
+                _log.warning(
+                    "group %s: message %s could not be given back and is tried again here in %g s: %s",
+                    engine.group, message.msg_id, AGAIN_S, error,
+                )  # fmt: skip
+                return False
+        if refusal is not None:
             _log.warning(
-                "group %s: message %s could not be given back and is tried again here in %g s: %s",
-                self._engine.group, message.msg_id, AGAIN_S, error,
+                "group %s: message %s was not taken back, so it was published to the retry topic: %s",
+                engine.group, message.msg_id, refusal,
             )  # fmt: skip
-            return False
         return True
 
     def _put_back(self, assigned: Assigned, pq: Any, message: Delivery) -> None:

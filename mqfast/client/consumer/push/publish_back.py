@@ -1,0 +1,80 @@
+"""A message that its broker does not take back is published to the retry topic of its group, on any broker.
+
+So is each message of a record that holds several, since brokers refuse to give such a record back.
+Room: client. It must never end a message here: who calls it does, once the steps have returned. The message keeps its
+unique id, so that a copy that the broker took back after all is known by it.
+Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage, DefaultMQProducerImpl.sendKernelImpl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from mqfast import properties as names
+from mqfast.client.delivery import Delivery
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.steps import Steps
+from mqfast.client.producer._encode import SendHead
+from mqfast.client.producer.encode import LANGUAGE, Compressor, Outgoing, Wire, head_of, prepared
+from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.route.namespace import RETRY_PREFIX
+from mqfast.client.values import MessageQueue
+from mqfast.errors import ClientError
+from mqfast.message import Message
+from mqfast.remoting.command import VERSION
+
+__all__ = ["publish_back"]
+
+GROUP: Final = "CLIENT_INNER_PRODUCER"
+FIRST_LEVEL: Final = 3
+LAST_LEVEL: Final = 18
+_BODY_BYTES_MAX: Final = (16 << 20) - 65_536
+# What the broker or the client put in for the delivery that failed.
+_OF_DELIVERY: Final = (names.TRAN_MSG, names.POP_CK, names.INNER_NUM, names.INNER_BASE, "MIN_OFFSET", "MAX_OFFSET")
+
+
+class _BackSender(Sender):
+    """A sender whose header says how often the message may come again; -1: as the group's settings say."""
+
+    def __init__(self, wire: Wire, max_reconsume_times: int) -> None:
+        super().__init__(wire)
+        self._most = max_reconsume_times
+
+    def _head(self, out: Outgoing, queue: MessageQueue) -> SendHead:
+        head = head_of(out, self.wire, queue.broker_name, queue.queue_id)
+        return head if self._most < 0 else SendHead(out.code, {**head.fields, "l": self._most}, VERSION, LANGUAGE)
+
+
+def publish_back(
+    instance: ClientInstance,
+    group: str,
+    message: Delivery,
+    *,
+    delay_level: int = 0,
+    max_reconsume_times: int = -1,
+    timeout_s: float = 3.0,
+) -> Steps[None]:
+    """Publish it, for its next delivery or for the dead letters.
+
+    Args: as ``give_back``. Raises: as a send; then it may be stored.
+    """
+    retry_topic = RETRY_PREFIX + group
+    pairs = {name: value for name, value in message.properties.items() if name not in _OF_DELIVERY}
+    first_topic = pairs.get(names.RETRY_TOPIC) if message.record_topic == retry_topic else None
+    level = delay_level or FIRST_LEVEL + message.reconsume_times
+    if delay_level < 0:
+        max_reconsume_times = 0  # it comes no more: the broker puts it with the dead letters
+    pairs |= {
+        names.UNIQ_KEY: message.msg_id,
+        names.RETRY_TOPIC: first_topic or message.record_topic,
+        names.ORIGIN_MESSAGE_ID: pairs.get(names.ORIGIN_MESSAGE_ID) or message.msg_id,
+        names.DELAY: str(max(1, min(level, LAST_LEVEL))),
+    }
+    if {queue.broker_name for queue in instance.routes.publish_queues(retry_topic)} <= {message.source.broker_name}:
+        with contextlib.suppress(ClientError):  # others may have the topic since
+            yield from instance.route(retry_topic, timeout_s=timeout_s, refresh=True)
+    again = Message(retry_topic, message.body, flag=message.flag, reconsume_times=message.reconsume_times + 1)
+    wire = Wire(GROUP, Compressor(4096), _BODY_BYTES_MAX)
+    out = prepared(again, wire, pairs)
+    yield from _BackSender(wire, max_reconsume_times).send(instance, out, Sending(timeout_s))
