@@ -282,9 +282,7 @@ class Channel(asyncio.Protocol):
                     if connection.out_bytes > _FLUSH_BYTES:
                         self._flush()
                 elif type(event) is Answered:
-                    future = event.call.context
-                    if not future.done():
-                        future.set_result(event.command)
+                    event.deliver()
                 elif type(event) is Broken:
                     self._break(event.error)
         finally:

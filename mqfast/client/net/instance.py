@@ -120,7 +120,7 @@ class ClientInstance:
 
     def check_here(self) -> None:
         """Raises: UsageError for a caller in another event loop, or in none."""
-        if not self.is_here:
+        if asyncio._get_running_loop() is not self.loop:
             raise UsageError("this client was started in another event loop: make one in each loop, or a sync one")
 
     # -- life ----------------------------------------------------------------------------------------------------------

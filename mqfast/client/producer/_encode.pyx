@@ -16,7 +16,7 @@ from mqfast.remoting._headers cimport SendAnswer, send_answer
 
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
 from mqfast.errors import FieldError, MessageIllegal
-from mqfast.message import Message
+from mqfast.message import RETRY_PREFIX, Message
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -121,6 +121,19 @@ cdef class Outgoing:
         self.sharding_key = message.sharding_key
         self.delayed = False
         self.batch = False
+
+    @property
+    def size(self):
+        """Bytes of body and properties."""
+        return PyBytes_GET_SIZE(self.body) + PyBytes_GET_SIZE(self.properties)
+
+    @property
+    def is_batchable(self):
+        """May it be part of a batch?"""
+        return not (
+            self.delayed or self.sys_flag or self.code != SEND or self.reconsume_times
+            or self.topic.startswith(RETRY_PREFIX)
+        )
 
     @property
     def msg_ids(self):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final, Self
 
 from mqfast.client.hooks import ClientHook, SendContext, tell
@@ -46,6 +47,10 @@ class Counter:
     """A number that any thread may raise."""
 
     __slots__ = ("_next", "add")
+
+    def add_many(self, number: int) -> None:
+        """Raise it by so many."""
+        deque(islice(self._next, number), 0)
 
     def __init__(self) -> None:
         self._next = count()
@@ -276,6 +281,11 @@ class ProducerBase(NamedArguments):
             self._sent.add()
         else:
             self._failed.add()
+
+    def _count_all(self, ends: Sequence[object]) -> None:
+        failed = sum(isinstance(end, Exception) for end in ends)
+        self._failed.add_many(failed)
+        self._sent.add_many(len(ends) - failed)
 
     def _publish_topic(self, topic: str) -> str:
         return self._wire.topic(checked_topic(topic))

@@ -17,7 +17,7 @@ from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
-from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
+from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, start_group
 from mqfast.client.producer.encode import batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.route.select import Selector
@@ -199,7 +199,7 @@ class AsyncProducer(ProducerBase):
         return await self._send(out, how, contexts)
 
     async def _send(self, out: Outgoing, how: Sending, contexts: list[Any] | None) -> SendResult:
-        size = len(out.body) + len(out.properties)
+        size = out.size
         begin = time.monotonic()
         if not self._pressure.try_take(1, size) and not await self._pressure.take_async(1, size, how.timeout_s):
             raise SendTimeout(
@@ -233,7 +233,7 @@ class AsyncProducer(ProducerBase):
         pipeline, linger = self._pipeline, self._linger
         assert pipeline is not None
         assert linger is not None
-        if self._linger_s and how.queue is None and how.selector is None and is_batchable(out) and self._has_route(out):
+        if self._linger_s and how.anywhere and out.is_batchable and self._has_route(out):
             linger.add(out, done)
         else:
             pipeline.start(out, how, done)
@@ -250,17 +250,18 @@ class AsyncProducer(ProducerBase):
             self._check_usable()
             raise ClientError(f"producer of group {self.group}: send_nowait needs start() or `async with` before it")
         self._instance.check_here()
-        check_call("on_done", on_done)
+        if on_done is not None:
+            check_call("on_done", on_done)
         contexts = self._contexts([message]) if self._hooks else None
         out = prepared(message if contexts is None else contexts[0].message, self._wire)
-        size = len(out.body) + len(out.properties)
+        size = out.size
         if not self._pressure.try_take(1, size):
             raise Backlog(
                 f"{out.message.topic}: {self._pressure.messages} messages with {self._pressure.bytes} bytes are on "
                 f"their way (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); nothing was sent",
                 msg_id=out.msg_id,
             )
-        begin = time.monotonic()
+        begin = 0.0 if contexts is None else time.monotonic()
 
         def ended(result: SendResult | None, error: Exception | None) -> None:
             self._pressure.give(1, size)
@@ -268,7 +269,7 @@ class AsyncProducer(ProducerBase):
             if contexts is not None:
                 self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
             if on_done is not None:
-                _tell(on_done, _as_client_error(error) if error is not None else result)
+                _tell(on_done, result if error is None else _as_client_error(error))
 
         self._start(out, self._usual, ended)
 
@@ -326,17 +327,18 @@ class AsyncProducer(ProducerBase):
         ends: deque[list[Any]] = deque()  # [ended, result or error, whom to wake, bytes, hooks' end], in order
         begun = 0
 
-        def done(slot: list[Any], result: SendResult | None, error: Exception | None) -> None:
-            self._count(error)
-            pressure.give(1, slot[3])
-            if slot[4] is not None:
-                slot[4](result, error)
-            slot[1] = result if error is None else _as_client_error(error)
-            slot[0] = True
-            if slot[2] is not None and not slot[2].done():
-                slot[2].set_result(None)
+        def done(slots: list[list[Any]], found: Sequence[SendResult | Exception]) -> None:
+            self._count_all(found)
+            pressure.give(len(slots), sum(slot[3] for slot in slots))
+            for slot, end in zip(slots, found, strict=True):
+                if slot[4] is not None:
+                    slot[4](*((None, end) if isinstance(end, Exception) else (end, None)))
+                slot[1] = _as_client_error(end) if isinstance(end, Exception) else end
+                slot[0] = True
+                if slot[2] is not None and not slot[2].done():
+                    slot[2].set_result(None)
 
-        def start(groups: list[Group]) -> None:
+        def start(groups: Sequence[Group]) -> None:
             for group in groups:
                 start_group(pipeline, group, self._timeout_s, done)
 
@@ -353,21 +355,21 @@ class AsyncProducer(ProducerBase):
         bad: Exception | None = None
         try:
             for message in messages:
-                contexts = self._contexts([message]) if self._hooks else []
+                contexts = self._contexts([message]) if self._hooks else None
                 try:
-                    out = prepared(contexts[0].message if contexts else message, self._wire)
+                    out = prepared(message if contexts is None else contexts[0].message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
                         await instance.shell.run(self._sender.queues(instance, out.topic, self._timeout_s))
                     queue = grouping.queue_of(instance, out)
                 except ClientError as error:
-                    self._after(contexts, (), error, 0.0)
+                    self._after(contexts or (), (), error, 0.0)
                     ends.append([True, error, None, 0, None])
                     continue
                 except Exception as error:  # the message is none, or the selector failed
-                    self._after(contexts, (), error, 0.0)
+                    self._after(contexts or (), (), error, 0.0)
                     bad = error
                     break
-                size = len(out.body) + len(out.properties)
+                size = out.size
                 while not pressure.try_take(1, size):
                     start(grouping.rest())
                     if ends:

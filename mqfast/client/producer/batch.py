@@ -9,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps
 from mqfast.client.producer._encode import FirstAttempt, Outgoing, SendAsk, results_of
-from mqfast.client.producer.encode import SEND, joined
+from mqfast.client.producer.encode import joined
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import ClientClosed, ClientError, ConnectionLost, MqfastError, TooManyCalls
-from mqfast.message import RETRY_PREFIX
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of", "is_batchable"]
+__all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of"]
 
 BATCH_MESSAGES_MAX: Final = 1024
 """Messages in one batch; with more of them the header of the answer, which names them all, would grow large."""
@@ -174,17 +173,6 @@ def error_of(error: Exception, one: Outgoing) -> Exception:
     return own
 
 
-def is_batchable(out: Outgoing) -> bool:
-    """May it be part of a batch?"""
-    return not (
-        out.delayed
-        or out.sys_flag
-        or out.code != SEND
-        or out.message.topic.startswith(RETRY_PREFIX)
-        or out.reconsume_times
-    )
-
-
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +191,7 @@ class Group:
         """One more."""
         self.many.append(out)
         self.tags.append(tag)
-        self.bytes += 22 + len(out.body) + len(out.properties)
+        self.bytes += 22 + out.size
 
 
 class Grouping:
@@ -224,19 +212,19 @@ class Grouping:
             return None
         return self._sender.fixed(instance.routes.publish_queues(out.topic), out, self._how)
 
-    def add(self, queue: MessageQueue | None, out: Outgoing, tag: Any) -> list[Group]:
+    def add(self, queue: MessageQueue | None, out: Outgoing, tag: Any) -> Sequence[Group]:
         """One more message, for a queue or for any. Returns: the groups that are to be sent now, in order."""
         key = (out.topic, queue, out.message.wait_store_ok)
-        ready: list[Group] = []
-        if not is_batchable(out):
-            if queue is not None and key in self._open:
-                ready.append(self._open.pop(key))  # it must not be overtaken
+        group = self._open.get(key)
+        if not out.is_batchable:
             alone = Group(queue)
             alone.add(out, tag)
-            return [*ready, alone]
-        group = self._open.get(key)
-        size = 22 + len(out.body) + len(out.properties)
-        if group is not None and group.bytes + size > self._batch_bytes:
+            if queue is None or group is None:
+                return (alone,)
+            del self._open[key]
+            return (group, alone)  # it must not be overtaken
+        ready: list[Group] = []
+        if group is not None and group.bytes + 22 + out.size > self._batch_bytes:
             ready.append(self._open.pop(key))
             group = None
         if group is None:
@@ -254,24 +242,24 @@ class Grouping:
         self._open.clear()
         return ready
 
-    def take(self, key: tuple[Any, ...]) -> Group | None:
-        """One group that is not full."""
-        return self._open.pop(key, None)
+
+Ends: TypeAlias = Callable[[list[Any], Sequence[SendResult | Exception]], None]
+"""Hears of the end of a group: the tags of its messages, and the result or error of each."""
 
 
-def start_group(pipeline: Pipeline, group: Group, timeout_s: float, done: Callable[[Any, Any, Any], None]) -> None:
-    """Send a group. ``done`` is called for each of its messages with (tag, result, error)."""
+def start_group(pipeline: Pipeline, group: Group, timeout_s: float, done: Ends) -> None:
+    """Send a group. ``done`` is called once."""
     many, tags = group.many, group.tags
     how = Sending(timeout_s, group.queue)
 
     def ended(result: SendResult | None, error: Exception | None) -> None:
+        ends: Sequence[SendResult | Exception]
         if error is not None:
-            for one, tag in zip(many, tags, strict=True):
-                done(tag, None, error if len(many) == 1 else error_of(error, one))
-            return
-        assert result is not None
-        for own, tag in zip([result] if len(many) == 1 else results_of(result, many), tags, strict=True):
-            done(tag, own, None)
+            ends = (error,) if len(many) == 1 else [error_of(error, one) for one in many]
+        else:
+            assert result is not None
+            ends = (result,) if len(many) == 1 else results_of(result, many)
+        done(tags, ends)
 
     try:
         out = many[0] if len(many) == 1 else joined(many, pipeline.sender.wire, any_keys=True)
@@ -313,4 +301,12 @@ class Linger:
 
     def _start(self, groups: Iterable[Group]) -> None:
         for group in groups:
-            start_group(self._pipeline, group, self._timeout_s, lambda done, result, error: done(result, error))
+            start_group(self._pipeline, group, self._timeout_s, _tell_each)
+
+
+def _tell_each(waiting: list[Done], ends: Sequence[SendResult | Exception]) -> None:
+    for done, end in zip(waiting, ends, strict=True):
+        if isinstance(end, Exception):
+            done(None, end)
+        else:
+            done(end, None)

@@ -30,7 +30,8 @@ class Pressure:
         self._bytes_max = size
         self.messages = 0
         self.bytes = 0
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._sleepers = 0
         self._tasks: deque[tuple[asyncio.Future[None], int, int]] = deque()
         self._ends: list[asyncio.Future[None]] = []
@@ -43,7 +44,7 @@ class Pressure:
 
     def try_take(self, messages: int, size: int) -> bool:
         """Take room at once. Returns: was there room?"""
-        with self._changed:
+        with self._lock:
             if self._tasks or not self._fits(messages, size):
                 return False
             self.messages += messages
@@ -87,7 +88,7 @@ class Pressure:
 
     def give(self, messages: int, size: int) -> None:
         """Something is on its way no more."""
-        with self._changed:
+        with self._lock:
             self.messages -= messages
             self.bytes -= size + messages * OWN_BYTES
             if self._sleepers:

@@ -23,7 +23,7 @@ from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.net.steps import of_client
 from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
-from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, is_batchable, start_group
+from mqfast.client.producer.batch import Done, Ends, Group, Grouping, Linger, Pipeline, start_group
 from mqfast.client.producer.encode import batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.producer.trace import Tracer
@@ -212,7 +212,7 @@ class Producer(ProducerBase):
         if self._hooks:
             return self._send_with_hooks(instance, message, how)
         out = prepared(message, self._wire)
-        if self._linger_s and how.queue is None and how.selector is None and is_batchable(out):
+        if self._linger_s and how.anywhere and out.is_batchable:
             return self._send_with_others(out, how)
         return self._send(instance, out, how)
 
@@ -332,7 +332,7 @@ class Producer(ProducerBase):
         return future
 
     def _start_async(self, out: Outgoing, how: Sending, done: Done) -> None:
-        size = len(out.body) + len(out.properties)
+        size = out.size
         pressure = self._pressure
         if not pressure.take(1, size, self._timeout_s):
             raise Backlog(
@@ -363,7 +363,7 @@ class Producer(ProducerBase):
         assert linger is not None
         while inbox:
             out, how, done = inbox.popleft()
-            if self._linger_s and how.queue is None and how.selector is None and self._has_route(out):
+            if self._linger_s and how.anywhere and out.is_batchable and self._has_route(out):
                 linger.add(out, done)
             else:
                 pipeline.start(out, how, done)
@@ -385,18 +385,21 @@ class Producer(ProducerBase):
         changed = threading.Condition()
         pressure = self._pressure
 
-        def done(slot: list[Any], result: SendResult | None, error: Exception | None) -> None:
-            self._count(error)
-            pressure.give(1, slot[3])
-            if slot[4] is not None:
-                slot[4](result, error)
-            slot[1] = result if error is None else _as_client_error(error)
-            slot[0] = True
-            if slot[2]:  # the reader waits for this one
+        def done(slots: list[list[Any]], found: Sequence[SendResult | Exception]) -> None:
+            self._count_all(found)
+            pressure.give(len(slots), sum(slot[3] for slot in slots))
+            is_awaited = False
+            for slot, end in zip(slots, found, strict=True):
+                if slot[4] is not None:
+                    slot[4](*((None, end) if isinstance(end, Exception) else (end, None)))
+                slot[1] = _as_client_error(end) if isinstance(end, Exception) else end
+                slot[0] = True
+                is_awaited = is_awaited or slot[2]
+            if is_awaited:
                 with changed:
                     changed.notify()
 
-        def start(groups: list[Group]) -> None:
+        def start(groups: Sequence[Group]) -> None:
             assert self._io is not None
             if groups:
                 self._io.soon(lambda: self._start_groups(groups, done))
@@ -412,22 +415,22 @@ class Producer(ProducerBase):
         bad: Exception | None = None
         try:
             for message in messages:
-                contexts = self._contexts([message]) if self._hooks else []
+                contexts = self._contexts([message]) if self._hooks else None
                 try:
-                    out = prepared(contexts[0].message if contexts else message, self._wire)
+                    out = prepared(message if contexts is None else contexts[0].message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
                         assert self._lanes is not None
                         self._lanes.run(self._sender.queues(instance, out.topic, self._timeout_s))
                     queue = grouping.queue_of(instance, out)
                 except ClientError as error:
-                    self._after(contexts, (), error, 0.0)
+                    self._after(contexts or (), (), error, 0.0)
                     ends.append([True, error, False, 0, None])
                     continue
                 except Exception as error:  # the message is none, or the selector failed
-                    self._after(contexts, (), error, 0.0)
+                    self._after(contexts or (), (), error, 0.0)
                     bad = error
                     break
-                size = len(out.body) + len(out.properties)
+                size = out.size
                 while not pressure.try_take(1, size):
                     start(grouping.rest())
                     if ends:
@@ -438,7 +441,9 @@ class Producer(ProducerBase):
                         break
                 slot: list[Any] = [False, None, False, size, self._hooked(contexts, _nothing) if contexts else None]
                 ends.append(slot)
-                start(grouping.add(queue, out, slot))
+                groups = grouping.add(queue, out, slot)
+                if groups:
+                    start(groups)
                 while ends and ends[0][0]:
                     yield ends.popleft()[1]
         finally:
@@ -448,7 +453,7 @@ class Producer(ProducerBase):
         if bad is not None:
             raise bad
 
-    def _start_groups(self, groups: list[Group], done: Callable[[Any, Any, Any], None]) -> None:
+    def _start_groups(self, groups: Sequence[Group], done: Ends) -> None:
         assert self._pipeline is not None
         for group in groups:
             start_group(self._pipeline, group, self._timeout_s, done)

@@ -28,7 +28,8 @@ class RoundRobin:
     """
 
     def __init__(self, start: int | None = None) -> None:
-        self._next = count(random.randrange(1 << 16) if start is None else start)
+        self.number: Callable[[], int] = count(random.randrange(1 << 16) if start is None else start).__next__
+        """The next number of the row."""
 
     def pick(self, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
         """The next queue. Args: queues: at least one; last_broker: the broker of the attempt before."""
@@ -36,19 +37,15 @@ class RoundRobin:
             found = self.first(queues, lambda queue: queue.broker_name != last_broker)
             if found is not None:
                 return found
-        return queues[next(self._next) % len(queues)]
+        return queues[self.number() % len(queues)]
 
     def first(self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]) -> MessageQueue | None:
         """The next queue that is wanted, None where none is."""
         for _ in queues:
-            queue = queues[next(self._next) % len(queues)]
+            queue = queues[self.number() % len(queues)]
             if wanted(queue):
                 return queue
         return None
-
-    def number(self) -> int:
-        """The next number of the row."""
-        return next(self._next)
 
 
 def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
