@@ -25,7 +25,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
+.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
 	distclean build help
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked, then 500 kills (15 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
 	@echo "make test-spark-versions   the core of the tests of Spark on pyspark 4.1 and 4.2 (some 1 GB; needs Java 17)"
+	@echo "make test-spark-tables   the scripts of docs/spark-tables.md: Parquet, Delta Lake, Iceberg (the same environments; needs Maven)"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
 	@echo "make memory  failing allocations in every public call"
@@ -138,13 +139,22 @@ spark-kills: $(TESTING) $(VENV)/.spark
 # The core of the tests of Spark on the older releases that are supported, each in an environment of its own.
 SPARK_VERSIONS ?= 4.1 4.2
 SPARK_CORE := source sink staging leases auto_registration jobs_cli stream stream_queries
-test-spark-versions: $(TESTING)
+test-spark-versions: $(TESTING) $(patsubst %,.venv-spark-%/.installed,$(SPARK_VERSIONS))
 	for version in $(SPARK_VERSIONS); do \
-	  venv=.venv-spark-$$version; \
-	  test -x $$venv/bin/python || $(BIN)/python -m venv $$venv; \
-	  $$venv/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==$$version.*" pyarrow pytest hypothesis numpy || exit 1; \
-	  PYTHONPATH=$(CURDIR) $$venv/bin/python -m pytest $(patsubst %,tests/spark/test_%.py,$(SPARK_CORE)) $(PYTEST_ARGS) || exit 1; \
+	  PYTHONPATH=$(CURDIR) .venv-spark-$$version/bin/python -m pytest $(patsubst %,tests/spark/test_%.py,$(SPARK_CORE)) $(PYTEST_ARGS) || exit 1; \
 	done
+
+# The scripts of docs/spark-tables.md, killed and run again: Parquet on Spark 4.3, Delta Lake on 4.2, Iceberg on 4.1.
+test-spark-tables: $(TESTING) $(VENV)/.spark $(patsubst %,.venv-spark-%/.installed,$(SPARK_VERSIONS))
+	for python in $(BIN) $(patsubst %,.venv-spark-%/bin,$(SPARK_VERSIONS)); do \
+	  MQFAST_WHOLE=1 PYTHONPATH=$(CURDIR) $$python/python -m pytest tests/spark/test_spark_tables.py $(PYTEST_ARGS) || exit 1; \
+	done
+
+.venv-spark-%/.installed: $(VENV)/.installed
+	$(BIN)/python -m venv .venv-spark-$*
+	.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==$*.*" pyarrow pytest hypothesis \
+		numpy $$($(EXTRA) broker)
+	touch $@
 
 # Lines of the engine broken one by one, each in a copy of the last commit; every one must be caught.
 ONLY ?=
