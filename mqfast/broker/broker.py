@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from mqfast.broker.acl.access import AccessControl
@@ -289,6 +289,7 @@ class Broker:
             context.locks,
             is_group_allowed=self._is_group_allowed,
             is_told=self._is_told,
+            together=self._together,
         )
         self._clients.register(self.processors)
         self._send = SendProcessor(context)
@@ -347,6 +348,12 @@ class Broker:
         queues = int(found.get("retryQueueNums", 1))
         self.context.topics.ensure(retry_topic(group.group_name), queues, READ | WRITE, 2 if group.unit_mode else 0)
         return True
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """What a heartbeat makes is persisted once: many groups are new where a large client starts."""
+        with self.context.topics.together(), self.context.groups.together():
+            yield
 
     def _is_told(self, group: str) -> bool:
         """Are the members of a group told of a change?"""

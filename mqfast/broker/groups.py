@@ -5,6 +5,8 @@ Room: broker. It must never do I/O but through the table of the store. Source: S
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
@@ -49,6 +51,7 @@ class GroupManager:
     def __init__(self, table: SubscriptionGroupTable, config: BrokerConfig) -> None:
         self.table: Final = table
         self._config = config
+        self._is_held = self._is_late = False
 
     def ensure_system_groups(self) -> None:
         """Make the groups that RocketMQ itself uses where they are not there."""
@@ -67,8 +70,22 @@ class GroupManager:
         found = self.table.get(group)
         if found is None and self._may_make(group):
             found = self.table.ensure(group)
-            self.table.persist()
+            if self._is_held:
+                self._is_late = True
+            else:
+                self.table.persist()
         return found
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Persist the groups that ``get`` makes meanwhile once, at the end. Raises: StorageError."""
+        self._is_held, self._is_late = True, False
+        try:
+            yield
+        finally:
+            self._is_held = False
+            if self._is_late:
+                self.table.persist()
 
     def _may_make(self, group: str) -> bool:
         if illegal_group(group) is not None:

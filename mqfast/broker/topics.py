@@ -105,6 +105,7 @@ class TopicManager:
         self._config = config
         self._delay_levels = delay_levels
         self._leaving: set[str] = set()
+        self._late: list[str] | None = None
 
     def ensure_system_topics(self) -> None:
         """Make the topics that the broker needs where they are not there."""
@@ -227,6 +228,21 @@ class TopicManager:
         self.table.touch()
         self._changed([])
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Persist and register the topics that are made meanwhile once, at the end. Raises: StorageError."""
+        late: list[str] = []
+        self._late = late
+        try:
+            yield
+        finally:
+            self._late = None
+            if late:
+                self._changed(late)
+
     def _changed(self, topics: list[str]) -> None:
+        if self._late is not None and topics:
+            self._late += topics
+            return
         self.table.persist()
         self.on_change(topics)

@@ -19,6 +19,7 @@ cdef int RESPONSE = 1
 cdef int ONEWAY = 2
 cdef int JSON_CODEC = JSON
 cdef int JAVA = 0
+cdef int SYSTEM_ERROR = 1
 cdef Py_ssize_t DEADLINES_MIN = 1024
 cdef object heappush = heapq.heappush
 cdef object heappop = heapq.heappop
@@ -114,7 +115,8 @@ cdef class Connection:
 
     Args:
         clock: seconds that only grow.
-        frame_bytes_max, header_bytes_max: what the peer may send in one frame and one header.
+        frame_bytes_max, header_bytes_max: what the peer may send in one frame and one header; an answer to it is no
+            longer, either.
         calls_max: requests of this end that may wait for answers at once.
         requests_max: requests of the peer that may be open at once; beyond that nothing is to be read.
         language: what requests of this end say that it is written in.
@@ -133,6 +135,7 @@ cdef class Connection:
     cdef dict _calls
     cdef list _deadlines
     cdef public int64_t _next_opaque
+    cdef Py_ssize_t _frame_bytes_max
     cdef list _out
     cdef bint _broken
     cdef readonly Py_ssize_t out_bytes
@@ -154,6 +157,7 @@ cdef class Connection:
     ):
         self._clock = clock
         self._language = language
+        self._frame_bytes_max = frame_bytes_max
         self._decoder = FrameDecoder(frame_bytes_max, header_bytes_max)
         self._calls_max = calls_max
         self._requests_max = requests_max
@@ -210,14 +214,31 @@ cdef class Connection:
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def answer(self, RemotingCommand request not None, answer):
-        """Answer a request of the peer; None: it gets no answer. A one-way request never gets one."""
+        """Answer a request of the peer; None: it gets no answer. A one-way request never gets one.
+
+        An answer longer than a frame may be becomes SYSTEM_ERROR: a peer with the same limit would cut the connection.
+        """
+        cdef Py_ssize_t before = self.out_bytes
+        cdef Py_ssize_t parts
+        cdef Py_ssize_t size
         if request.flag & ONEWAY:
             return
         if self.open_requests < 1:
             raise InternalError("a request was answered twice")
         self.open_requests -= 1
-        if answer is not None:
-            self._send(answer)
+        if answer is None:
+            return
+        parts = len(self._out)
+        self._send(answer)
+        size = self.out_bytes - before
+        if size > self._frame_bytes_max:
+            del self._out[parts:]
+            self.out_bytes = before
+            self._send(request.response(
+                SYSTEM_ERROR,
+                remark=f"the answer would have {size} bytes, more than the {self._frame_bytes_max} of a frame; ask for "
+                "less, or raise frameMaxLength here and com.rocketmq.remoting.frameMaxLength at the client",
+            ))
 
     def call(
         self, int code, dict ext_fields=None, body=b"", *, timeout_ms, context=None, serialize=None,

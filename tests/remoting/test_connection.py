@@ -119,6 +119,23 @@ def test_one_way_requests_get_no_answer_and_others_one() -> None:
         connection.answer(commands[1], None)
 
 
+@pytest.mark.parametrize("parts", [1, 4])
+def test_an_answer_that_is_longer_than_a_frame_says_so(parts: int) -> None:
+    connection = Connection(Clock(), frame_bytes_max=1000)
+    answered = []
+    for size in (600, 1000, 600):
+        (event,) = connection.receive(encode(RemotingCommand(11, opaque=size)))
+        assert isinstance(event, Request)
+        body = b"x" * size if parts == 1 else [b"x" * (size // parts)] * parts
+        connection.answer(event.command, event.command.response(0, body=body))
+    answered = sent(connection)
+    assert [(one.code, one.opaque, len(one.body)) for one in answered] == [(0, 600, 600), (1, 1000, 0), (0, 600, 600)]
+    remark = answered[1].remark
+    assert remark is not None
+    assert "more than the 1000 of a frame; ask for less, or raise frameMaxLength here" in remark
+    assert connection.open_requests == 0
+
+
 def test_a_request_may_end_without_an_answer() -> None:
     connection = Connection(Clock())
     (event,) = connection.receive(encode(RemotingCommand(37, opaque=2)))

@@ -7,7 +7,9 @@ ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor, ClientHous
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from msgspec import Struct
@@ -72,7 +74,7 @@ class ClientProcessor:
     """Serves what concerns connected clients.
 
     Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
-    members of a group told of a change (notifyConsumerIdsChangedEnable)?
+    members of a group told of a change (notifyConsumerIdsChangedEnable)? together: around all groups of a heartbeat.
     Thread: that of the event loop.
     """
 
@@ -84,12 +86,14 @@ class ClientProcessor:
         *,
         is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
         is_told: Callable[[str], bool] = lambda _: True,
+        together: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._locks = locks
         self._is_group_allowed = is_group_allowed
         self._is_told = is_told
+        self._together = together
         self._fingerprints: dict[str, int] = {}
 
     def register(self, processors: Processors) -> None:
@@ -112,9 +116,9 @@ class ClientProcessor:
         who = {"language": request.language, "version": request.version}
         fingerprint = given.heartbeat_fingerprint
         changed = False
-        for one in given.consumer_data_set or ():
-            if not self._is_group_allowed(one):
-                continue
+        with self._together():
+            allowed = [one for one in given.consumer_data_set or () if self._is_group_allowed(one)]
+        for one in allowed:
             # Source: ClientManageProcessor.heartBeatV2: a client of 5.x leaves its subscriptions out while its
             # fingerprint is the one that the broker has.
             changed = changed or self._fingerprints.get(one.group_name, fingerprint) != fingerprint
