@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mqfast.spark.options import Options
 
 __all__ = [
-    "Access", "LeftOut", "LogAccess", "ReadSettings", "StoreReplaced", "log_of", "open_access", "open_local",
-    "stores_of",
+    "Access", "LeftOut", "LogAccess", "ReadSettings", "StoreReplaced", "is_away", "known_topics", "log_of",
+    "open_access", "open_local", "stores_of",
 ]  # fmt: skip
 
 
@@ -82,8 +82,11 @@ class Access(Protocol):
     def snapshot(self) -> Snapshot:
         """The queues as they are now. Raises: StoreNotFound, StorageError, ClientError."""
 
-    def look(self) -> Snapshot:
-        """The same for a stream, which looks again and again: the object of before where nothing has changed."""
+    def look(self, *, wait: bool = True) -> Snapshot:
+        """The same for a stream, which looks again and again: the object of before where nothing has changed.
+
+        Args: wait: for a broker that does not answer; False: it is an error at once (see ``is_away``).
+        """
 
     def check(self, store_id: str) -> None:
         """Refuse another store than the one that the snapshot was of.
@@ -192,7 +195,20 @@ def stores_of(options: Options) -> list[tuple[str, Options]]:
     """
     if options.namesrv is None:
         return table.stores_of(options)
-    raise ConfigError("option namesrv: this version reads local stores only; give path")
+    from mqfast.spark.remote.cluster import brokers_of
+
+    names = brokers_of(options)
+    table.check_brokers(options, names)
+    return [(name, table.of_broker(options, name)) for name in names]
+
+
+def known_topics(options: Options) -> list[str]:
+    """All topics of the cluster that the options name, for what is near to a wrong name; none for directories."""
+    if options.namesrv is None:
+        return []
+    from mqfast.spark.remote.cluster import Cluster
+
+    return Cluster.shared(options).topics()
 
 
 def open_access(options: Options) -> Access:
@@ -202,7 +218,11 @@ def open_access(options: Options) -> Access:
     """
     if options.namesrv is None:
         return open_local(options)
-    raise ConfigError("option namesrv: this version reads local stores only; give path")
+    from mqfast.spark.remote.remote_access import RemoteAccess
+
+    if options.brokers is None or len(options.brokers) != 1:
+        raise ConfigError(f"option brokers: expected the name of one broker, found {options.brokers}")
+    return RemoteAccess(options, options.brokers[0])
 
 
 def open_local(options: Options) -> LocalAccess:
@@ -215,6 +235,15 @@ def open_local(options: Options) -> LocalAccess:
     if options.path is None:
         raise ConfigError("option path: expected the root directory of a store, found none")
     return LocalAccess(options.path, options.store_path_commit_log or ())
+
+
+def is_away(options: Options, error: Exception) -> bool:
+    """Does an error say that a broker is not there now? Directories are always there."""
+    if options.namesrv is None:
+        return False
+    from mqfast.spark.remote import cluster
+
+    return cluster.is_away(error)
 
 
 def log_of(access: Access) -> LogAccess:

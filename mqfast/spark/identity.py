@@ -218,6 +218,8 @@ def _resume_queue(
             )
         )
         return low
+    if at > high and snapshot.may_lag:
+        return at
     if at > high:
         found.losses.append(Loss(f"queue {name}: the stream is at {at}, and the queue ends at {high}"))
         return _first_behind(queue, high, known, access)

@@ -101,7 +101,7 @@ class LocalAccess:
         end = self.reader.whole_until(end, LogTally())
         return Snapshot(self.root, self._store_id(), taken_ms, start, end, queues, max(newest, start), newest)
 
-    def look(self) -> Snapshot:
+    def look(self, *, wait: bool = True) -> Snapshot:
         """The store as it is now, at the price of what was appended since the last look."""
         if self._follower is None:
             self._follower = Follower(self)

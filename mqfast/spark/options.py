@@ -351,8 +351,8 @@ class Options:
         _text, "TOOLS_CONSUMER", READ, "Consumer group in whose name brokers are asked. Its offsets do not change."
     )
     pull_bytes: int = _option(
-        size, 4 << 20, READ, "Bytes asked for in one pull; the broker's own limits (`maxTransferBytesOnMessageInMemory` "
-        "and its like) may be lower.", shown="4m",
+        size, 4 << 20, READ, "Bytes asked for in one pull; limits of the broker, `maxTransferBytesOnMessageInMemory` "
+        "and its like, may be lower.", shown="4m",
     )  # fmt: skip
 
     # what is read

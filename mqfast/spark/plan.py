@@ -57,7 +57,7 @@ class Snapshot:
     ``store_id`` names the store by its content, see ``LocalAccess.check``; ``log_start`` and ``log_end`` are physical
     offsets, ``taken_ms`` is the time. ``dispatched``: every message below this physical offset is in ``queues``;
     ``newest``: the last record that a queue has, -1 for none; ``record_bytes``: about how many bytes a message takes,
-    0 where the log tells.
+    0 where the log tells; ``may_lag``: a slave says so, which may have fewer messages than its master.
     """
 
     root: str
@@ -69,6 +69,7 @@ class Snapshot:
     dispatched: int = 0
     newest: int = -1
     record_bytes: float = 0.0
+    may_lag: bool = False
 
     @property
     def message_bytes(self) -> float:

@@ -7,7 +7,7 @@ never leave out in silence what was named: an unknown topic or queue is an error
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -58,12 +58,20 @@ def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
     return [q for q in queues if not q.is_light and not (hides and is_hidden(q.topic))]
 
 
-def check_names(snapshots: Iterable[Snapshot], options: Options) -> None:
+def check_names(
+    snapshots: Iterable[Snapshot], options: Options, others: Callable[[Options], Iterable[str]] | None = None
+) -> None:
     """Refuse a topic or queue that is named and in none of several stores.
 
+    Args: others: topics that were not looked at, for the nearest name.
     Raises: ConfigError.
     """
     queues = {(q.topic, q.queue_id): q for snapshot in snapshots for q in snapshot.queues}
+    missing = set(options.subscribe or ()) - {topic for topic, _ in queues}
+    if missing and others is not None:
+        name, topics = sorted(missing)[0], list(others(options))
+        if topics and name not in topics:
+            raise ConfigError(f"option subscribe: the cluster has no topic {name}{nearest_name(name, topics)}")
     every = Snapshot("", "", 0, 0, 0, tuple(queues[key] for key in sorted(queues)))
     selected_queues(every, options)
     check_pattern(every, options)

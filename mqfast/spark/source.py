@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from mqfast.errors import ConfigError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, ReadSettings, StoreReplaced, log_of, open_access, stores_of
+from mqfast.spark.access import Access, ReadSettings, StoreReplaced, known_topics, log_of, open_access, stores_of
 from mqfast.spark.leases import TaskLease, hold
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
@@ -259,7 +259,7 @@ class BatchReader(DataSourceReader):
             ]
             snapshots = [access.snapshot() for _, _, access in stores]
             if self.options.has_stores:
-                check_names(snapshots, self.options)
+                check_names(snapshots, self.options, known_topics)
             for (name, options, access), snapshot in zip(stores, snapshots, strict=True):
                 given = present(snapshot, options) if self.options.has_stores else options
                 for part in self._parts(given, access, snapshot):

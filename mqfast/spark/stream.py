@@ -129,8 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self) -> LogAccess:
         return log_of(self._open())
 
-    def _look(self) -> Snapshot:
-        self._snapshot = self._open().look()
+    def _look(self, *, wait: bool = True) -> Snapshot:
+        self._snapshot = self._open().look(wait=wait)
         return self._snapshot
 
     def _seen(self) -> Snapshot:
@@ -215,6 +215,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """This run ends where the store ends now."""
         self._target = self._look()
 
+    @property
+    def has_target(self) -> bool:
+        """Does this run end where the store ended at its beginning?"""
+        return self._target is not None
+
     def reportLatestOffset(self) -> Spark | None:
         """The end of the store, for the lag in the query's progress."""
         snapshot = self._seen()
@@ -227,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: DataLoss, when what ``start`` saw is gone or is another store's, unless failOnDataLoss=false.
         """
-        snapshot = self._look() if self._target is None else self._target
+        snapshot = self._look(wait=False) if self._target is None else self._target
         if self._idle is not None and self._idle[0] is snapshot and self._idle[1] == start:
             if self._target is not None or not self._grows(snapshot):
                 return start
@@ -244,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _grows(self, snapshot: Snapshot) -> bool:
         """Wait for the store to be another one than it was; not long, and only where there are many queues."""
         until = time.monotonic() + min(len(snapshot.queues) * _WAIT_S_PER_QUEUE, _MOST_WAIT_S)
-        while self._look() is snapshot:
+        while self._look(wait=False) is snapshot:
             if time.monotonic() + _LOOK_S > until:
                 return False
             time.sleep(_LOOK_S)
@@ -477,6 +482,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends_at(self, what: str, first: int, last: int, most: int) -> int:
         """Where [first, last) ends, of what was planned before and is still there."""
+        if last > most and self._seen().may_lag:
+            return last  # the tasks wait for the master
         if last > most:
             self._accept([Loss(f"{what}: the stream wants {first} to {last}, and the store ends at {most}")])
         return max(first, min(last, most))

@@ -1,14 +1,16 @@
-"""Several stores as one stream: the brokers of a cluster whose directories are mounted here.
+"""Several stores as one stream: directories, or the brokers of a cluster.
 
 Room: the Spark adapter. Each store has a reader of its own, which knows its offsets, its losses and its lease; here
 they are put side by side: ``{"stores": {"broker-a": {...}, "broker-b": {...}}, "version": 2}``. A store that joins is
-read from its first message on, as a new queue is; the offsets of one that is not among the paths any more are kept. It
-must never let one store take what is another's share of a batch.
+read from its first message on, as a new queue is; the offsets of one that is not among the paths any more are kept. A
+broker that is away keeps its offsets while the others go on, for as long as the options say. It must never let one
+store take what is another's share of a batch, and never end a run in silence with a broker that it could not ask.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +27,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import UsageError
-from mqfast.spark.access import open_access
+from mqfast.spark.access import is_away, known_topics, open_access, stores_of
 from mqfast.spark.offsets import STORES_KEY, VERSION, Spark
-from mqfast.spark.options import Options, stores_of
+from mqfast.spark.options import Options, of_broker
 from mqfast.spark.schema import Column
 from mqfast.spark.selection import check_names
 from mqfast.spark.source import ScanPartition, freeze_loaded, read_part
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamOfStores"]
 
 _NO_LIMIT: Final = 2**62
+_log = logging.getLogger("mqfast.spark")
 
 
 class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,9 +50,10 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, columns: tuple[Column, ...]) -> None:
         self.options: Final = options
         self.columns: Final = columns
-        self._stores: Final = {
-            name: StreamReader(_of_one(given, name), columns, one_of_many=True) for name, given in stores_of(options)
-        }
+        self._stores: Final[dict[str, StreamReader]] = {}
+        self._away: Final[dict[str, float]] = {}  # since when
+        if options.namesrv is None:
+            self._meet()
         self._checked = False
         self._available_now = False
         self._turn = 0
@@ -59,6 +63,34 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let go of all stores."""
         for store in self._stores.values():
             store.stop()
+
+    # --- which stores ---
+
+    def _meet(self) -> None:
+        """Make a reader for every store that is there now."""
+        for name, given in stores_of(self.options):
+            if name not in self._stores:
+                self._stores[name] = StreamReader(_of_one(given, name), self.columns, one_of_many=True)
+
+    def _meet_all(self, offset: Spark) -> None:
+        """Also for brokers that an offset names, which may be away now."""
+        if self.options.namesrv is None:
+            return
+        self._meet()
+        for name in _apart(offset):
+            if name not in self._stores:
+                given = _of_one(of_broker(self.options, name), name)
+                self._stores[name] = StreamReader(given, self.columns, one_of_many=True)
+
+    def _is_away(self, name: str, error: Exception) -> bool:
+        """Can the stream go on without a broker for now? False: the error is another one, or the time is over."""
+        if not is_away(self.options, error):
+            return False
+        now = time.monotonic()
+        if name not in self._away:
+            _log.warning("broker %s is away, the others go on: %s", name, error)
+        since = self._away.setdefault(name, now)
+        return self.options.broker_away == "wait" or (now - since) * 1000 < self.options.broker_timeout
 
     # --- offsets ---
 
@@ -72,18 +104,26 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 access = open_access(given)
                 snapshots.append(access.snapshot())
                 access.close()
-            check_names(snapshots, self.options)
+            check_names(snapshots, self.options, known_topics)
             self._checked = True
 
     def initialOffset(self) -> Spark:
         """Where a new stream begins, in each store. Raises: as StreamReader.initialOffset."""
         self._check_names()
+        self._meet()
         return self._all(lambda _, store: store.initialOffset())
 
     def _starts(self, start: Spark) -> dict[str, Spark]:
         """Offsets of every store, of those that joined from their first message on."""
         found = _apart(start)
-        return {**{name: store.joined() for name, store in self._stores.items() if name not in found}, **found}
+        for name, store in self._stores.items():
+            if name not in found:
+                try:
+                    found[name] = store.joined()
+                except Exception as error:
+                    if not self._is_away(name, error):
+                        raise
+        return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """All that there is: the options have the limits, and every store its share of them."""
@@ -97,20 +137,30 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """This run ends where the stores end now."""
         self._available_now = True
+        self._meet()
         for store in self._stores.values():
             store.prepareForTriggerAvailableNow()
 
     def reportLatestOffset(self) -> Spark | None:
         """The ends of the stores, for the lag in the query's progress."""
-        return self._all(lambda _, store: store.reportLatestOffset() or {})
+        ends = {}
+        for name, store in self._stores.items():
+            try:
+                ends[name] = store.reportLatestOffset() or {}
+            except Exception as error:
+                if not is_away(self.options, error):
+                    raise
+        return _together(ends)
 
     def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
         """The end of the next batch; ``start`` itself when there is none yet.
 
         Raises: as StreamReader.latestOffset.
         """
+        if not self._available_now:
+            self._meet_all(start)
         before = self._starts(start)
-        ends = {name: self._end(name, before[name], None) for name in self._stores}
+        ends = {name: self._end(name, before[name], None) for name in self._stores if name in before}
         news = [name for name in ends if ends[name] != before[name]]
         if not news or self._waits({name: before[name] for name in news}, ends, limit):
             return start
@@ -122,7 +172,16 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, name: str, start: Spark, share: tuple[int | None, int | None] | None) -> Spark:
         store = self._stores[name]
         store.share = share if share is not None else (None, None)
-        return store.latestOffset(start, ReadAllAvailable())
+        if self._available_now and not store.has_target:
+            store.prepareForTriggerAvailableNow()
+        try:
+            end = store.latestOffset(start, ReadAllAvailable())
+        except Exception as error:
+            if self._available_now or not self._is_away(name, error):
+                raise
+            return start
+        self._away.pop(name, None)
+        return end
 
     def _waits(self, before: dict[str, Spark], ends: dict[str, Spark], limit: ReadLimit) -> bool:
         """Is it too early for so few rows?"""
@@ -164,6 +223,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
         """What the tasks of one batch read. Raises: DataLoss."""
         ends = _apart(end)
+        self._meet_all(end)
         starts = self._starts(start)
         found: list[InputPartition] = []
         for name, store in self._stores.items():

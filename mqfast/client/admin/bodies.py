@@ -17,9 +17,9 @@ from mqfast.errors import FieldError
 from mqfast.remoting.bodies import TopicConfig, decode_body
 
 __all__ = [
-    "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody", "GroupsBody",
-    "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody", "TopicConfig", "TopicListBody",
-    "TopicStatsBody", "by_queue", "properties_text", "settings_of", "subscriptions_of",
+    "AllOffsetsBody", "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
+    "GroupsBody", "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody", "TopicConfig",
+    "TopicListBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of", "subscriptions_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -82,6 +82,18 @@ class _TopicOffset(Struct, rename="camel"):
     last_update_timestamp: int = 0
     max_offset: int = 0
     min_offset: int = 0
+
+
+class TopicsBody(Struct, rename="camel"):
+    """Answer of 21."""
+
+    topic_config_table: dict[str, Any] = {}
+
+
+class AllOffsetsBody(Struct, rename="camel"):
+    """Answer of 43: ``topic@group`` -> queue id -> offset."""
+
+    offset_table: dict[str, dict[int, int]] = {}
 
 
 class TopicStatsBody(Struct, rename="camel"):

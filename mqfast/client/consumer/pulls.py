@@ -18,7 +18,7 @@ from mqfast.errors import ClientError, CorruptFile, FieldError
 from mqfast.remoting.bodies import header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["PullAnswer", "pull"]
+__all__ = ["PullAnswer", "RawAnswer", "pull", "raw_pull"]
 
 _COMMIT, _SUSPEND, _SUBSCRIPTION, _LITE = 1, 2, 4, 16
 _LONGER_S: Final = 15.0  # than the broker holds the pull: RocketMQ's 30 s for 15 s
@@ -75,6 +75,18 @@ class PullAnswer(NamedTuple):
         return self.remark in _GONE and self.next_offset > self.asked_offset
 
 
+class RawAnswer(NamedTuple):
+    """What one pull found, its records as the broker sent them; otherwise as PullAnswer."""
+
+    status: PullStatus
+    records: bytes | bytearray | memoryview
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    broker_id: int
+    remark: str
+
+
 def pull(
     address: str,
     group: str,
@@ -99,6 +111,46 @@ def pull(
         timeout_s: for the answer; None: ``suspend_s`` and 15 s.
     Raises: BrokerError and its kinds, NoRoute; ClientError for an answer that makes no sense; what a shell throws.
     """
+    found = yield from raw_pull(
+        address, group, queue, offset, subscription, max_count=max_count, suspend_s=suspend_s,
+        commit_offset=commit_offset, post_subscription=post_subscription, is_lite=is_lite, timeout_s=timeout_s,
+    )  # fmt: skip
+    try:
+        messages = decode_deliveries(found.records, source, unwrap=True) if found.status is PullStatus.FOUND else []
+    except (FieldError, CorruptFile) as error:
+        raise _nonsense(address, queue, offset, 0, error) from error
+    if messages and messages[0].is_part:  # the pull began within a record of several messages
+        messages = [one for one in messages if one.queue_offset >= offset]
+    wanted = messages if subscription.is_all else [one for one in messages if subscription.wants(one)]
+    return PullAnswer(
+        found.status,
+        wanted,
+        found.next_offset,
+        found.min_offset,
+        found.max_offset,
+        found.broker_id,
+        len(messages) - len(wanted),
+        found.remark,
+        offset,
+    )
+
+
+def raw_pull(
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    *,
+    max_count: int = 32,
+    max_bytes: int | None = None,
+    suspend_s: float = 0.0,
+    commit_offset: int | None = None,
+    post_subscription: bool = False,
+    is_lite: bool = False,
+    timeout_s: float | None = None,
+) -> Steps[RawAnswer]:
+    """As ``pull``, without a look at the records. Args: max_bytes: of the answer; brokers of 4.x do not know that."""
     flags = _LITE if is_lite else 0
     fields: dict[str, Any] = {
         "consumerGroup": group,
@@ -112,6 +164,8 @@ def pull(
         "expressionType": subscription.kind,
         "bname": queue.broker_name,
     }
+    if max_bytes is not None:
+        fields["maxMsgBytes"] = max_bytes
     if commit_offset is not None and commit_offset > 0:
         flags |= _COMMIT
         fields["commitOffset"] = commit_offset
@@ -124,25 +178,25 @@ def pull(
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     texts = {name: str(value) for name, value in fields.items()}
     answer = yield Ask(address, code, texts, b"", suspend_s + _LONGER_S if timeout_s is None else timeout_s)
-    about = f"pull of {queue.topic}/{queue.broker_name}/{queue.queue_id} from {offset}"
-    checked(answer, address, about, *_STATUS)
-    status = _STATUS[answer.code]
+    checked(answer, address, _about(queue, offset), *_STATUS)
     try:
         header = header_of(answer, _Header)
-        found = decode_deliveries(answer.body, source, unwrap=True) if status is PullStatus.FOUND else []
-    except (FieldError, CorruptFile) as error:
-        raise ClientError(f"{about}: {address} answered code {answer.code} and what is no answer: {error}") from error
-    if found and found[0].is_part:  # the pull began within a record of several messages
-        found = [one for one in found if one.queue_offset >= offset]
-    wanted = found if subscription.is_all else [one for one in found if subscription.wants(one)]
-    return PullAnswer(
-        status,
-        wanted,
+    except FieldError as error:
+        raise _nonsense(address, queue, offset, answer.code, error) from error
+    return RawAnswer(
+        _STATUS[answer.code],
+        answer.body,
         header.next_begin_offset,
         header.min_offset,
         header.max_offset,
         header.suggest_which_broker_id,
-        len(found) - len(wanted),
         answer.remark or "",
-        offset,
     )
+
+
+def _about(queue: MessageQueue, offset: int) -> str:
+    return f"pull of {queue.topic}/{queue.broker_name}/{queue.queue_id} from {offset}"
+
+
+def _nonsense(address: str, queue: MessageQueue, offset: int, code: int, error: Exception) -> ClientError:
+    return ClientError(f"{_about(queue, offset)}: {address} answered code {code} and what is no answer: {error}")

@@ -44,6 +44,17 @@ class Gather:
     def units(
         self, units: bytes, at: int, first_offset: int, file: PreadFile, topic: bytes, queue_id: int
     ) -> tuple[int, str]: ...
+    def answer(
+        self,
+        body: bytes | bytearray | memoryview,
+        at: int,
+        expected: int,
+        begin: int,
+        end: int,
+        asked: bytes,
+        topic: bytes,
+        queue_id: int,
+    ) -> tuple[int, str, int]: ...
     def message(
         self, message: StoredMessage, topic: bytes, queue_id: int, queue_offset: int, crc_ok: bool = True
     ) -> bool: ...

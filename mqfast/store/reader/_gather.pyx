@@ -44,7 +44,7 @@ from mqfast.store.record._record cimport (
     find_properties,
     offset_in_queue,
 )
-from mqfast.store.reader._scan cimport STEP_CRC, STEP_MORE, STEP_RECORD, LogWalk, PreadFile, Window, step
+from mqfast.store.reader._scan cimport STEP_BAD, STEP_CRC, STEP_MORE, STEP_RECORD, LogWalk, PreadFile, Window, step
 
 from mqfast.errors import StoreClosed, UsageError
 from mqfast.store.reader._scan import STOPS as _STOPS
@@ -60,6 +60,8 @@ cdef enum:
     HEAD = 128                  # the fixed fields of every record lie in here
     UNIT_BYTES = 20
     FILLER_SIZE = 0x7FFFFFFF
+    PHYSICAL_OFFSET_AT = 28     # in a record
+    INNER_BATCH = 1 << 7        # of sysFlag: a record with several messages
 
 # In place of a queue id: every queue of the topic.
 ANY_QUEUE = ANY_QUEUE_ID
@@ -70,6 +72,8 @@ cdef enum End:
     DONE = 2                    # everything asked for was taken
     OTHER_FILE = 3              # the next unit's record is not in this file
     DOUBT = 4                   # the next unit needs a closer look
+    OTHER_QUEUE = 5             # the next record of an answer is one of another queue
+    HOLE = 6                    # the next record of an answer has a higher queue offset than is expected
 
 cdef struct Wanted:                         # one queue of the table, empty where topic is NULL
     const uint8_t *topic
@@ -519,6 +523,93 @@ cdef class Gather:
         if outcome < 0:
             raise os_error(outcome, "read", file.path)
         return at, {FULL: "full", DONE: "limit", OTHER_FILE: "file", DOUBT: "doubt"}[outcome]
+
+    # --- an answer of a broker ---------------------------------------------------------------------------------------------
+
+    cdef int take_answer(self, const uint8_t *p, int64_t n, int64_t *at, int64_t *expected, int64_t begin, int64_t end, const uint8_t *asked, int32_t asked_bytes,
+                         const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
+        """Whole records one behind the other from byte ``at[0]`` on; ``outcome`` is FULL, DONE, OTHER_QUEUE, HOLE, or 16 + what step said."""
+        cdef Window w
+        cdef int64_t physical, claimed
+        cdef int rc
+        memset(&w, 0, sizeof(Window))
+        w.check_crc = self.wants_crc
+        while at[0] < n:
+            if self.waiting == PENDING:
+                self.flush()
+                if self.is_full():
+                    outcome[0] = FULL
+                    return 0
+            # The record's own place is that of the window, since no file says where it stands.
+            physical = mq_get64(p + at[0] + PHYSICAL_OFFSET_AT) if n - at[0] >= PHYSICAL_OFFSET_AT + 8 else 0
+            if physical < 0 or physical > INT64_MAX >> 2:
+                self.flush()
+                outcome[0] = 16 + STEP_BAD
+                return 0
+            w.base = p + at[0]
+            w.start = w.at = physical
+            w.filled = n - at[0]
+            w.file_end = physical + w.filled
+            rc = step(&w)
+            if rc != STEP_RECORD and (rc != STEP_CRC or self.bad == 0):
+                self.flush()
+                outcome[0] = 16 + rc
+                return 0
+            claimed = offset_in_queue(&w.record, asked, asked_bytes, queue_id)
+            if claimed == ANYWHERE:
+                claimed = expected[0]
+            if claimed < 0:
+                self.flush()
+                outcome[0] = OTHER_QUEUE
+                return 0
+            if claimed >= end:
+                at[0] = n
+                expected[0] = end
+                break
+            if claimed > expected[0] >= 0:
+                self.flush()
+                outcome[0] = HOLE
+                return 0
+            at[0] += w.record.total
+            if claimed < begin or claimed < expected[0]:    # a batch that begins before what was asked for
+                continue
+            expected[0] = claimed + 1 if not w.record.sys_flag & INNER_BATCH else -1
+            if rc == STEP_CRC and self.bad == 1:
+                self.skipped += 1
+                continue
+            # The row is one of the queue that was asked for, under the name that the caller has for it.
+            w.record.topic = topic
+            w.record.topic_bytes = topic_bytes
+            w.record.queue_id = queue_id
+            w.record.queue_offset = claimed
+            self.consider(&w.record, rc == STEP_RECORD)
+        self.flush()
+        outcome[0] = FULL if at[0] < n or self.is_full() else DONE
+        return 0
+
+    def answer(self, const uint8_t[::1] body not None, int64_t at, int64_t expected, int64_t begin, int64_t end, bytes asked not None,
+               bytes topic not None, int32_t queue_id) -> tuple:
+        """Take the records of a broker's answer to a pull, from byte ``at`` of it on.
+
+        Args: ``expected``: queue offset of the next message, -1 where holes are no loss (a filter, say); ``begin``, ``end``: other offsets are
+            left out; ``asked``: topic of the queue at the broker; ``topic``: what rows name it.
+        Returns: (where to go on, why, the next ``expected``): ``"limit"`` (the answer is used up), ``"full"``, ``"hole"`` (the next record's
+            offset is above ``expected``), ``"queue"`` (a record of another queue) or what is wrong with the bytes (see STOPS of _scan.pyx).
+        Raises: UsageError when a column exceeds 2 GiB.
+        """
+        cdef int64_t outcome = 0
+        cdef int64_t n = body.shape[0]
+        cdef const uint8_t *p = &body[0] if n else NULL
+        cdef const uint8_t *name = asked
+        cdef const uint8_t *shown = topic
+        cdef int32_t name_bytes = <int32_t> len(asked), shown_bytes = <int32_t> len(topic)
+        if not 0 <= at <= n:
+            raise UsageError(f"at: expected 0 to {n}, found {at}")
+        with nogil:
+            self.take_answer(p, n, &at, &expected, begin, end, name, name_bytes, shown, shown_bytes, queue_id, &outcome)
+        if outcome >= 16:
+            return at, _STOPS[outcome - 16], expected
+        return at, "full" if outcome == FULL else "limit" if outcome == DONE else "hole" if outcome == HOLE else "queue", expected
 
     def message(self, StoredMessage message not None, bytes topic not None, int32_t queue_id, int64_t queue_offset, bint crc_ok=True) -> bool:
         """Take one message that somebody else found, as one of this queue; is the batch full now?"""

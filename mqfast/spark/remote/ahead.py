@@ -1,0 +1,60 @@
+"""One step ahead: an iterator whose next items are made by another thread while the last one is worked with.
+
+Room: the Spark adapter. It must never make more items ahead than it was told, nor leave its thread behind ``close``.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+__all__ = ["Ahead"]
+
+T = TypeVar("T")
+_LOOK_S: Final = 0.2
+
+
+class Ahead(Generic[T]):
+    """Items of ``source``, up to ``depth`` of them made ahead. Thread: one; ``source`` is used by another one alone."""
+
+    def __init__(self, source: Iterator[T], depth: int) -> None:
+        self._source: Final = source
+        self._items: Final[queue.Queue[tuple[T | None, BaseException | None]]] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mqfast-pull", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for item in self._source:
+                if not self._put(item, None):
+                    return
+            self._put(None, StopIteration())
+        except BaseException as error:
+            self._put(None, error)
+
+    def _put(self, item: T | None, error: BaseException | None) -> bool:
+        while not self._stopped.is_set():
+            try:
+                self._items.put((item, error), timeout=_LOOK_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def __iter__(self) -> Ahead[T]:
+        return self
+
+    def __next__(self) -> T:
+        item, error = self._items.get()
+        if error is not None:
+            self._items.put((None, error))  # whoever asks again hears it again
+            raise error
+        assert item is not None
+        return item
+
+    def close(self) -> None:
+        """Make no more items."""
+        self._stopped.set()

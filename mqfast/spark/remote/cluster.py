@@ -1,0 +1,395 @@
+"""The name servers and brokers of one cluster, as planners and tasks ask them: sockets, routes, and patience.
+
+Room: the Spark adapter, imports neither Spark nor Arrow. One ``Cluster`` for each process and set of options: a worker
+that reads several partitions keeps its connections. What does not answer is asked again for ``brokerTimeout``. It must
+never take a broker that does not answer for one that has no messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mqfast.client.admin.bodies import ClusterBody, TopicListBody, TopicsBody, TopicStatsBody, by_queue
+from mqfast.client.net.lane import Lanes
+from mqfast.client.net.steps import Ask, Steps, broker_error, checked
+from mqfast.client.route.name_servers import NameServers, fetch_addresses
+from mqfast.client.route.namespace import namespace_of_address, unwrap, wrap
+from mqfast.client.route.route_table import MASTER_ID, TopicRoute, decode_route
+from mqfast.client.settings import instance_settings
+from mqfast.client.values import Credentials
+from mqfast.errors import BrokerBusy, BrokerError, CallTimeout, ConfigError, ConnectError, ConnectionLost, NoRoute
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.signature import sign
+from mqfast.spark.selection import is_hidden
+
+if TYPE_CHECKING:
+    from mqfast.spark.options import Options
+
+__all__ = ["BrokerAway", "Cluster", "brokers_of", "is_away", "wanted_topics"]
+
+T = TypeVar("T")
+ASK_S: Final = 5.0
+# So long what the name servers said is taken for true.
+ROUTE_S: Final = 5.0
+_NAME_SERVER_S: Final = 3.0
+_LONG_AGO: Final = float("-inf")
+_FIRST_PAUSE_S: Final = 0.05
+_MOST_PAUSE_S: Final = 1.0
+
+_log = logging.getLogger("mqfast.spark")
+
+
+class BrokerAway(ConnectError):
+    """A broker that messages are wanted of is not there now."""
+
+
+def is_away(error: Exception) -> bool:
+    """Is it worth asking again: nobody answered, or somebody who is too busy, or not ready yet?"""
+    if isinstance(error, BrokerError):
+        return isinstance(error, BrokerBusy) or error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    return isinstance(error, (ConnectError, ConnectionLost, CallTimeout))
+
+
+class Cluster:
+    """One cluster. Thread: any. Fork: a child begins without sockets.
+
+    Raises: ConfigError; ConnectError, CallTimeout, ConnectionLost where nobody answers, BrokerError for refusals.
+    """
+
+    def __init__(self, options: Options) -> None:
+        assert options.namesrv is not None
+        who = None
+        if options.access_key is not None and options.secret_key is not None:
+            who = Credentials(options.access_key, options.secret_key, options.security_token)
+        settings = instance_settings(options.namesrv, credentials=who, namespace=options.namespace)
+        self.namespace: Final = settings.namespace or namespace_of_address(settings.name_servers[0])
+        self._servers: Final = NameServers(settings.name_servers)
+        self._timeout_s: Final = options.broker_timeout / 1000
+        self._waits: Final = options.broker_away == "wait"
+        key = settings.credentials
+        signed = None
+        if key is not None:
+
+            def signed(code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
+                return sign(fields, body, key.access_key, key.secret_key, key.security_token or "")
+
+        self.lanes: Final = Lanes(_context(options), signed)
+        self._brokers: tuple[float, Mapping[str, Mapping[int, str]]] = (_LONG_AGO, {})
+        self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
+        self._topics: tuple[float, list[str]] = (_LONG_AGO, [])
+        self._of_broker: dict[str, tuple[float, list[str]]] = {}
+
+    @classmethod
+    def shared(cls, options: Options) -> Cluster:
+        """The one of this process for these options."""
+        key = repr(dataclasses.replace(options, brokers=None).place)
+        found = _shared.get(key)
+        if found is None:
+            found = _shared[key] = cls(options)
+        return found
+
+    def wire(self, name: str) -> str:
+        """The name of a topic or group as brokers know it."""
+        return wrap(self.namespace, name)
+
+    def plain(self, name: str) -> str:
+        """The name of a topic or group as users see it."""
+        return unwrap(self.namespace, name)
+
+    # --- asking ---
+
+    def run(self, steps: Steps[T]) -> T:
+        """Steps of a client, on this thread."""
+        return self.lanes.run(steps)
+
+    def ask(
+        self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str, *also: int
+    ) -> RemotingCommand:
+        """One request to a broker. Raises: NoRoute for a topic that it has not, BrokerError and its kinds."""
+
+        def steps() -> Steps[RemotingCommand]:
+            answer = yield Ask(address, code, {name: str(value) for name, value in fields.items()}, b"", ASK_S)
+            return checked(answer, address, about, *also)
+
+        return self.run(steps())
+
+    def patiently(self, what: str, once: Callable[[], T]) -> T:
+        """Do something until whoever is asked answers, for ``brokerTimeout``, or for ever with ``brokerAway=wait``.
+
+        Raises: BrokerAway at the end of that time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        pause, told = _FIRST_PAUSE_S, False
+        while True:
+            try:
+                return once()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                if not self._waits and time.monotonic() + pause > deadline:
+                    raise BrokerAway(
+                        f"{what}: no answer in {self._timeout_s:g} s (option brokerTimeout): {error}"
+                    ) from error
+                if not told:
+                    _log.warning("%s: %s; it is asked again", what, error)
+                    told = True
+            self.forget()
+            time.sleep(pause)
+            pause = min(2 * pause, _MOST_PAUSE_S)
+
+    def forget(self) -> None:
+        """What name servers said may be wrong: ask them again."""
+        self._brokers = (_LONG_AGO, self._brokers[1])
+        self._routes = {topic: (_LONG_AGO, route) for topic, (_, route) in self._routes.items()}
+
+    # --- name servers ---
+
+    def _ask_name_server(
+        self, code: RequestCode, fields: dict[str, Any], about: str, *, has_known: bool
+    ) -> RemotingCommand | None:
+        """Ask one after the other. Returns: None: nobody answers, and what is known stays true (``has_known``).
+
+        Raises: ConnectError when nobody answers and nothing is known.
+        """
+        if self._servers.url is not None and not self._servers.addresses:
+            try:
+                self._servers.update(fetch_addresses(self._servers.url))
+            except OSError as error:
+                raise ConnectError(f"{self._servers.url}: no addresses of name servers: {error}") from None
+        reasons = []
+        for address in self._servers.addresses:
+            try:
+                answer = self.lanes.ask(Ask(address, code, fields, b"", _NAME_SERVER_S))
+            except (ConnectError, ConnectionLost, CallTimeout) as error:
+                self._servers.failed(address)
+                reasons.append(str(error) if address in str(error) else f"{address}: {error}")
+                continue
+            assert answer is not None
+            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
+                raise broker_error(answer, address, about)
+            return answer
+        if has_known:
+            _log.warning("%s: no name server answered, what was known stays true: %s", about, "; ".join(reasons))
+            return None
+        raise ConnectError(f"{about}: no name server answered: {'; '.join(reasons)}")
+
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """All brokers that are there now: name -> broker id -> address; 0 is the master."""
+        taken, found = self._brokers
+        if time.monotonic() - taken > ROUTE_S:
+            code, about = RequestCode.GET_BROKER_CLUSTER_INFO, "brokers of the cluster"
+            answer = self._ask_name_server(code, {}, about, has_known=bool(found))
+            if answer is None:
+                return found
+            body = decode_body(bytes(answer.body), ClusterBody, "clusters")
+            found = {name: dict(one.broker_addrs) for name, one in body.broker_addr_table.items() if one.broker_addrs}
+            self._brokers = (time.monotonic(), found)
+        return found
+
+    def address(self, broker: str, broker_id: int = MASTER_ID) -> tuple[int, str]:
+        """(id, address) of the broker to read from: the one asked for, else the master, else a slave.
+
+        Raises: BrokerAway.
+        """
+        found = self.brokers().get(broker)
+        if not found:
+            known = ", ".join(sorted(self.brokers())) or "none"
+            raise BrokerAway(f"broker {broker}: the name servers know {known}")
+        for one in (broker_id, MASTER_ID, *sorted(found)):
+            if one in found:
+                return one, found[one]
+        raise AssertionError("a broker has an address")
+
+    def topics(self) -> list[str]:
+        """All topics of the namespace, as users name them."""
+        taken, found = self._topics
+        if time.monotonic() - taken > ROUTE_S:
+            code, about = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "list of topics"
+            answer = self._ask_name_server(code, {}, about, has_known=bool(found))
+            if answer is None:
+                return found
+            found = self._mine(decode_body(bytes(answer.body), TopicListBody, "topics").topic_list)
+            self._topics = (time.monotonic(), found)
+        return found
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Where a topic is, by the name that users have for it; None: nowhere."""
+        known = self._routes.get(topic)
+        if known is not None and time.monotonic() - known[0] <= ROUTE_S:
+            return known[1]
+        fields = {"topic": self.wire(topic), "acceptStandardJsonOnly": "true"}
+        code, about = RequestCode.GET_ROUTEINFO_BY_TOPIC, f"route of topic {topic}"
+        answer = self._ask_name_server(code, fields, about, has_known=known is not None)
+        if answer is None:
+            return known[1] if known is not None else None
+        found = None
+        if answer.code == ResponseCode.SUCCESS:
+            found = decode_route(topic, bytes(answer.body))
+        self._routes[topic] = (time.monotonic(), found)
+        return found
+
+    def _queue_count(self, topic: str, broker: str) -> int:
+        """How many queues of a topic a broker has for reading, as name servers tell. Raises: BrokerAway."""
+        route = self.route(topic)
+        counts = [data.read_queue_nums for data in route.queue_datas if data.broker_name == broker] if route else []
+        if not counts and broker not in self.brokers():
+            raise BrokerAway(f"topic {topic}: the name servers do not name broker {broker}")
+        return max(counts, default=0)
+
+    def topics_of(self, broker: str) -> list[str]:
+        """All topics of a broker, as users name them; where it does not tell, those of the cluster."""
+        taken, found = self._of_broker.get(broker, (_LONG_AGO, []))
+        if time.monotonic() - taken > ROUTE_S:
+            _, address = self.address(broker)
+            try:
+                answer = self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, f"topics of broker {broker}")
+            except BrokerError as error:
+                if error.code != ResponseCode.NO_PERMISSION:
+                    raise
+                return self.topics()
+            found = self._mine(decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table)
+            self._of_broker[broker] = (time.monotonic(), found)
+        return found
+
+    def _mine(self, names: Iterable[str]) -> list[str]:
+        """Those of the namespace, as users name them."""
+        return sorted({self.plain(name) for name in names if self.wire(self.plain(name)) == name})
+
+    # --- brokers ---
+
+    def bounds(self, broker: str, topic: str) -> dict[int, tuple[int, int]]:
+        """Queue id -> (first offset, behind the last one) of a topic on a broker; empty where it has no such topic.
+
+        The broker is asked itself: name servers forget the topics of a broker that starts again.
+        """
+        _, address = self.address(broker)
+        about = f"offsets of topic {topic} on broker {broker}"
+        fields = {"topic": self.wire(topic), "bname": broker}
+        try:
+            answer = self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, fields, about)
+        except NoRoute:
+            return {}
+        except BrokerError as error:
+            if error.code != ResponseCode.NO_PERMISSION:
+                raise
+            # Whoever may only read the topic is told queue by queue.
+            return {
+                queue: (
+                    self._number(address, RequestCode.GET_MIN_OFFSET, {**fields, "queueId": queue}, about),
+                    self._number(address, RequestCode.GET_MAX_OFFSET, {**fields, "queueId": queue}, about),
+                )
+                for queue in range(self._queue_count(topic, broker))
+            }
+        table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
+        found = {queue.queue_id: (max(0, one.min_offset), max(0, one.max_offset)) for queue, one in table.items()}
+        return dict(sorted(found.items()))
+
+    def _number(self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str) -> int:
+        answer = self.ask(address, code, fields, about)
+        text = str(answer.ext_fields.get("offset", ""))
+        try:
+            return int(text)
+        except ValueError:
+            raise BrokerError(
+                f"{about}: {address}: field offset: expected a whole number, found {text!r}",
+                code=answer.code, remark=answer.remark or "", broker=address,
+            ) from None  # fmt: skip
+
+    def offset_at(self, broker: str, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first message that was stored at a time or later; behind the last one where none was."""
+        _, address = self.address(broker)
+        fields = {
+            "topic": self.wire(topic), "queueId": queue_id, "timestamp": time_ms, "boundaryType": "LOWER",
+            "bname": broker,
+        }  # fmt: skip
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return max(0, self._number(address, code, fields, f"offset by time in {topic}/{queue_id}"))
+
+    def group_offset(self, broker: str, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group goes on in a queue; None: it has no offset there."""
+        _, address = self.address(broker)
+        fields = {
+            "consumerGroup": self.wire(group), "topic": self.wire(topic), "queueId": queue_id,
+            "setZeroIfNotFound": "false", "bname": broker,
+        }  # fmt: skip
+        about, code = f"offset of group {group} in {topic}/{queue_id}", RequestCode.QUERY_CONSUMER_OFFSET
+        answer = self.ask(address, code, fields, about, ResponseCode.QUERY_NOT_FOUND)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        offset = int(str(answer.ext_fields.get("offset", "-1")))
+        return offset if offset >= 0 else None
+
+    def commit(self, broker: str, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Tell the master how far a group is."""
+        _, address = self.address(broker)
+        fields = {
+            "consumerGroup": self.wire(group), "topic": self.wire(topic), "queueId": queue_id, "commitOffset": offset,
+            "bname": broker,
+        }  # fmt: skip
+        about = f"offset {offset} of group {group} in {topic}/{queue_id}"
+        self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, about)
+
+
+_shared: Final[dict[str, Cluster]] = {}
+
+
+def _context(options: Options) -> ssl.SSLContext | None:
+    """The TLS context of the options. Raises: ConfigError for files that are no certificates."""
+    if not options.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca)
+        if options.tls_cert is not None:
+            context.load_cert_chain(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"options tlsCa, tlsCert and tlsKey: expected files of certificates and keys: {error}"
+        ) from None
+    if not options.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def wanted_topics(cluster: Cluster, options: Options, broker: str) -> list[str]:
+    """The topics of a broker that may have messages to read: those that are named, or all that fit."""
+    if options.subscribe is not None:
+        return list(options.subscribe)
+    if options.assign is not None:
+        return sorted({topic for topic, _ in options.assign})
+    if options.subscribe_pattern is not None:
+        return [topic for topic in cluster.topics_of(broker) if options.subscribe_pattern.fullmatch(topic)]
+    everything = options.include_system_topics or options.view == "groups"
+    return [topic for topic in cluster.topics_of(broker) if everything or not is_hidden(topic)]
+
+
+def brokers_of(options: Options) -> list[str]:
+    """The names of the brokers that have something of what the options name, of those that are there now.
+
+    Raises: ConfigError for a broker that is named and not there; BrokerAway where no name server answers.
+    """
+    cluster = Cluster.shared(options)
+    return cluster.patiently("name servers", lambda: _brokers_of(cluster, options))
+
+
+def _brokers_of(cluster: Cluster, options: Options) -> list[str]:
+    if options.brokers is not None:
+        missing = [name for name in options.brokers if name not in cluster.brokers()]
+        if missing:
+            raise BrokerAway(f"broker {missing[0]}: the name servers know {', '.join(sorted(cluster.brokers()))}")
+        return sorted(options.brokers)
+    if options.subscribe is None and options.assign is None:
+        return sorted(cluster.brokers())
+    found: set[str] = set()
+    for topic in options.subscribe or {topic for topic, _ in options.assign or ()}:
+        route = cluster.route(topic)
+        if route is not None:
+            found.update(data.broker_name for data in route.queue_datas)
+    return sorted(found)

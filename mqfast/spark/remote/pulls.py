@@ -1,0 +1,154 @@
+"""Messages of one queue from the broker that suggests itself: answer after answer, each with whole records.
+
+Room: the Spark adapter, imports neither Spark nor Arrow. What the answers of RocketMQ's brokers mean for somebody who
+may not lose a message: a slave that is not read from names an offset behind messages that it does not send; a broker
+leaves out in silence what its retention removed. It must never go on behind a message that it has not handed out,
+unless that message is lost and somebody was told. Source: PullMessageProcessor, DefaultPullMessageResultHandler.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from mqfast.client.consumer.pulls import RawAnswer, raw_pull
+from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.route.route_table import MASTER_ID
+from mqfast.client.values import MessageQueue, PullStatus
+from mqfast.errors import DataLoss, NoRoute
+from mqfast.spark.plan import OffsetRange
+from mqfast.spark.remote.cluster import BrokerAway, Cluster
+
+__all__ = ["Counts", "QueuePuller", "Records"]
+
+MOST_COUNT: Final = 1 << 14
+_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+_NO_MATCH: Final = "NO_MATCHED_MESSAGE"
+_RESET: Final = "OFFSET_RESET"
+_log = logging.getLogger("mqfast.spark")
+
+
+@dataclass
+class Counts:
+    """What the pulls of one task have done. ``waited_s``: for answers; ``decoded_s``: making columns of them."""
+
+    pulls: int = 0
+    rows: int = 0
+    bytes: int = 0
+    waited_s: float = 0.0
+    decoded_s: float = 0.0
+
+
+class Records(NamedTuple):
+    """An answer with records: asked for at ``at``; the next one begins at ``next_offset``."""
+
+    data: bytes | bytearray | memoryview
+    at: int
+    next_offset: int
+    min_offset: int
+
+
+class QueuePuller:
+    """Pulls a range of one queue.
+
+    Args: ``fail``: raise DataLoss for lost messages rather than warn.
+    Attributes: ``is_filtered``: the broker leaves out what the subscription does not want.
+    Thread: one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        broker: str,
+        group: str,
+        piece: OffsetRange,
+        subscription: Subscription,
+        *,
+        most_bytes: int,
+        fail: bool,
+        counts: Counts,
+    ) -> None:
+        self._cluster: Final = cluster
+        self._broker: Final = broker
+        self._group: Final = cluster.wire(group)
+        self._queue: Final = MessageQueue(cluster.wire(piece.topic), broker, piece.queue_id)
+        self._name: Final = f"queue {piece.topic}/{piece.queue_id} of broker {broker}"
+        self._at = piece.start
+        self._end: Final = piece.end
+        self._subscription: Final = subscription
+        self.is_filtered: Final = not subscription.is_all
+        self._most_bytes: Final = most_bytes
+        self._fail: Final = fail
+        self._counts: Final = counts
+        self._broker_id = MASTER_ID
+
+    def answers(self) -> Iterator[Records]:
+        """Answers with records, until the end of the range or of the queue.
+
+        Raises: DataLoss, BrokerAway, BrokerError.
+        """
+        while self._at < self._end:
+            begin = time.monotonic()
+            try:
+                answer = self._cluster.patiently(self._name, self._one)
+            except NoRoute as error:
+                self.lose(self._at, self._end, f"the broker does not have the topic any more ({error})")
+                return
+            self._counts.waited_s += time.monotonic() - begin
+            self._counts.pulls += 1
+            at = self._at
+            if answer.status is PullStatus.FOUND:
+                self._at = max(answer.next_offset, at + 1)
+                self._counts.bytes += len(answer.records)
+                yield Records(answer.records, at, self._at, answer.min_offset)
+            else:
+                self._at = self._behind(answer)
+
+    def _one(self) -> RawAnswer:
+        """One pull whose answer can be believed. Raises: BrokerAway for one of a slave that cannot."""
+        broker_id, address = self._cluster.address(self._broker, self._broker_id)
+        answer = self._cluster.run(
+            raw_pull(
+                address, self._group, self._queue, self._at, self._subscription,
+                max_count=min(self._end - self._at, MOST_COUNT), max_bytes=self._most_bytes, post_subscription=True,
+            )
+        )  # fmt: skip
+        matched = answer.status is PullStatus.NO_MATCHED_MSG and self.is_filtered and answer.remark == _NO_MATCH
+        if answer.status is PullStatus.FOUND or matched:
+            self._broker_id = answer.broker_id
+            return answer
+        if broker_id != MASTER_ID:
+            # A slave may be behind, and one that is not read from names offsets that it has not handed out.
+            self._broker_id = MASTER_ID
+            raise BrokerAway(f"{address}, a slave, has nothing at {self._at}: {answer.remark}")
+        return answer
+
+    def _behind(self, answer: RawAnswer) -> int:
+        """Where to go on after an answer of a master without records. Raises: DataLoss."""
+        at, behind = self._at, answer.next_offset
+        if answer.status is PullStatus.NO_MATCHED_MSG:
+            if answer.remark == _NO_MATCH and self.is_filtered:
+                return max(behind, at)
+            if answer.remark == _REMOVING and behind > at:
+                return self.lose(at, behind, "retention removes them")
+            return self.lose(at, max(behind, at + 1), f"the broker does not send them: {answer.remark}")
+        if answer.status is PullStatus.OFFSET_ILLEGAL:
+            if answer.remark == _RESET:
+                return at  # somebody reset the group in whose name is pulled: that says nothing of messages
+            if answer.min_offset > at:
+                return self.lose(at, answer.min_offset, "they were removed")
+        elif behind > at:
+            return self.lose(at, behind, "the broker does not find them")
+        return self.lose(at, self._end, f"the queue ends at {answer.max_offset}")
+
+    def lose(self, first: int, behind: int, why: str) -> int:
+        """Messages that the range had, and that cannot be had. Returns: where to go on. Raises: DataLoss."""
+        behind = min(behind, self._end)
+        what = f"{self._name}: messages {first} to {behind - 1} are not there: {why}"
+        if self._fail:
+            raise DataLoss(f"{what}; failOnDataLoss=false leaves them out")
+        _log.warning("%s", what)
+        return behind

@@ -1,0 +1,97 @@
+"""The views of a running cluster: its queues, and the progress of its groups, as brokers tell of them.
+
+Room: the Spark adapter. Views of files are refused before (``options.py``). It must never guess what a broker does not
+tell: such a value is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.client.admin.bodies import AllOffsetsBody
+from mqfast.errors import ConfigError
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.codes import RequestCode
+from mqfast.spark.options import Options, option_name
+from mqfast.spark.plan import OffsetRange, Piece, Snapshot
+from mqfast.spark.schema import Column, arrow_schema
+from mqfast.spark.selection import selected_queues
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqfast.spark.remote.remote_access import RemoteAccess
+
+__all__ = ["view_pieces", "view_rows"]
+
+_QUEUES_AT_ONCE: Final = 1000
+_BOUNDS: Final = (
+    "starting_offsets", "ending_offsets", "starting_timestamp", "ending_timestamp", "starting_offsets_by_timestamp",
+    "ending_offsets_by_timestamp",
+)  # fmt: skip
+
+
+def view_pieces(snapshot: Snapshot, options: Options) -> list[Piece]:
+    """What each task makes rows of. Raises: ConfigError."""
+    for name in _BOUNDS:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"option {option_name(name)}: view {options.view} does not have it")
+    if options.view == "groups":  # a group may read any topic
+        options = replace(options, include_system_topics=True)
+    queues = [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
+    if options.view == "groups":
+        return [Piece(queues=tuple(queues))]
+    return [Piece(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
+
+
+def view_rows(
+    access: RemoteAccess, piece: Piece, columns: Sequence[Column], options: Options
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece. Raises: ClientError."""
+    import pyarrow as pa
+
+    rows = _groups(access, piece) if options.view == "groups" else _queues(access, piece)
+    if rows:
+        schema = arrow_schema(columns)
+        yield pa.RecordBatch.from_pylist([{c.name: row[c.name] for c in columns} for row in rows], schema=schema)
+
+
+def _queues(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
+    rows = []
+    for q in piece.queues:
+        first = access.message_at(q.topic, q.queue_id, q.start) if q.start < q.end else None
+        last = access.message_at(q.topic, q.queue_id, q.end - 1) if q.start < q.end else None
+        rows.append({
+            "topic": q.topic, "queueId": q.queue_id, "minOffset": q.start, "maxOffset": q.end,
+            "messages": q.end - q.start,
+            "minTimestamp": first.store_timestamp * 1000 if first is not None else None,
+            "maxTimestamp": last.store_timestamp * 1000 if last is not None else None,
+            "minPhysicalOffset": first.physical_offset if first is not None else None,
+            "maxPhysicalOffset": last.physical_offset if last is not None else None,
+        })  # fmt: skip
+    return rows
+
+
+def _groups(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
+    cluster = access.cluster
+    bounds = {(q.topic, q.queue_id): (q.start, q.end) for q in piece.queues}
+
+    def once() -> AllOffsetsBody:
+        _, address = cluster.address(access.broker)
+        answer = cluster.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, "offsets of all groups")
+        return decode_body(bytes(answer.body), AllOffsetsBody, "offsets")
+
+    rows = []
+    for name, queues in cluster.patiently(f"broker {access.broker}", once).offset_table.items():
+        topic, at, group = name.partition("@")
+        topic, group = cluster.plain(topic), cluster.plain(group)
+        for queue_id, offset in queues.items() if at else ():
+            known = bounds.get((topic, queue_id))
+            rows.append({
+                "group": group, "topic": topic, "queueId": queue_id, "committedOffset": offset,
+                "minOffset": known[0] if known else None, "maxOffset": known[1] if known else None,
+                "lag": max(known[1] - max(offset, known[0]), 0) if known else None,
+            })  # fmt: skip
+    return sorted(rows, key=lambda row: (row["group"], row["topic"], row["queueId"]))

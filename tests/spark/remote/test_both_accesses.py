@@ -1,0 +1,303 @@
+"""One running broker read twice, by its files and by its answers: the same rows for the same options.
+
+Room: tests. No Spark processes: readers are called as Spark calls them. What only one access can do is elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark.sql.streaming.datasource")
+pytest.importorskip("msgspec")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from mqfast.errors import ConfigError, DataLoss
+from mqfast.message import Message
+from mqfast.spark import options as table
+from mqfast.spark.schema import VIEWS, chosen_columns
+from mqfast.spark.source import BatchReader
+from mqfast.spark.stream import StreamReader
+from mqfast.spark.stream_of_stores import StreamOfStores
+from mqfast.testing import Broker
+
+ALL = ReadAllAvailable()
+EVERY = ",".join(column.name for column in VIEWS["messages"] if column.name != "crcOk")
+TOPIC, OTHER = "orders", "stock"
+
+
+class Place:
+    """A broker of a test, and the options that reach its messages in one of two ways."""
+
+    def __init__(self, broker: Broker, root: str, way: str) -> None:
+        self.broker = broker
+        self.way = way
+        self.options = {"path": root} if way == "files" else {"namesrv": broker.namesrv_addr}
+
+    def batch(self, **options: Any) -> list[dict[str, Any]]:
+        parsed = table.parse({**self.options, **{name: str(value) for name, value in options.items()}}, table.BATCH)
+        reader = BatchReader(parsed, chosen_columns(parsed))
+        parts = pickle.loads(pickle.dumps(reader.partitions()))
+        found = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        for row in found:
+            row.pop("store", None)
+            if isinstance(row.get("properties"), list):
+                row["properties"] = dict(row["properties"])
+        return sorted(found, key=repr)
+
+    def stream(self, **options: Any) -> Any:
+        given = {**self.options, "columns": "body", **{name: str(value) for name, value in options.items()}}
+        parsed = table.parse(given, table.STREAM)
+        kind = StreamOfStores if parsed.has_stores else StreamReader
+        return kind(parsed, chosen_columns(parsed))
+
+    def starting(self, offsets: dict[str, Any]) -> str:
+        """Offsets by queue as this way of reading names them."""
+        return json.dumps(offsets)
+
+
+def fill(broker: Broker, first: int, end: int, topic: str = TOPIC) -> None:
+    producer = broker.producer()
+    for n in range(first, end):
+        body = b"%06d" % n + b"x" * (n % 7 * 50)
+        producer.send(Message(topic, body, tags=f"tag{n % 3}", keys=f"k{n}", properties={"n": str(n)}))
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted(int(row["body"][:6]) for row in rows)
+
+
+def read(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    parts = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    return sorted(int(body[:6]) for part in parts for batch in reader.read(part) for body in batch[-1].to_pylist())
+
+
+def to_the_end(reader: Any, start: dict[str, Any]) -> tuple[list[list[int]], dict[str, Any]]:
+    batches = []
+    for _ in range(300):
+        end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+        if json.dumps(end) == json.dumps(start):
+            return batches, end
+        batches.append(read(reader, start, end))
+        start = end
+    raise AssertionError("the stream never reaches its end")
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return sorted(n for batch in batches for n in batch)
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def running(base: Path) -> Iterator[tuple[Broker, str]]:
+    """A broker with two topics; nobody adds to it."""
+    root = str(base / "still")
+    with Broker(topics={TOPIC: 3, OTHER: 2}, groups=["readers"], store=root) as broker:
+        fill(broker, 0, 90)
+        fill(broker, 500, 520, OTHER)
+        with broker.admin() as admin:
+            admin.reset_offset("readers", TOPIC, "first", dry_run=False)
+        yield broker, root
+
+
+@pytest.fixture(params=["files", "broker"])
+def place(request: pytest.FixtureRequest, running: tuple[Broker, str]) -> Place:
+    return Place(*running, request.param)
+
+
+@pytest.fixture(params=["files", "broker"])
+def moving(request: pytest.FixtureRequest, tmp_path: Path, base: Path) -> Iterator[Place]:
+    """A broker of this test's own, with 60 messages."""
+    root = str(base / f"moving-{tmp_path.name}")
+    with Broker(topics={TOPIC: 3}, store=root) as broker:
+        fill(broker, 0, 60)
+        yield Place(broker, root, request.param)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"verifyCrc": "fail"}, {"properties": "raw", "columns": "queueOffset,properties"}, {"decompress": "false"},
+    {"partitionBytes": "4k"}, {"minPartitions": "7"}, {"batchBytes": "1k"},
+])  # fmt: skip
+def test_every_column_is_the_same(running: tuple[Broker, str], more: dict[str, str]) -> None:
+    given = {"columns": EVERY, "subscribe": f"{TOPIC},{OTHER}", **more}
+    by_files, by_broker = (Place(*running, way).batch(**given) for way in ("files", "broker"))
+    assert len(by_files) == 110
+    assert by_files == by_broker
+
+
+@pytest.mark.parametrize("options, expected", [
+    ({}, 110), ({"subscribe": TOPIC}, 90), ({"subscribe": f"{OTHER},{TOPIC}"}, 110), ({"assign": f"{TOPIC}/1"}, 30),
+    ({"assign": f"{TOPIC}/0,{OTHER}/1"}, 40), ({"subscribePattern": "or.*"}, 90), ({"subscribePattern": "no.*"}, 0),
+    ({"subscribe": TOPIC, "startingOffsets": "latest"}, 0), ({"subscribe": TOPIC, "startingOffsets": "-5"}, 15),
+    ({"subscribe": TOPIC, "endingOffsets": '{"*": "latest", "orders/0": 4}'}, 64),
+    ({"subscribe": TOPIC, "startingOffsets": '{"orders/0": 29, "orders": {"1": "latest"}}'}, 31),
+    ({"subscribe": TOPIC, "startingOffsets": "group", "group": "nobody"}, 90),
+    ({"subscribe": TOPIC, "startingOffsets": "group", "group": "readers"}, 90),
+    ({"subscribe": TOPIC, "startingTimestamp": "0"}, 90), ({"subscribe": TOPIC, "endingTimestamp": "1000"}, 0),
+    ({"subscribe": TOPIC, "startingTimestamp": "2099-01-01T00:00:00Z"}, 0),
+    ({"subscribe": TOPIC, "startingOffsets": "-1h"}, 90), ({"subscribe": TOPIC, "tagFilter": "tag1"}, 30),
+    ({"subscribe": TOPIC, "tagFilter": "tag1 || tag2"}, 60), ({"subscribe": TOPIC, "tagFilter": "nothing"}, 0),
+])  # fmt: skip
+def test_which_messages(place: Place, options: dict[str, str], expected: int) -> None:
+    assert len(place.batch(columns="topic,queueId,queueOffset,body", **options)) == expected
+
+
+def test_the_time_of_a_message_is_where_a_read_begins(place: Place) -> None:
+    rows = sorted(place.batch(subscribe=TOPIC, columns="storeTimestamp,body"), key=lambda row: row["body"][:6])
+    moment = round(rows[45]["storeTimestamp"].timestamp() * 1000)
+    expected = [row for row in rows if round(row["storeTimestamp"].timestamp() * 1000) >= moment]
+    assert numbers(place.batch(subscribe=TOPIC, startingTimestamp=moment)) == numbers(expected)
+    assert len(place.batch(subscribe=TOPIC, endingTimestamp=moment)) == 90 - len(expected)
+
+
+@pytest.mark.parametrize("options, says", [
+    ({"subscribe": "ordrs"}, "did you mean orders"), ({"assign": "orders/7"}, "no queue orders/7"),
+    ({"subscribe": TOPIC, "startingOffsets": '{"orders/8": 1}'}, "not among those that are read"),
+    ({"subscribePattern": "rmq_sys_.*|SCHEDULE.*"}, "only system topics fit"),
+])  # fmt: skip
+def test_what_is_not_there_is_an_error(place: Place, options: dict[str, str], says: str) -> None:
+    if "Pattern" in "".join(options) and place.way == "files":
+        pytest.skip("no message of a system topic is in the files")
+    with pytest.raises(ConfigError, match=says):
+        place.batch(**options)
+
+
+def test_offsets_that_are_not_there(place: Place) -> None:
+    beyond = {"subscribe": TOPIC, "endingOffsets": '{"orders/0": 400}'}
+    with pytest.raises(DataLoss, match="ending offset 400"):
+        place.batch(**beyond)
+    assert len(place.batch(failOnDataLoss="false", **beyond)) == 90
+
+
+def test_queues_and_groups_as_rows(running: tuple[Broker, str]) -> None:
+    views = {}
+    for way in ("files", "broker"):
+        place = Place(*running, way)
+        views[way] = place.batch(view="queues", subscribe=f"{TOPIC},{OTHER}"), place.batch(view="groups")
+    assert views["files"][0] == views["broker"][0]
+    assert len(views["broker"][0]) == 5
+    assert {row["minOffset"] for row in views["broker"][0]} == {0}
+    progress = [row for row in views["broker"][1] if row["topic"] == TOPIC]
+    assert [(row["group"], row["committedOffset"], row["lag"]) for row in progress] == [("readers", 0, 30)] * 3
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_everything_once(moving: Place) -> None:
+    reader = moving.stream(subscribe=TOPIC, startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert reader.initialOffset() == start
+    batches, end = to_the_end(reader, start)
+    assert flat(batches) == list(range(60))
+    fill(moving.broker, 60, 75)
+    moving.broker.wait_until(lambda: len(moving.broker.messages(TOPIC)) == 75)
+    more, end = to_the_end(moving.stream(subscribe=TOPIC), end)  # as after a restart
+    assert flat(more) == list(range(60, 75))
+    assert read(reader, start, end) == list(range(75))
+    assert to_the_end(reader, end)[0] == []
+    reader.stop()
+
+
+def test_latest_is_the_end_at_the_start(moving: Place) -> None:
+    reader = moving.stream(subscribe=TOPIC)
+    start = reader.initialOffset()
+    fill(moving.broker, 60, 63)
+    moving.broker.wait_until(lambda: reader.latestOffset(start, ALL) != start)
+    moving.broker.wait_until(lambda: flat(to_the_end(reader, start)[0]) == [60, 61, 62])
+    reader.stop()
+
+
+def test_limits_of_a_batch(moving: Place) -> None:
+    by_rows = moving.stream(subscribe=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=7)
+    batches, _ = to_the_end(by_rows, by_rows.initialOffset())
+    assert flat(batches) == list(range(60))
+    assert max(map(len, batches)) == 7
+    by_bytes = moving.stream(subscribe=TOPIC, startingOffsets="earliest", maxBytesPerTrigger="4k")
+    batches, _ = to_the_end(by_bytes, by_bytes.initialOffset())
+    assert flat(batches) == list(range(60))
+    assert 3 <= len(batches) <= 30  # records are some 250 to 550 bytes long; brokers are estimated
+    for reader in (by_rows, by_bytes):
+        reader.stop()
+
+
+def test_a_run_that_ends_where_the_store_ended(moving: Place) -> None:
+    reader = moving.stream(subscribe=TOPIC, startingOffsets="earliest", maxOffsetsPerTrigger=25)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    fill(moving.broker, 60, 80)
+    assert flat(to_the_end(reader, start)[0]) == list(range(60))
+    reader.stop()
+
+
+def test_a_queue_and_a_topic_that_are_added(moving: Place) -> None:
+    reader = moving.stream(subscribePattern="orders.*", startingOffsets="earliest")
+    _, end = to_the_end(reader, reader.initialOffset())
+    with moving.broker.admin() as admin:
+        admin.create_topic(TOPIC, queues=5)
+        admin.create_topic("orders-more", queues=1)
+    fill(moving.broker, 60, 90)
+    fill(moving.broker, 90, 95, "orders-more")
+    found: list[int] = []
+
+    def all_are_there() -> bool:
+        nonlocal end
+        batches, end = to_the_end(reader, end)
+        found.extend(flat(batches))
+        return len(found) >= 35
+
+    moving.broker.wait_until(all_are_there, timeout_s=20)
+    assert sorted(found) == list(range(60, 95))
+    reader.stop()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_deleted_in_mid_stream(moving: Place, again: bool) -> None:
+    strict = moving.stream(subscribe=TOPIC, startingOffsets="earliest")
+    lax = moving.stream(subscribe=TOPIC, startingOffsets="earliest", failOnDataLoss="false")
+    _, end = to_the_end(strict, strict.initialOffset())
+    with moving.broker.admin() as admin:
+        admin.delete_topic(TOPIC)
+        if again:
+            admin.create_topic(TOPIC, queues=3)
+            fill(moving.broker, 700, 790)
+    strict.stop()
+    strict = moving.stream(subscribe=TOPIC)
+    with pytest.raises(DataLoss, match=r"queue orders/\d"):
+        strict.latestOffset(end, ALL)
+    batches, _ = to_the_end(lax, end)
+    assert flat(batches) == (list(range(700, 790)) if again else [])
+    for reader in (strict, lax):
+        reader.stop()
+
+
+def test_the_progress_of_a_stream_as_a_group(moving: Place) -> None:
+    if moving.way == "files":
+        pytest.skip("the writer of the store has the offsets while it runs")
+    reader = moving.stream(subscribe=TOPIC, startingOffsets="earliest", commitGroup="spark-progress")
+    start = reader.initialOffset()
+    _, end = to_the_end(reader, start)
+    reader.commit(end)  # the group is not there: a warning, and the stream goes on
+    moving.broker.furnish(groups=["spark-progress"])
+    assert sorted(moving.broker.offset("spark-progress", TOPIC).values()) == []
+    reader.commit(end)
+    assert sorted(moving.broker.offset("spark-progress", TOPIC).values()) == [20, 20, 20]
+    reader.commit(start)  # a batch that runs again takes nothing back
+    assert sorted(moving.broker.offset("spark-progress", TOPIC).values()) == [20, 20, 20]
+    reader.stop()
