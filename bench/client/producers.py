@@ -217,12 +217,12 @@ def gone(address: str, seconds: float) -> dict[str, float]:
         async with AsyncProducer("bench", address, max_in_flight_bytes=limit, close_timeout_s=0.1) as producer:
             before = resident_bytes()
             refused = 0
-            for i in range(100_000):
+            for i in range(1_000_000):
                 try:
                     producer.send_nowait(Message("bench", bytes(1024)))
                 except Backlog:
                     refused += 1
-                if not i & 1023:
+                if not i & 8191:
                     await asyncio.sleep(0)
             return {"mib": (resident_bytes() - before) / (1 << 20), "refused": refused}
 

@@ -84,7 +84,12 @@ class AioShell:
             self._client.leave(ask.address)  # the broker is leaving; whoever listens there now is asked once more
         return answer
 
-    def begin(self, ask: ReadyAsk, context: Any) -> bool:
+    @property
+    def signs(self) -> bool:
+        """Are requests signed?"""
+        return self._sign is not None
+
+    def begin(self, ask: ReadyAsk, context: Any, timeout_s: float) -> bool:
         """Ask at once over a connection that is there; ``context`` hears of the end, see ``Channel.begin``.
 
         Returns: False where ``ask`` has to be used: there is no connection, or requests are signed.
@@ -92,8 +97,16 @@ class AioShell:
         channel = None if self._sign is not None else self._client.ready(ask.address)
         if channel is None:
             return False
-        channel.begin(ask.frame, ask.code, context, ask.timeout_s)
+        channel.begin(ask.frame, ask.code, context, timeout_s)
         return True
+
+    async def connect(self, address: str) -> ConnectError | None:
+        """Make the connection to an address. Returns: why there is none."""
+        try:
+            await self._client.channel(address)
+        except (ConnectionLost, ValueError) as error:
+            return ConnectError(str(error))
+        return None
 
     async def _connected(self, ask: Ask | ReadyAsk, deadline: float) -> Channel:
         try:

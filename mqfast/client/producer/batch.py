@@ -19,7 +19,7 @@ from mqfast.client.producer.encode import joined
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import MessageQueue, SendResult
-from mqfast.errors import ClientClosed, ClientError, ConnectionLost, MqfastError, TooManyCalls
+from mqfast.errors import ClientClosed, ClientError, ConnectError, ConnectionLost, MqfastError, TooManyCalls
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
@@ -36,7 +36,7 @@ Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
 class _Flight:
     """The steps of one send, driven by the answers themselves: no task, no future."""
 
-    __slots__ = ("_done", "_instance", "_pipeline", "_step", "_steps")
+    __slots__ = ("_done", "_instance", "_pipeline", "_step", "_steps", "_timer", "_until")
 
     def __init__(self, pipeline: Pipeline, steps: Steps[SendResult | None], done: Done) -> None:
         self._pipeline = pipeline
@@ -44,6 +44,8 @@ class _Flight:
         self._steps = steps
         self._done = done
         self._step: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._until = 0.0
 
     def go_on(self, answer: RemotingCommand | None, error: Exception | None) -> None:
         """Begin with the outcome of the first step, which was asked already."""
@@ -70,15 +72,37 @@ class _Flight:
                 return
             answer = error = None
             self._step = step
-            if type(step) is SendAsk and not step.oneway:
+            if type(step) is SendAsk and not step.oneway and not self._instance.shell.signs:
                 try:
-                    if self._instance.shell.begin(step, self):
-                        return
+                    if not self._instance.shell.begin(step, self, step.timeout_s):
+                        self._until = self._instance.loop.time() + step.timeout_s
+                        self._timer = self._instance.loop.call_at(self._until, self._too_late)
+                        self._pipeline.connect(step.address, self)
+                    return
                 except (ConnectionLost, TooManyCalls) as failure:
                     error = failure
                     continue
             self._instance.spawn(self._slowly(step), "mqfast send")
             return
+
+    def _too_late(self) -> None:
+        self._timer = None
+        self.go(None, ConnectError(f"{self._step.address}: no connection in {self._step.timeout_s:.2f} s"))
+
+    def connected(self, error: Exception | None) -> None:
+        """The connection that it waits for is there, or cannot be."""
+        if self._timer is None:
+            return  # it came too late
+        self._timer.cancel()
+        self._timer = None
+        if error is None and not self._pipeline.closed:
+            try:
+                if self._instance.shell.begin(self._step, self, max(0.001, self._until - self._instance.loop.time())):
+                    return
+                error = ConnectError(f"{self._step.address}: the connection ended at once")
+            except (ConnectionLost, TooManyCalls) as failure:
+                error = failure
+        self.go(None, error)
 
     async def _slowly(self, step: Any) -> None:
         answer: RemotingCommand | None = None
@@ -121,20 +145,64 @@ class Pipeline:
         self.instance = instance
         self.sender = sender
         self.closed = False
+        self._connecting: dict[str, list[_Flight]] = {}
+        self._without_route: dict[tuple[str, float], list[tuple[Outgoing, Sending, Done, float]]] = {}
         self._in_order: dict[MessageQueue, deque[tuple[Outgoing, Sending, Done]]] = {}
 
     def start(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Begin a send. ``done`` is called once, perhaps at once."""
         ask = self.sender.first(self.instance, out, how)
-        if ask is None:
-            _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
+        if ask is not None:
+            try:
+                if self.instance.shell.begin(ask, FirstAttempt(ask, how, done, self._go_on), ask.timeout_s):
+                    return
+            except (ConnectionLost, TooManyCalls):
+                pass  # the steps find the same
+        elif not self.instance.routes.publish_queues(out.topic):
+            self._wait_for_route(out, how, done)
             return
-        try:
-            if self.instance.shell.begin(ask, FirstAttempt(ask, how, done, self._go_on)):
-                return
-        except (ConnectionLost, TooManyCalls):
-            pass  # the steps find the same
         _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
+
+    def connect(self, address: str, flight: _Flight) -> None:
+        """Make a connection for this send and for all that want it meanwhile: many sends, one task."""
+        waiting = self._connecting.setdefault(address, [])
+        waiting.append(flight)
+        if len(waiting) == 1:
+            self.instance.spawn(self._connect(address), "mqfast connect")
+
+    async def _connect(self, address: str) -> None:
+        error: Exception | None = None
+        try:
+            error = await self.instance.shell.connect(address)
+        except asyncio.CancelledError:
+            self.closed = True  # the instance has ended, and its tasks with it
+        for flight in self._connecting.pop(address):
+            flight.connected(error)
+
+    def _wait_for_route(self, out: Outgoing, how: Sending, done: Done) -> None:
+        """Ask for a route, once for all sends that want it meanwhile and have as much time."""
+        key = out.topic, how.timeout_s
+        waiting = self._without_route.setdefault(key, [])
+        waiting.append((out, how, done, self.instance.loop.time()))
+        if len(waiting) == 1:
+            self.instance.spawn(self._find_route(key), "mqfast route")
+
+    async def _find_route(self, key: tuple[str, float]) -> None:
+        error: Exception | None = None
+        try:
+            await self.instance.shell.run(self.sender.queues(self.instance, *key))
+        except asyncio.CancelledError:
+            self.closed = True
+            error = ClientClosed("the client was closed before the topic's route was known; nothing was sent")
+        except MqfastError as failure:
+            error = failure
+        now_s = self.instance.loop.time()
+        for out, how, done, begun_s in self._without_route.pop(key):
+            if error is not None:
+                done(None, error_of(error, out))
+            else:
+                left_s = max(0.0, how.timeout_s - (now_s - begun_s))
+                self.start(out, Sending(left_s, how.queue, how.selector, how.oneway), done)
 
     def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
         ask = first.ask

@@ -40,7 +40,8 @@ class Connection:
 class RawServer:
     """Calls ``serve(connection, request)`` for every request, in the thread of the connection.
 
-    It is a name server too: routes are answered with its own address. Attributes: connections: how many there were.
+    It is a name server too: routes are answered with the address of ``broker``, its own at first. Attributes:
+    connections: how many there were; routes_asked: how often.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class RawServer:
         self._context = context
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.broker = self.address
+        self.routes_asked = 0
         self.connections: list[Connection] = []
         self.requests: list[RemotingCommand] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -77,7 +80,8 @@ class RawServer:
                     if request.is_response:
                         self.requests.append(request)
                     elif request.code == 105:
-                        body = ROUTE.format(address=self.address).encode()
+                        self.routes_asked += 1
+                        body = ROUTE.format(address=self.broker).encode()
                         one.send(encode(request.response(0, None, body)))
                     elif request.code in (34, 35):
                         one.send(encode(request.response(0)))
