@@ -20,7 +20,7 @@ from mqfast.errors import ConfigError
 if TYPE_CHECKING:
     from mqfast.client.admin.admin_client import AdminClient
 
-__all__ = ["add_commands"]
+__all__ = ["AdminCommands", "add_commands", "print_table"]
 
 Work = Callable[["AdminClient", argparse.Namespace, Output], ExitCode]
 _YES: Final = "nothing was changed; --yes does it"
@@ -32,7 +32,7 @@ class AdminCommands:
     Args: ``action`` is what argparse gave for the group; ``words``: the words before the command.
     """
 
-    def __init__(self, action: argparse._SubParsersAction[Parser], words: str = "") -> None:
+    def __init__(self, action: argparse._SubParsersAction[Parser], words: str = "admin ") -> None:
         self._action = action
         self._words = words
         self.common = Parser(add_help=False)
@@ -57,13 +57,15 @@ class AdminCommands:
         sub.places_anywhere = True
         if changes:
             sub.add_argument("--yes", action="store_true", help="do it; without, nothing is changed")
-        sub.set_defaults(run=_runner(work), command=f"admin {self._words}{name}")
+        sub.set_defaults(run=_runner(work), command=f"{self._words}{name}")
         return sub
 
     def group(self, name: str, text: str) -> AdminCommands:
         """A word before further commands."""
         sub = self._action.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        return AdminCommands(sub.add_subparsers(title="commands", metavar="COMMAND", required=True), f"{name} ")
+        return AdminCommands(
+            sub.add_subparsers(title="commands", metavar="COMMAND", required=True), f"{self._words}{name} "
+        )
 
 
 def _runner(work: Work) -> Callable[[argparse.Namespace], ExitCode]:
@@ -161,12 +163,14 @@ def cluster(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> E
         for broker, addresses in brokers.items()
         for broker_id, address in sorted(addresses.items())
     ]
-    return _table(out, ("cluster", "broker", "id", "address"), rows)
+    return print_table(out, ("cluster", "broker", "id", "address"), rows)
 
 
 def topics(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """List topics."""
-    return _table(out, ("topic",), [(name,) for name in admin.topics(cluster=arguments.cluster, system=arguments.all)])
+    return print_table(
+        out, ("topic",), [(name,) for name in admin.topics(cluster=arguments.cluster, system=arguments.all)]
+    )
 
 
 def topic_create(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
@@ -185,7 +189,7 @@ def topic_create(admin: AdminClient, arguments: argparse.Namespace, out: Output)
         (broker, one.get("readQueueNums"), one.get("writeQueueNums"), one.get("perm"))
         for broker, one in admin.topic_config(arguments.topic).items()
     ]
-    return _table(out, ("broker", "read queues", "write queues", "perm"), rows)
+    return print_table(out, ("broker", "read queues", "write queues", "perm"), rows)
 
 
 def topic_delete(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
@@ -207,7 +211,7 @@ def topic_stats(admin: AdminClient, arguments: argparse.Namespace, out: Output) 
         (queue.broker_name, queue.queue_id, one.min_offset, one.max_offset, _time(out, one.last_update))
         for queue, one in admin.topic_stats(arguments.topic).items()
     ]
-    code = _table(out, ("broker", "queue", "min", "max", "last message"), rows)
+    code = print_table(out, ("broker", "queue", "min", "max", "last message"), rows)
     if not out.as_json:
         out.note(f"groups: {', '.join(admin.topic_groups(arguments.topic)) or 'none'}")
     return code
@@ -218,7 +222,7 @@ def topic_stats(admin: AdminClient, arguments: argparse.Namespace, out: Output) 
 
 def groups(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """List groups."""
-    return _table(out, ("group",), [(name,) for name in admin.groups(system=arguments.all)])
+    return print_table(out, ("group",), [(name,) for name in admin.groups(system=arguments.all)])
 
 
 def lag(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
@@ -228,7 +232,7 @@ def lag(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitC
         (*queue, one.committed, one.behind, one.age.total_seconds() if out.as_json else _age(one.age))
         for queue, one in found.items()
     ]
-    code = _table(out, ("topic", "broker", "queue", "committed", "behind", "age"), rows)
+    code = print_table(out, ("topic", "broker", "queue", "committed", "behind", "age"), rows)
     if not out.as_json:
         members = admin.connections(arguments.group)
         out.note(f"{sum(one.behind for one in found.values())} behind; members: {len(members)}")
@@ -249,7 +253,7 @@ def reset(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Exi
         to = arguments.to_offset
     plan = admin.reset_offset(arguments.group, arguments.topic, to, queue=queue, dry_run=not arguments.yes)
     rows = [(one.queue.broker_name, one.queue.queue_id, *one[1:]) for one in plan]
-    code = _table(out, ("broker", "queue", "now", "to", "skipped", "replayed"), rows)
+    code = print_table(out, ("broker", "queue", "now", "to", "skipped", "replayed"), rows)
     out.note("done" if arguments.yes else _YES)
     return code
 
@@ -274,10 +278,10 @@ def broker_config(admin: AdminClient, arguments: argparse.Namespace, out: Output
     """Show all settings, or change some."""
     settings = admin.broker_config(arguments.broker)
     if not arguments.changes:
-        return _table(out, ("name", "value"), list(settings.items()))
+        return print_table(out, ("name", "value"), list(settings.items()))
     changes = dict(arguments.changes)
     rows = [(name, settings.get(name, "-"), value) for name, value in changes.items()]
-    _table(out, ("name", "now", "then"), rows)
+    print_table(out, ("name", "now", "then"), rows)
     if arguments.yes:
         admin.set_broker_config(arguments.broker, changes)
     out.note("done" if arguments.yes else _YES)
@@ -286,13 +290,14 @@ def broker_config(admin: AdminClient, arguments: argparse.Namespace, out: Output
 
 def broker_runtime(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Show measures."""
-    return _table(out, ("name", "value"), list(admin.runtime(arguments.broker).items()))
+    return print_table(out, ("name", "value"), list(admin.runtime(arguments.broker).items()))
 
 
 # --- output ---
 
 
-def _table(out: Output, heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> ExitCode:
+def print_table(out: Output, heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> ExitCode:
+    """Rows for people or as JSON. Returns: NOTHING_FOUND where there are none."""
     if out.as_json:
         for row in rows:
             out.json(dict(zip((_camel(head) for head in heads), row, strict=True)))

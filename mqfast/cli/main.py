@@ -20,6 +20,7 @@ from mqfast.cli import (
     checking,
     completion,
     groups,
+    ha,
     health,
     machine,
     namesrv,
@@ -63,6 +64,7 @@ def build_parser() -> Parser:
     for server in (namesrv, broker, up, health, testing):
         server.add_command(rooms)
     admin.add_commands(rooms)
+    ha.add_commands(rooms)
     completion.add_command(rooms, parser)
     return parser
 

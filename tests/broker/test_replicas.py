@@ -3,62 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import Running, broker_config, running_broker
+from broker.two_brokers import as_slave, end_of, name_server, pull, run, until
+from running import broker_config, running_broker
 
 from mqfast.broker.broker import Broker
 from mqfast.errors import ConfigError
-from mqfast.namesrv.namesrv_config import NamesrvConfig
-from mqfast.namesrv.server import NameServer
 from mqfast.remoting.codes import RequestCode
-
-
-@contextlib.asynccontextmanager
-async def name_server(tmp_path: Path) -> AsyncIterator[str]:
-    config = NamesrvConfig()
-    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
-    server = NameServer(config)
-    await server.start()
-    try:
-        yield "{}:{}".format(*server.address)
-    finally:
-        await server.stop()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def end_of(one: Running) -> int:
-    return one.context.store.engine.raw.end
-
-
-def run(flow: Callable[[], Any]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(60):
-            await flow()
-
-    asyncio.run(whole())
-
-
-def as_slave(namesrv: str, **more: Any) -> dict[str, Any]:
-    settings = {"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": namesrv, "registerNameServerPeriod": 10_000}
-    return {**settings, "haSendHeartbeatInterval": 200, **more}
-
-
-async def pull(one: Running, topic: str, offset: int = 0) -> Any:
-    return await one.call(
-        RequestCode.PULL_MESSAGE,
-        consumerGroup="readers", topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32, sysFlag=4, commitOffset=0,
-        suspendTimeoutMillis=0, subscription="*", subVersion=0, expressionType="TAG",
-    )  # fmt: skip
 
 
 def test_a_slave_has_messages_topics_groups_and_offsets(tmp_path: Path) -> None:

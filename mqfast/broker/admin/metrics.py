@@ -20,12 +20,14 @@ from mqfast.broker.admin.lag import GroupLag, QueueLag, lag_of_all
 from mqfast.broker.groups import is_system_group
 from mqfast.broker.stats import SIZE_BOUNDS
 from mqfast.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from mqfast.ha.slave import FollowState
 from mqfast.remoting.codes import LanguageCode
 from mqfast.remoting.latency import BOUNDS_MS
 from mqfast.store.base.results import StoreState
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.ha.master import SlaveStatus
     from mqfast.remoting.processors import Processors
 
 __all__ = ["Metrics"]
@@ -50,6 +52,15 @@ _LAG: Final[tuple[tuple[str, str, Callable[[GroupLag], int]], ...]] = (
         lambda one: one.queueing_ms,
     ),
     ("rocketmq_consumer_ready_messages", "Messages that are not pulled yet", lambda one: one.messages - one.in_flight),
+)
+_SLAVES: Final[tuple[tuple[str, str, Callable[[SlaveStatus], int]], ...]] = (
+    ("mqfast_slave_behind_bytes", "Bytes of the log that a slave did not acknowledge", lambda one: one.behind_bytes),
+    (
+        "mqfast_slave_behind_milliseconds",
+        "Age of the first message that a slave did not acknowledge",
+        lambda one: one.behind_ms,
+    ),
+    ("mqfast_slave_silent_milliseconds", "Since the last report of a slave", lambda one: one.silent_ms),
 )
 _Key = TypeVar("_Key")
 
@@ -96,6 +107,7 @@ class Metrics:
         await self._queue_lag(out, queues)
         await self._ours(out)
         await self._timer(out)
+        await self._replicas(out)
         return out
 
     def _is_system(self, topic: str, group: str = "") -> bool:
@@ -281,6 +293,30 @@ class Metrics:
             ("mqfast_timer_behind_seconds", "How late timed messages are delivered", found["timerReadBehind"]),
         ):
             await out.one(name, "gauge", text, value)
+
+    async def _replicas(self, out: Exposition) -> None:
+        """Replication; RocketMQ has no metrics of it."""
+        replicas = self._context.replicas
+        following = replicas.following
+        if following is not None:
+            await out.family(
+                "mqfast_following", "gauge", "1 for what this slave does",
+                ((out.labels({"state": state.lower()}), int(following.state is state)) for state in FollowState),
+            )  # fmt: skip
+            silent_ms = 0 if following.silent_ms is None else following.silent_ms
+            for name, text, value in (
+                ("mqfast_following_behind_bytes", "Bytes that this slave lacks of its master's log",
+                 following.behind_bytes),
+                ("mqfast_following_behind_milliseconds", "Since when it lacks a byte", following.behind_ms),
+                ("mqfast_following_silent_milliseconds", "Since the last byte of its master", silent_ms),
+            ):  # fmt: skip
+                await out.one(name, "gauge", text, value)
+            return
+        slaves = [(out.labels({"slave": one.address}), one) for one in replicas.slaves]
+        await out.one("mqfast_slaves", "gauge", "Slaves that are connected", len(slaves))
+        await out.one("mqfast_slaves_in_sync", "gauge", "Slaves that are near the end of the log", replicas.in_sync())
+        for name, text, value_of in _SLAVES:
+            await out.family(name, "gauge", text, ((labels, value_of(one)) for labels, one in slaves))
 
     async def _queue_lag(self, out: Exposition, queues: list[QueueLag]) -> None:
         """The queues with the largest lag; all others as one."""

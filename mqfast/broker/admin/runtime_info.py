@@ -74,14 +74,24 @@ class RuntimeInfo:
         return request.response(body=encode_body(StatsData(_item(rates.day), _item(rates.hour), _item(rates.minute))))
 
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """907: the slaves of a master, or how a slave follows."""
+        """907: the slaves of a master, or how a slave follows; behind RocketMQ's fields come ours."""
         replicas, end = self._context.replicas, self._context.store.log.written
-        following = replicas.following
+        following, now_ms = replicas.following, self._context.now_ms()
         client: dict[str, object] = dict.fromkeys(_OF_A_SLAVE, 0)
         if following is not None:
-            client["masterAddr"] = following.master or ""
-            client["maxOffset"] = following.end
-            client["isActivated"] = following.state == "TRANSFER"
+            client |= {
+                "masterAddr": following.master or "",
+                "maxOffset": following.end,
+                "isActivated": following.state == "TRANSFER",
+                "lastReadTimestamp": _moment(now_ms, following.silent_ms),
+                "lastWriteTimestamp": _moment(now_ms, following.unreported_ms),
+                "transferredByteInSecond": following.bytes_per_s,
+                "state": following.state,
+                "behindBytes": following.behind_bytes,
+                "behindMillis": following.behind_ms,
+                "lastContactMillis": following.silent_ms,
+                "error": following.error,
+            }
         body = {
             "haClientRuntimeInfo": client,
             "haConnectionInfo": [
@@ -92,6 +102,8 @@ class RuntimeInfo:
                     "slaveAckOffset": one.acknowledged,
                     "transferFromWhere": one.sent,
                     "transferredByteInSecond": one.bytes_per_s,
+                    "behindMillis": one.behind_ms,
+                    "lastContactMillis": one.silent_ms,
                 }
                 for one in replicas.slaves
             ],
@@ -107,7 +119,9 @@ class RuntimeInfo:
 
     def table(self) -> dict[str, str]:
         """All keys with their values."""
-        found = {**self._counts(), **self._store(), **self._lanes(), **self._delays(), **self._timer()}
+        found = {
+            **self._counts(), **self._store(), **self._lanes(), **self._delays(), **self._timer(), **self._replicas(),
+        }  # fmt: skip
         return {name: value if isinstance(value, str) else str(value) for name, value in found.items()}
 
     def _counts(self) -> dict[str, object]:
@@ -201,6 +215,22 @@ class RuntimeInfo:
             for level, offset in sorted(context.tables.delays.offsets().items())
         }
 
+    def _replicas(self) -> dict[str, object]:
+        """Ours: RocketMQ has these for 907 alone."""
+        replicas = self._context.replicas
+        following, slaves = replicas.following, replicas.slaves
+        if following is not None:
+            return {
+                "followState": following.state,
+                "followBehindBytes": following.behind_bytes,
+                "followBehindMillis": following.behind_ms,
+            }
+        found: dict[str, object] = {"slaves": len(slaves), "slavesInSync": replicas.in_sync()}
+        for one in slaves:
+            found[f"slaveBehindBytes_{one.address}"] = one.behind_bytes
+            found[f"slaveBehindMillis_{one.address}"] = one.behind_ms
+        return found
+
     def _timer(self) -> dict[str, object]:
         timer = self._context.timer
         if timer is not None:
@@ -216,6 +246,11 @@ class RuntimeInfo:
 
 def _item(rate: Rate) -> StatsItem:
     return StatsItem(rate.avgpt, rate.sum, rate.tps)
+
+
+def _moment(now_ms: int, ago_ms: int | None) -> int:
+    """When something was, ms since the epoch; 0: never."""
+    return 0 if ago_ms is None else now_ms - ago_ms
 
 
 def _days_text(ms: int) -> str:

@@ -18,8 +18,9 @@ from mqfast.remoting.bodies import TopicConfig, decode_body
 
 __all__ = [
     "AllOffsetsBody", "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
-    "GroupsBody", "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody", "TopicConfig",
-    "TopicListBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of", "subscriptions_of",
+    "GroupsBody", "HaBody", "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody",
+    "TopicConfig", "TopicListBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of",
+    "subscriptions_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -195,6 +196,38 @@ class DirectResultBody(Struct, rename="camel"):
     consume_result: str | int = ""
     remark: str | None = None
     spent_time_mills: int = 0
+
+
+class _HaConnection(Struct, rename="camel"):
+    addr: str = ""
+    diff: int = 0
+    in_sync: bool = False
+    slave_ack_offset: int = 0
+    transferred_byte_in_second: int = 0
+    behind_millis: int | None = None
+    last_contact_millis: int | None = None
+
+
+class _HaClient(Struct, rename="camel"):
+    master_addr: str | None = None
+    max_offset: int = 0
+    is_activated: bool = False
+    last_read_timestamp: int = 0
+    transferred_byte_in_second: int = 0
+    state: str | None = None
+    behind_millis: int | None = None
+    last_contact_millis: int | None = None
+    error: str | None = None
+
+
+class HaBody(Struct, rename="camel"):
+    """Answer of 907; brokers of RocketMQ have no milliseconds, state or error."""
+
+    master: bool = True
+    master_commit_log_max_offset: int = 0
+    in_sync_slave_nums: int = 0
+    ha_connection_info: list[_HaConnection] = []
+    ha_client_runtime_info: _HaClient | None = None
 
 
 def subscriptions_of(subscriptions: Mapping[str, _Subscription] | list[_Subscription]) -> dict[str, str]:

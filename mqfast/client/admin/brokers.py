@@ -6,20 +6,56 @@ it has. Source: DefaultMQAdminExtImpl, UpdateBrokerConfigSubCommand, WipeWritePe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
 
 from mqfast.client.admin.asking import Asking, read_answer, read_field
-from mqfast.client.admin.bodies import TableBody, properties_text, settings_of
+from mqfast.client.admin.bodies import HaBody, TableBody, properties_text, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_pairs, known_name
 from mqfast.client.net.steps import Steps
 from mqfast.errors import ConfigError
 from mqfast.remoting.codes import RequestCode
 
-__all__ = ["BrokerCalls"]
+__all__ = ["BrokerCalls", "Follower", "HaStatus"]
 
 _BOOLEANS: Final = ("true", "false")
+
+
+class Follower(NamedTuple):
+    """How far one slave is.
+
+    Attributes: address: of the slave, as its master sees it, or the slave that was asked; state: what a master says,
+        ``IN_SYNC`` or ``BEHIND``, or what a slave says of itself, ``TRANSFER``, ``READY``, ``DIVERGED``, ``SHUTDOWN``;
+        offset: physical offset up to which it has the log; behind_bytes: what it lacks; behind: the age of the first
+        message that it lacks, None where the broker does not say (RocketMQ's); bytes_per_s: sent in the last second;
+        last_contact: since it was heard of; error: why it does not follow.
+    """
+
+    address: str
+    state: str
+    offset: int
+    behind_bytes: int
+    behind: timedelta | None
+    bytes_per_s: int
+    last_contact: timedelta | None
+    error: str | None = None
+
+
+class HaStatus(NamedTuple):
+    """Replication as one broker sees it.
+
+    Attributes: broker: its address; is_master; end: where the master's log ends, as far as the broker knows; master:
+        whom a slave follows; slaves: those of a master, or the slave itself.
+    """
+
+    broker: str
+    is_master: bool
+    end: int
+    master: str | None
+    slaves: Sequence[Follower]
 
 
 class BrokerCalls(Asking):
@@ -53,6 +89,14 @@ class BrokerCalls(Asking):
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         body = yield from self._ask(address, code, TableBody, about=f"broker {broker}")
         return dict(sorted(body.table.items()))
+
+    @call
+    def ha_status(self, broker: str) -> Steps[HaStatus]:
+        """How far the slaves of a master are, or how a slave follows. Raises: Refused for brokers of 4.9."""
+        address = (yield from self._clusters()).address_of(broker)
+        code = RequestCode.GET_BROKER_HA_STATUS
+        body = yield from self._ask(address, code, HaBody, about=f"replication of broker {broker}")
+        return _ha_status(address, body)
 
     @call
     def wipe_write_perm(self, broker: str) -> Steps[int]:
@@ -113,3 +157,42 @@ def _permission(asking: Asking, broker: str, code: RequestCode, field: str) -> S
     known_name("broker", broker, (yield from asking._clusters()).brokers)
     answers = yield from asking._each_name_server(code, {"brokerName": broker}, about=f"broker {broker}")
     return max(read_field(answer, address, field) for address, answer in answers.items())
+
+
+def _ha_status(address: str, body: HaBody) -> HaStatus:
+    end = body.master_commit_log_max_offset
+    if body.master:
+        slaves = [
+            Follower(
+                one.addr,
+                "IN_SYNC" if one.in_sync else "BEHIND",
+                one.slave_ack_offset,
+                max(0, one.diff),
+                _ms(one.behind_millis),
+                one.transferred_byte_in_second,
+                _ms(one.last_contact_millis),
+            )
+            for one in body.ha_connection_info
+        ]
+        return HaStatus(address, True, end, None, slaves)
+    own = body.ha_client_runtime_info
+    if own is None:
+        return HaStatus(address, False, end, None, [])
+    heard_ms = own.last_contact_millis
+    if heard_ms is None and own.last_read_timestamp > 0:
+        heard_ms = max(0, time.time_ns() // 1_000_000 - own.last_read_timestamp)
+    slave = Follower(
+        address,
+        own.state or ("TRANSFER" if own.is_activated else "READY"),
+        own.max_offset,
+        max(0, end - own.max_offset),
+        _ms(own.behind_millis),
+        own.transferred_byte_in_second,
+        _ms(heard_ms),
+        own.error,
+    )
+    return HaStatus(address, False, end, own.master_addr or None, [slave])
+
+
+def _ms(number: int | None) -> timedelta | None:
+    return None if number is None else timedelta(milliseconds=number)

@@ -377,7 +377,13 @@ def test_every_metric_and_label_that_is_named_is_exposed(tmp_path: Path, express
         }  # fmt: skip
         await one.call(34, json.dumps(body).encode())
         one.context.registration.registered["127.0.0.1:9876"] = False
+        _, slave = await asyncio.open_connection("127.0.0.1", one.context.replicas.port)
+        slave.write(bytes(8))
+        async with asyncio.timeout(30):
+            while not one.context.replicas.slaves:
+                await asyncio.sleep(0.01)
         page = await scrape(one)
+        slave.close()
         known = set(page.kinds)
         known |= {f"{name}_bucket" for name, kind in page.kinds.items() if kind == "histogram"}
         named = {name for text in found for name in _NAME.findall(text)}

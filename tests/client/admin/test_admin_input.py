@@ -157,6 +157,7 @@ ODD: dict[str, tuple[int, dict[str, str], bytes, Callable[[AdminClient], Any]]] 
     "no messages": (12, {}, b"\x00\x00\x00\x08junk", lambda a: a.find("T", key="k")),
     "settings": (26, {}, b"no pairs at all", lambda a: a.broker_config("b")),
     "runtime": (28, {}, b'{"table":[]}', lambda a: a.runtime("b")),
+    "replication": (907, {}, b'{"haConnectionInfo":{}}', lambda a: a.ha_status("b")),
     "members": (203, {}, b'{"connectionSet":{}}', lambda a: a.connections("g")),
     "count": (205, {"wipeTopicCount": "some"}, b"", lambda a: a.wipe_write_perm("b")),
     "no count": (205, {}, b"", lambda a: a.wipe_write_perm("b")),

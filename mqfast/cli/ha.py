@@ -1,0 +1,120 @@
+"""``mqfast ha status``: how far slaves are behind their masters, in words and as JSON.
+
+It must never change anything, nor import the client before a command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.cli.admin import AdminCommands, print_table
+from mqfast.cli.arguments import Parser
+from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
+from mqfast.cli.output import Output
+from mqfast.errors import BrokerError, CallTimeout, ConfigError, ConnectionLost
+
+if TYPE_CHECKING:
+    from mqfast.client.admin.admin_client import AdminClient
+    from mqfast.client.admin.brokers import Follower, HaStatus
+
+__all__ = ["add_commands"]
+
+_WORDS: Final = {
+    "IN_SYNC": "in sync",
+    "BEHIND": "far behind",
+    "TRANSFER": "follows",
+    "READY": "not connected",
+    "DIVERGED": "has another log",
+    "SHUTDOWN": "stopped",
+}
+_HEADS: Final = ("broker", "told by", "slave", "state", "offset", "behind", "lag", "last contact", "error")
+
+
+def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
+    """``ha``."""
+    room = rooms.add_parser(
+        "ha",
+        help="replication of a running cluster",
+        description="Replication of a running cluster. Needs the extra mqfast[client].",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = AdminCommands(room.add_subparsers(title="commands", metavar="COMMAND", required=True), "ha ")
+    sub = commands.add(
+        "status",
+        status,
+        "show how far slaves are",
+        more="A master says how far each connected slave is, a slave how it follows. Brokers of RocketMQ 4.9 say "
+        "nothing of it, those of 5.x no lag in time.",
+    )
+    sub.add_argument("broker", metavar="BROKER", nargs="?", help="its name, or host:port (default: all)")
+
+
+def status(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
+    """Show slaves, as every broker sees them."""
+    rows: list[tuple[Any, ...]] = []
+    code = ExitCode.OK
+    for name, address in list(_wanted(admin, arguments.broker)):
+        try:
+            found = admin.ha_status(address)
+        except (BrokerError, CallTimeout, ConnectionLost) as error:
+            out.note(f"broker {name}, {address}: {error}")
+            code = ExitCode.NO_ANSWER
+            continue
+        rows += [_row(out, name, found, one) for one in found.slaves]
+        if found.is_master and not found.slaves:
+            out.note(f"broker {name}, {address}: no slave is connected")
+    shown = print_table(out, _HEADS, rows) if rows else ExitCode.NOTHING_FOUND
+    return code if code is not ExitCode.OK else shown
+
+
+def _wanted(admin: AdminClient, broker: str | None) -> Iterator[tuple[str, str]]:
+    """(name, address) of the brokers to ask. Raises: ConfigError where there is none."""
+    known = [
+        (name, address)
+        for brokers in admin.clusters().values()
+        for name, addresses in brokers.items()
+        for _, address in sorted(addresses.items())
+    ]
+    wanted = [pair for pair in known if broker is None or broker in pair]
+    if not wanted:
+        names = ", ".join(sorted({name for name, _ in known})) or "none"
+        raise ConfigError(f"broker: expected one of {names}, or an address of one, found {broker}")
+    yield from wanted
+
+
+def _row(out: Output, name: str, found: HaStatus, one: Follower) -> tuple[Any, ...]:
+    told_by = "master" if found.is_master else "slave"
+    if out.as_json:
+        times = (_seconds(one.behind), _seconds(one.last_contact))
+        return (name, told_by, one.address, one.state, one.offset, one.behind_bytes, *times, one.error)
+    contact = "never" if one.last_contact is None and not found.is_master else f"{_age(one.last_contact)} ago"
+    state = _WORDS.get(one.state, one.state)
+    if one.state == "IN_SYNC" and one.behind_bytes:
+        state = "near"
+    return (
+        name, told_by, one.address, state, one.offset, _size(one.behind_bytes), _age(one.behind), contact,
+        one.error or "-",
+    )  # fmt: skip
+
+
+def _seconds(age: timedelta | None) -> float | None:
+    return None if age is None else age.total_seconds()
+
+
+def _age(age: timedelta | None) -> str:
+    """To the second, or to the millisecond below ten seconds."""
+    if age is None:
+        return "-"
+    seconds = age.total_seconds()
+    return f"{seconds:.3f} s" if seconds < 10 else str(timedelta(seconds=int(seconds)))
+
+
+def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    power = min(4, (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"
