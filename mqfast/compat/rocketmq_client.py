@@ -26,12 +26,15 @@ from mqfast.message import Message as _Message
 
 __all__ = [
     "ConsumeStatus",
+    "ConsumerException",
+    "MallocFailed",
     "Message",
     "MessageModel",
     "MessageProperty",
     "NullPointerException",
     "Producer",
     "ProducerException",
+    "ProducerSendAsyncFailed",
     "ProducerSendOnewayFailed",
     "ProducerSendOrderlyFailed",
     "ProducerSendSyncFailed",
@@ -123,6 +126,10 @@ class NullPointerException(RocketMQException):
     """The client was not started."""
 
 
+class MallocFailed(RocketMQException):
+    """Never raised here; programs name it."""
+
+
 class ProducerException(RocketMQException):
     """Errors of producers."""
 
@@ -143,7 +150,15 @@ class ProducerSendOrderlyFailed(ProducerException):
     """A send by a sharding key has failed."""
 
 
-class PushConsumerStartFailed(RocketMQException):
+class ProducerSendAsyncFailed(ProducerException):
+    """Never raised here; programs name it."""
+
+
+class ConsumerException(RocketMQException):
+    """Errors of consumers."""
+
+
+class PushConsumerStartFailed(ConsumerException):
     """A consumer cannot begin."""
 
 

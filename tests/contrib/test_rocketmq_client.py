@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from mqfast.compat.rocketmq_client import (
+    ConsumerException,
     ConsumeStatus,
+    MallocFailed,
     Message,
     MessageModel,
     MessageProperty,
     NullPointerException,
     Producer,
+    ProducerException,
+    ProducerSendAsyncFailed,
     ProducerSendOnewayFailed,
     ProducerSendSyncFailed,
     PushConsumer,
@@ -271,6 +275,9 @@ def test_transactions(broker: Broker, local: Any, check: TransactionStatus | Non
 
 
 def test_errors_are_those_of_the_package(broker: Broker) -> None:
+    assert issubclass(PushConsumerStartFailed, ConsumerException)
+    assert issubclass(ProducerSendAsyncFailed, ProducerException)
+    assert issubclass(MallocFailed, RocketMQException)
     with pytest.raises(NullPointerException, match="call start"):
         Producer("test").send_sync(message())
     consumer = consumer_of(broker)

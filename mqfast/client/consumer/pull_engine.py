@@ -310,6 +310,8 @@ class PullEngine:
     def refusal(self) -> Exception | None:
         """Why no queue can be read, where waiting does not help: told at the end of a poll without a message."""
         queues = self.cache.all()
+        if not queues:
+            return self.shares.refusal
         refused = [one.error for one in queues if isinstance(one.error, (Refused, SubscriptionError))]
         return refused[0] if refused and len(refused) == len(queues) else None
 

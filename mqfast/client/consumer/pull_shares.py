@@ -17,7 +17,7 @@ from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.consumer.rebalance import NOTHING, Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.values import MessageQueue
-from mqfast.errors import CallTimeout, ClientError, ConnectionLost, MqfastError, UsageError
+from mqfast.errors import CallTimeout, ClientError, ConnectionLost, MqfastError, Refused, UsageError
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.pull_engine import PullEngine
@@ -32,13 +32,15 @@ _log = logging.getLogger("mqfast.client.consumer")
 class Shares:
     """The queues of one pull consumer.
 
-    Attributes: wake: set it for a rebalance at once; trouble: why the last one was not possible, or nothing.
+    Attributes: wake: set it for a rebalance at once; trouble: why the last one was not possible, or nothing;
+        refusal: the error of a broker that does not let this client into the group.
     Thread: that of the event loop.
     """
 
     def __init__(self, engine: PullEngine) -> None:
         self.wake: Final = asyncio.Event()
         self.trouble = ""
+        self.refusal: Refused | None = None
         self._engine: Final = engine
         self._is_by_hand = False
         self._rounds = 0
@@ -105,19 +107,20 @@ class Shares:
     async def rebalance_all(self) -> None:
         """Rebalance every topic; where that is not possible the queues stay as they are."""
         engine = self._engine
-        trouble = ""
+        trouble, refusal = "", None
         async with self._one_at_a_time:
             for topic in list(engine.subscriptions):
                 try:
                     await self._apply(await self._change_of(topic))
                 except (ClientError, ConnectionLost, CallTimeout) as error:
                     trouble = str(error)
+                    refusal = error if isinstance(error, Refused) else None
                 except Exception as error:  # of a strategy or an offset store of the user's
                     trouble = f"{type(error).__name__}: {error}"
         self._rounds = self._rounds + 1 if trouble else 0
         if self._rounds == 2:  # once it is no heartbeat that is still on its way
             _log.warning("group %s: the queues stay as they are: %s", engine.settings.group, trouble)
-        self.trouble = trouble
+        self.trouble, self.refusal = trouble, refusal
 
     async def _change_of(self, topic: str) -> Change:
         engine = self._engine

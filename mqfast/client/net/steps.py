@@ -6,7 +6,7 @@ Room: client. It must never do I/O, read a clock or know a thread. The shells: `
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mqfast.errors import (
     BrokerBusy,
@@ -23,6 +23,10 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import Buffer, RemotingCommand
 
 __all__ = ["Ask", "Pause", "ReadyAsk", "Steps", "broker_error", "checked", "of_client"]
+
+
+_ACL: Final = "acl.common.AclException"
+"""In the remark of a broker that checks who asks by its file of accounts; its code, 1, says nothing."""
 
 
 class Ask(NamedTuple):
@@ -86,7 +90,7 @@ def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_
     kind = BrokerError
     if code == ResponseCode.SYSTEM_BUSY:
         kind = BrokerBusy
-    elif code in (ResponseCode.NO_PERMISSION, ResponseCode.USER_NOT_EXIST):
+    elif code in (ResponseCode.NO_PERMISSION, ResponseCode.USER_NOT_EXIST) or _ACL in remark:
         kind = Refused
     return kind(text, code=code, remark=remark, broker=address, msg_id=msg_id)
 

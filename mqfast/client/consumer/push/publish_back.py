@@ -16,7 +16,7 @@ from mqfast.client.delivery import Delivery
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps
 from mqfast.client.producer._encode import SendHead
-from mqfast.client.producer.encode import LANGUAGE, Compressor, Outgoing, Wire, head_of, prepared
+from mqfast.client.producer.encode import LANGUAGE, Compressor, Outgoing, Wire, prepared
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue
@@ -42,8 +42,12 @@ class _BackSender(Sender):
         self._most = max_reconsume_times
 
     def _head(self, out: Outgoing, queue: MessageQueue) -> SendHead:
-        head = head_of(out, self.wire, queue.broker_name, queue.queue_id)
-        return head if self._most < 0 else SendHead(out.code, {**head.fields, "l": self._most}, VERSION, LANGUAGE)
+        head = super()._head(out, queue)
+        if self._most < 0:
+            return head
+        limited = SendHead(head.code, {**head.fields, "l": self._most}, VERSION, LANGUAGE)
+        limited.queue = head.queue
+        return limited
 
 
 def publish_back(
