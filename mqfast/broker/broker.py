@@ -40,6 +40,7 @@ from mqfast.broker.timers import Timers
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
 from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, UsageError
+from mqfast.ha.failover.right import Right
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
@@ -74,8 +75,8 @@ class Broker:
 
     Args: config: its settings; now_ms: the wall clock; door: the store's table of OS calls, with its clock;
     client_ms: ms that only grow, by which silent clients expire; port: where it listens instead of ``listenPort``, and
-    there alone; make_channel: as that of ``RemotingServer``; store_settings: more settings of the store, by any of its
-    names.
+    there alone; make_channel: as that of ``RemotingServer``; right: under fail-over, to take messages; store_settings:
+    more settings of the store, by any of its names.
     Attributes: ``context``: what the parts share, once started.
     Raises: ConfigError where settings cannot be used; what ``open_store`` raises.
     Thread: that of the event loop.
@@ -90,6 +91,7 @@ class Broker:
         client_ms: Callable[[], int] | None = None,
         port: int | None = None,
         make_channel: Callable[..., Channel] = Channel,
+        right: Right | None = None,
         **store_settings: Any,
     ) -> None:
         config.check()
@@ -105,6 +107,7 @@ class Broker:
         self._client_ms = client_ms or self._steady_ms
         self._port = port
         self._make_channel = make_channel
+        self._right: Final = right
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
         self._parts: list[Part] = []
@@ -161,7 +164,7 @@ class Broker:
 
         self.access = AccessControl(config, topic_at)
         self.processors = self.access.processors()
-        replicas = self._replicas = Replicas(config, store)
+        replicas = self._replicas = Replicas(config, store, self._right)
         if config.name_servers and not config.is_slave:
             client = self._client()
             try:
@@ -408,7 +411,7 @@ class Broker:
         await self._stop_parts()
         before.durable.close()
         del self.config.listeners[self._listeners :]
-        replicas = self._replicas = Replicas(self.config, store)
+        replicas = self._replicas = Replicas(self.config, store, self._right)
         port = int(before.address.rpartition(":")[2])
         await replicas.listen(port)
         self._make_context(store, tables, port, replicas, before)

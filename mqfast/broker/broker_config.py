@@ -6,6 +6,7 @@ the remoting server. It must never guess. Source: BrokerConfig, BrokerIdentity, 
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,16 @@ def _acting() -> dict[str, Setting]:
         "maxHaTransferByteInSecond": Setting(104_857_600),
         "haMaxGapNotInSync": Setting(268_435_456),
         "haTruncateDiverged": Setting(False),
+        "haMaxTimeSlaveNotCatchup": Setting(15_000),
+        "minInSyncReplicas": Setting(1),
+        # fail-over by leases of etcd
+        "haEtcdEndpoints": Setting(""),
+        "haEtcdPrefix": Setting("/mqfast"),
+        "haEtcdCaFile": Setting(""),
+        "haEtcdCertFile": Setting(""),
+        "haEtcdKeyFile": Setting(""),
+        "haLeaseSeconds": Setting(3),
+        "haLeaseMarginMs": Setting(500),
         "inSyncReplicas": Setting(1),
         "slaveTimeout": Setting(3000),
         # topics and groups
@@ -269,6 +280,32 @@ class BrokerConfig(PropertySettings):
     def is_slave(self) -> bool:
         """Does the broker follow a master (RocketMQ: brokerRole)?"""
         return self.store_keys.get("brokerRole", "").strip() == "SLAVE"
+
+    def check_failover(self) -> None:
+        """Refuse settings with which a fail-over is not possible. Raises: ConfigError."""
+        for name, least in (("brokerId", 1), ("haLeaseSeconds", 2), ("listenPort", 1), ("minInSyncReplicas", 1)):
+            if self[name] < least:
+                raise ConfigError(f"{name}: expected at least {least} with haEtcdEndpoints, found {self[name]}")
+        if not 0 < self["haLeaseMarginMs"] < self["haLeaseSeconds"] * 500:
+            raise ConfigError(
+                f"haLeaseMarginMs: expected 1 to less than half of haLeaseSeconds, found {self['haLeaseMarginMs']}"
+            )
+        if self.is_slave:
+            raise ConfigError(
+                "brokerRole: expected ASYNC_MASTER or SYNC_MASTER with haEtcdEndpoints, found SLAVE: etcd says which "
+                "broker is the master, and all have the same settings but brokerId"
+            )
+
+    def in_role(self, *, is_slave: bool) -> BrokerConfig:
+        """The same settings for a broker that is a slave, or the master, for now."""
+        other = copy.copy(self)
+        other._values, other._given = dict(self._values), set(self._given)
+        other.store_keys, other.warnings, other.listeners = dict(self.store_keys), [], []
+        if is_slave:
+            other.store_keys["brokerRole"] = "SLAVE"
+        else:
+            other._values["brokerId"] = MASTER_ID
+        return other
 
     def become_master(self) -> None:
         """The settings of this slave are those of a master from now on, which waits for slaves where they say so."""

@@ -128,6 +128,10 @@ class Replicated(_Waits):
 
     def wait(self, end_offset: int) -> asyncio.Future[bool]:
         """A future of whether enough slaves have the log up to this offset in time."""
+        if self._acks.acked >= end_offset:
+            done: asyncio.Future[bool] = self._loop.create_future()
+            done.set_result(True)
+            return done
         future = self._wait(end_offset)
         if not self._is_woken:  # behind whatever else this turn of the loop puts
             self._is_woken = True

@@ -29,6 +29,7 @@ from mqfast.remoting.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.stats import BrokerStats
+    from mqfast.ha.failover.right import Right
     from mqfast.store.engine import Engine
     from mqfast.store.put._put_result import BatchResult, PutResult
 
@@ -126,7 +127,7 @@ class Writer:
     Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
         ``notify`` is called with one that got one. ``replicated``: where answers wait for slaves as well;
         ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync);
-        ``fenced``: why this master takes no messages any more.
+        ``fenced``: why this master takes no messages any more; ``right``: under fail-over, whether it may take some.
     Thread: that of the event loop.
     """
 
@@ -149,6 +150,7 @@ class Writer:
         self.replicated: Replicated | None = None
         self.max_gap_bytes = 256 << 20
         self.fenced: str | None = None
+        self.right: Right | None = None
         self._engine = engine
         self._durable = durable
         self._store_host: Final = store_host
@@ -160,7 +162,9 @@ class Writer:
         self._log = LogLimit(logger)
 
     def put(self, record: Record) -> PutResult:
-        """Store a record as it is, without waiting for the disk. Raises: as ``Engine.put_encoded``."""
+        """Store a record as it is, without waiting for the disk. Raises: NotMaster, as ``Engine.put_encoded``."""
+        if self.right is not None:
+            self.right.check()
         began = perf_counter()
         result = self._engine.put_encoded(
             record.topic.encode(),
@@ -221,6 +225,8 @@ class Writer:
     ) -> Stored:
         """Store a client's batch body (320), without waiting for the disk."""
         try:
+            if self.right is not None:
+                self.right.check()
             result = self._engine.put_batch_encoded(
                 topic.encode(),
                 queue_id,
@@ -239,8 +245,11 @@ class Writer:
         return Stored(0, None, result)
 
     def must_wait(self, properties: bytes) -> bool:
-        """Does the answer wait for the disk or for slaves? Source: Message.isWaitStoreMsgOK."""
-        if not self._sync_flush and self.replicated is None:
+        """Does the answer wait for the disk, for slaves, or for a last look at the lease?
+
+        Source: Message.isWaitStoreMsgOK.
+        """
+        if not self._sync_flush and self.replicated is None and self.right is None:
             return False
         at = properties.find(_NO_WAIT)
         while at > 0 and properties[at - 1] != 2:
@@ -274,6 +283,9 @@ class Writer:
                 stored = stored._replace(code=ResponseCode.FLUSH_SLAVE_TIMEOUT)
         elif replicas is not None:
             stored = stored._replace(code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        if self.right is not None and not self.right.holds():
+            # It may be in this log alone: another broker may be the master by now.
+            return self.failed(NotMaster(self.right.why))
         return stored
 
     async def stored(self, record: Record) -> Stored:

@@ -91,9 +91,20 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     from mqfast.remoting.loop import runner
 
     start_logging(json_lines=arguments.log_json, level=arguments.log_level)
-    broker = Broker(config)
+    if config["haEtcdEndpoints"]:
+        from mqfast.broker.replica.failover import FailoverBroker
+
+        async def serve_either() -> None:
+            either = FailoverBroker(config)
+            await serve(either, lambda: broker_banner(either.broker))
+    else:
+        broker = Broker(config)
+
+        async def serve_either() -> None:
+            await serve(broker, lambda: broker_banner(broker))
+
     with runner() as loop:
-        loop.run(serve(broker, lambda: broker_banner(broker)))
+        loop.run(serve_either())
     return ExitCode.OK
 
 

@@ -55,6 +55,7 @@ class _Follower(asyncio.Protocol):
         self._paused = False
         self._transport: asyncio.Transport | None = None
         self.address = ""
+        self.identity: tuple[int, int] | None = None
         self.position = -1  # nothing is sent before the first report
         self.acknowledged = -1
         self.read_s = self.wrote_s = master.clock()
@@ -74,6 +75,7 @@ class _Follower(asyncio.Protocol):
         """Reports of the slave."""
         self.read_s = self._master.clock()
         offset = self._reports.feed(data)
+        self.identity = self._reports.identity
         if offset is None:
             return
         first, end = max(self._master.raw.min_offset, 0), self._master.raw.end

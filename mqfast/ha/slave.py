@@ -30,7 +30,7 @@ from mqfast.errors import (
     StoreFailed,
 )
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.wire import Frames, report
+from mqfast.ha.wire import Frames, identity_report, report
 from mqfast.store.raw_log import RawLog
 
 __all__ = ["Diverged", "FollowState", "FollowStatus", "HaSlave"]
@@ -98,8 +98,9 @@ class HaSlave:
 
     Args: raw: of a store with broker_role SLAVE; master: asked for ``(host, port)`` before each connection, None while
         nobody knows; on_append: called in the thread after bytes were appended; on_cut: after the log was cut, with its
-        new end; bounds: first byte and end of the master's log, where another way than this connection tells them: a
-        Java master says nothing of bytes that it does not have.
+        new end; identity: broker id and newest epoch of the store, told to a master of a fail-over; bounds: first byte
+        and end of the master's log, where another way than this connection tells them: a Java master says nothing of
+        bytes that it does not have.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
 
@@ -112,6 +113,7 @@ class HaSlave:
         on_append: Callable[[], object] | None = None,
         bounds: Callable[[], tuple[int, int] | None] = lambda: None,
         on_cut: Callable[[int], object] | None = None,
+        identity: Callable[[], tuple[int, int] | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._raw: Final = raw
@@ -120,6 +122,7 @@ class HaSlave:
         self._bounds = bounds
         self._on_append = on_append
         self._on_cut = on_cut
+        self._identity = identity
         self._clock = clock
         self._compared_bytes = settings.compared_bytes
         self._master_first = 0  # of the next comparison
@@ -227,6 +230,7 @@ class HaSlave:
         reported = comparison.start
         one.sendall(report(reported))
         self._wrote_s = wrote_s = read_s = clock()
+        told: tuple[int, int] | None = None
         while not self._stopping.is_set():
             try:
                 size = one.recv_into(buffer)
@@ -241,6 +245,9 @@ class HaSlave:
                 self._take(frames, buffer[:size], comparison)
             elif now_s - read_s > settings.housekeeping_s:
                 raise ConnectionError(f"expected a frame within {settings.housekeeping_s:g} s, found none")
+            if comparison.is_done and (identity := self._identity()) != told and identity is not None:
+                one.sendall(identity_report(*identity))
+                told = identity
             if comparison.is_done and (raw.end > reported or now_s - wrote_s >= settings.heartbeat_s):
                 reported = raw.end
                 one.sendall(report(reported))

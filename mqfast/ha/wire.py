@@ -14,10 +14,11 @@ from typing import Final
 
 from mqfast.errors import FrameError
 
-__all__ = ["FRAME_BYTES_MAX", "Frames", "Reports", "frame_head", "report"]
+__all__ = ["FRAME_BYTES_MAX", "Frames", "Reports", "frame_head", "identity_report", "report"]
 
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
+_ID_BITS: Final = 24
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A master sends at most haTransferBatchSize; a larger size is damage."""
 
@@ -32,10 +33,19 @@ def frame_head(offset: int, size: int) -> bytes:
     return _HEAD.pack(offset, size)
 
 
+def identity_report(broker_id: int, epoch: int) -> bytes:
+    """Who the slave is, and the newest epoch of its store: for a master of a fail-over, which no Java broker is."""
+    return _REPORT.pack(-1 - ((epoch << _ID_BITS) | broker_id))
+
+
 class Reports:
-    """The reports in the bytes of a slave."""
+    """The reports in the bytes of a slave.
+
+    Attributes: ``identity``: (broker id, epoch) as the slave said last, None where it did not.
+    """
 
     def __init__(self) -> None:
+        self.identity: tuple[int, int] | None = None
         self._part = b""
 
     def feed(self, data: bytes) -> int | None:
@@ -43,7 +53,14 @@ class Reports:
         data = self._part + data
         whole = len(data) // _REPORT.size * _REPORT.size
         self._part = data[whole:]
-        return int(_REPORT.unpack_from(data, whole - _REPORT.size)[0]) if whole else None
+        newest = None
+        for (number,) in _REPORT.iter_unpack(data[:whole]):
+            if number >= 0:
+                newest = int(number)
+            else:
+                said = -1 - int(number)
+                self.identity = said & ((1 << _ID_BITS) - 1), said >> _ID_BITS
+        return newest
 
 
 class Frames:

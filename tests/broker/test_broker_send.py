@@ -155,7 +155,8 @@ def test_a_stopped_broker_leaves_its_name_server(tmp_path: Path) -> None:
         codes: list[int] = []
 
         def serve(_channel: Any, request: Any) -> Any:
-            codes.append(request.code)
+            if request.code != 106:  # is there a newer master?
+                codes.append(request.code)
             return request.response()
 
         processors = Processors()

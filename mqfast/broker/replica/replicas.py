@@ -17,6 +17,7 @@ from mqfast.broker.durable import Replicated
 from mqfast.broker.replica.epochs import Epochs, Rival, newer_master
 from mqfast.broker.replica.table_sync import TableSync
 from mqfast.errors import ConfigError
+from mqfast.ha.failover.sync_set import SyncAcks
 from mqfast.ha.master import HaMaster, SlaveStatus
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.slave import FollowStatus, HaSlave
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from mqfast.broker.broker_config import BrokerConfig
     from mqfast.broker.context import BrokerContext
+    from mqfast.ha.failover.right import Right
     from mqfast.remoting.client import RemotingClient
     from mqfast.remoting.processors import Processors
     from mqfast.store.message_store import MessageStore
@@ -42,26 +44,29 @@ _LOOK_S: Final = 1.0
 
 
 def settings_of(config: BrokerConfig) -> HaSettings:
-    """The settings of replication by RocketMQ's names."""
+    """The settings of replication by RocketMQ's names. Under fail-over a slave tries its new master every second."""
     return HaSettings(
         batch_bytes=config["haTransferBatchSize"],
         heartbeat_s=config["haSendHeartbeatInterval"] / 1000,
         housekeeping_s=config["haHousekeepingInterval"] / 1000,
         flow_bytes_per_s=config["maxHaTransferByteInSecond"] if config["haFlowControlEnable"] else None,
         truncate_diverged=config["haTruncateDiverged"],
+        reconnect_s=1.0 if config["haEtcdEndpoints"] else 5.0,
     )
 
 
 class Replicas:
     """Serves slaves, or follows a master.
 
+    Args: right: under fail-over, to take messages; then nobody else says who the master is.
     Attributes: ``port``: where slaves connect; 0 where nobody can; ``epochs``: of the log; ``fenced``: why this master
         takes no messages, None where it does.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+    def __init__(self, config: BrokerConfig, store: MessageStore, right: Right | None = None) -> None:
         self.port = 0
+        self._right: Final = right
         self.epochs: Final = Epochs(config, store)
         self.fenced: str | None = None
         self._context: BrokerContext | None = None
@@ -91,7 +96,12 @@ class Replicas:
         if config.is_slave:
             return
         needed = config["inSyncReplicas"] - 1 if self._store.config.broker_role == _SYNC_MASTER else 0
-        self._acks = AckTable(max(0, needed), config["slaveTimeout"] / 1000)
+        timeout_s = config["slaveTimeout"] / 1000
+        if self._right is None:
+            self._acks = AckTable(max(0, needed), timeout_s)
+        else:
+            self._acks = SyncAcks(timeout_s, lambda: self._store.engine.raw.end)
+            self._store.engine.raw.refuse_puts()  # until etcd says that this is the master
         master = HaMaster(
             self._store.engine.raw,
             self._acks,
@@ -113,7 +123,8 @@ class Replicas:
 
         A newer one has replaced this master. Where no name server answers, nobody can tell.
         """
-        if self._config.is_slave or not self._config.name_servers or self.fenced is not None:
+        is_told = self._config.is_slave or self._right is not None
+        if is_told or not self._config.name_servers or self.fenced is not None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
@@ -150,7 +161,11 @@ class Replicas:
             self._tell_fenced(context)
         writer = context.writer
         writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
-        if self._acks is not None and self._acks.needed > 0:
+        writer.right = self._right
+        if self._right is not None and not self._config.is_slave:
+            context.registration.is_silent = True
+        waits = self._right is not None and self._store.config.broker_role == _SYNC_MASTER
+        if self._acks is not None and (self._acks.needed > 0 or waits):
             master = self._master
             self._replicated = Replicated(self._acks, master.wake if master is not None else lambda: None)
             writer.replicated = self._replicated
@@ -163,10 +178,17 @@ class Replicas:
                 self._ask_for_master,
                 bounds=lambda: sync.bounds,
                 on_cut=lambda end: loop.call_soon_threadsafe(self.epochs.file.cut, end),
+                identity=self._identity,
             )
-            context.registration.on_registered = self._hear_of_master
+            if self._right is None:
+                context.registration.on_registered = self._hear_of_master
         else:
             context.registration.on_registered = self._look_again
+
+    def _identity(self) -> tuple[int, int] | None:
+        """In the slave's thread."""
+        epoch = self.epochs.last
+        return None if self._right is None or epoch < 0 else (self._config["brokerId"], epoch)
 
     def _ask_for_master(self) -> tuple[str, int] | None:
         """In the slave's thread, before each connection."""
@@ -177,7 +199,10 @@ class Replicas:
 
     def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
         """What a name server says of the master when the slave registers."""
-        ha, broker = str(fields.get("haServerAddr") or ""), str(fields.get("masterAddr") or "")
+        self.follow(str(fields.get("masterAddr") or ""), str(fields.get("haServerAddr") or ""))
+
+    def follow(self, broker: str, ha: str) -> None:
+        """A slave's master is this one: its address for clients, and where slaves connect; empty where nobody knows."""
         if self._sync is not None and broker:
             self._sync.set_master(broker)
         if not ha or self._config["haMasterAddress"]:
@@ -219,6 +244,31 @@ class Replicas:
             self._replicated.close()
         if self._master is not None:
             await self._master.stop()
+
+    # -- fail-over -----------------------------------------------------------------------------------------------------
+
+    @property
+    def sync_acks(self) -> SyncAcks:
+        """What slaves have, of a master under fail-over."""
+        assert isinstance(self._acks, SyncAcks)
+        return self._acks
+
+    def wake(self) -> None:
+        """Send to slaves at once what there is."""
+        if self._master is not None:
+            self._master.wake()
+
+    def take_messages(self, takes: bool) -> None:
+        """A master takes messages from now on and tells the name servers so, or does neither."""
+        assert self._context is not None
+        assert self._right is not None
+        context, registration = self._context, self._context.registration
+        self.fenced = context.writer.fenced = None if takes else self._right.why
+        self._store.engine.raw.refuse_puts(not takes)
+        registration.is_silent = not takes
+        if takes:
+            registration.state_version = max(0, self.epochs.last)
+            registration.tell()
 
     # -- what admins ask -----------------------------------------------------------------------------------------------
 

@@ -133,6 +133,6 @@ class AckTable:
     def _tell(self) -> None:
         for callback in self._watches:
             try:
-                callback(self._acked)
+                callback(self.acked)
             except Exception:
                 _log.exception("a callback of acknowledged offsets failed")

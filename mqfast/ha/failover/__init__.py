@@ -1,0 +1,1 @@
+"""Fail-over by leases of etcd: one master at a time. Knows no broker."""

@@ -1,0 +1,156 @@
+"""The right of a master to take messages, which ends by its own clock before its lease can end at etcd.
+
+etcd counts a lease from the moment at which a renewal reaches it. The master counts from the moment at which it sent
+that renewal, which is earlier, and stops a margin before the end. The clock goes on while the machine sleeps.
+
+Room: ha/failover. It must never be longer than the lease, and never ask anybody.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mqfast.errors import NotMaster
+from mqfast.ha.failover.etcd import Etcd, EtcdUnreachable
+
+__all__ = ["LeaseKeeper", "Right", "boot_clock"]
+
+_BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_clock() -> float:
+    """Seconds that only grow, also while the machine sleeps."""
+    return time.clock_gettime(_BOOT)
+
+
+class Right:
+    """May this broker take messages now?
+
+    Attributes: ``epoch``: of the master that it is, or was.
+    Thread: any.
+    """
+
+    def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
+        self.clock: Final = clock
+        self.epoch = -1
+        self._is_active = False
+        self._deadline_s = float("-inf")
+
+    def holds(self) -> bool:
+        """Is the lease this broker's, for sure?"""
+        return self._is_active and self.clock() < self._deadline_s
+
+    @property
+    def left_s(self) -> float:
+        """So long may messages be taken without a renewal."""
+        return self._deadline_s - self.clock()
+
+    @property
+    def is_active(self) -> bool:
+        """Was the broker made master, and has not heard of another one? Its time may be over."""
+        return self._is_active
+
+    def check(self) -> None:
+        """Raises: NotMaster where it does not hold."""
+        if not self.holds():
+            raise NotMaster(self.why)
+
+    @property
+    def why(self) -> str:
+        """Why it does not hold, for clients."""
+        if self._is_active:
+            return f"the lease of this master (epoch {self.epoch}) could not be renewed at etcd in time"
+        return "this broker is not the master now; ask a name server for the route again"
+
+    def extend(self, deadline_s: float) -> None:
+        """A lease was granted or renewed."""
+        self._deadline_s = max(self._deadline_s, deadline_s)
+
+    def activate(self, epoch: int) -> None:
+        """The broker is the master of this epoch, as long as its lease."""
+        self.epoch, self._is_active = epoch, True
+
+    def end(self) -> None:
+        """Another one may be master."""
+        self._is_active, self._deadline_s = False, float("-inf")
+
+
+class LeaseKeeper:
+    """Renews a lease in a thread of its own, as long as the event loop of the broker turns.
+
+    Args: pulse_s: a loop that did not turn for so long loses its lease, so that another broker takes over.
+    Attributes: ``patience_s``: for so long more while the loop is known to be busy.
+    Thread: any.
+    """
+
+    def __init__(self, etcd: Etcd, right: Right, *, ttl_s: int, margin_s: float, pulse_s: float) -> None:
+        self._etcd: Final = etcd
+        self._right: Final = right
+        self._ttl_s: Final = ttl_s
+        self._margin_s: Final = margin_s
+        self._pulse_s: Final = pulse_s
+        self._lease = 0
+        self.patience_s = 0.0
+        self._beat_s = 0.0
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="mqfast-ha-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def lease(self) -> int:
+        """The lease that is kept, 0: none."""
+        return self._lease
+
+    def keep(self, lease: int, granted_s: float) -> None:
+        """Keep this lease, which was asked for at ``granted_s``."""
+        self._right.extend(granted_s + self._ttl_s - self._margin_s)
+        self.beat()
+        self._lease = lease
+        self._wake.set()
+
+    def beat(self) -> None:
+        """The loop turns."""
+        self._beat_s = self._right.clock()
+
+    def drop(self) -> int:
+        """Keep it no more. Returns: the lease."""
+        lease, self._lease = self._lease, 0
+        return lease
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._lease = 0
+        self._stopping.set()
+        self._wake.set()
+        self._thread.join(5.0)
+        self._etcd.close()
+
+    def _main(self) -> None:
+        interval_s = self._ttl_s / 6
+        while not self._stopping.is_set():
+            lease = self._lease
+            if not lease:
+                self._wake.wait(1.0)
+                self._wake.clear()
+                continue
+            if self._right.clock() - self._beat_s <= self._pulse_s + self.patience_s:
+                self._renew(lease)
+            self._stopping.wait(interval_s)
+
+    def _renew(self, lease: int) -> None:
+        sent_s = self._right.clock()
+        try:
+            ttl_s = self._etcd.keep_alive(lease)
+        except EtcdUnreachable:
+            return  # the right ends by the clock
+        if lease != self._lease:
+            return
+        if ttl_s > 0:
+            self._right.extend(sent_s + ttl_s - self._margin_s)
+        else:
+            self._lease = 0
+            self._right.end()

@@ -1,0 +1,90 @@
+"""Members of etcd as processes, for tests of fail-over: real ones, from Debian's package etcd-server."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqfast.errors import MqfastError
+from mqfast.ha.failover.etcd import Etcd
+
+__all__ = ["NEEDS_ETCD", "EtcdMember", "free_ports", "one_etcd"]
+
+ETCD = shutil.which("etcd")
+NEEDS_ETCD = pytest.mark.skipif(ETCD is None, reason="etcd is not installed (Debian: etcd-server)")
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        first = random.randrange(33_000, 60_000)
+        with contextlib.ExitStack() as taken:
+            try:
+                for number in range(first, first + count):
+                    taken.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return first
+
+
+class EtcdMember:
+    """One member. Args: hosts: name -> address of all members; prefix: of the command, as ``ip netns exec NAME``."""
+
+    def __init__(
+        self, name: str, hosts: dict[str, str], work: Path, client: int, peer: int, prefix: tuple[str, ...] = ()
+    ) -> None:
+        host = hosts[name]
+        self.endpoint = f"{host}:{client}"
+        self._command = [
+            *prefix, ETCD or "etcd", "--name", name, "--data-dir", str(work / f"etcd-{name}"),
+            "--listen-client-urls", f"http://{host}:{client}", "--advertise-client-urls", f"http://{host}:{client}",
+            "--listen-peer-urls", f"http://{host}:{peer}", "--initial-advertise-peer-urls", f"http://{host}:{peer}",
+            "--initial-cluster", ",".join(f"{one}=http://{at}:{peer}" for one, at in hosts.items()),
+            "--log-level", "error",
+        ]  # fmt: skip
+        self._log = work / f"etcd-{name}.log"
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait(30)
+
+
+@contextlib.contextmanager
+def one_etcd(work: Path) -> Iterator[EtcdMember]:
+    """A cluster of one member that answers."""
+    port = free_ports(2)
+    member = EtcdMember("n1", {"n1": "127.0.0.1"}, work, port, port + 1)
+    try:
+        client = Etcd([member.endpoint], 1.0)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                client.read("x")
+                break
+            except MqfastError:
+                assert time.monotonic() < deadline, "etcd does not answer"
+                time.sleep(0.05)
+        client.close()
+        yield member
+    finally:
+        member.end()

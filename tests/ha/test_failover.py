@@ -1,0 +1,249 @@
+"""Two brokers and a real etcd: one master at a time, taken over in time, no acknowledged message lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ha.etcd_members import NEEDS_ETCD, EtcdMember, free_ports, one_etcd
+from running import broker_config
+
+from mqfast.broker.replica.failover import FailoverBroker
+from mqfast.errors import ConfigError
+from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.server import NameServer
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+TAKE_OVER_S = 5.0
+
+
+class Pair:
+    """A name server and the brokers 1 and 2 of one name."""
+
+    def __init__(self, work: Path, etcd: EtcdMember, **settings: Any) -> None:
+        self.work = work
+        self.etcd = etcd
+        self.client = RemotingClient()
+        self.brokers: dict[int, FailoverBroker] = {}
+        self._settings = settings
+        self._ports = free_ports(24)
+        config = NamesrvConfig()
+        paths = {"kvConfigPath": f"{work}/kv.json", "configStorePath": f"{work}/namesrv.properties"}
+        config.take({**paths, "listenPort": "0"}, "test")
+        self.names = NameServer(config)
+
+    async def start(self, number: int, **more: Any) -> FailoverBroker:
+        namesrv = "{}:{}".format(*self.names.address)
+        settings = {
+            "brokerId": number, "brokerRole": "SYNC_MASTER", "listenPort": self._ports + 10 * number - 6,
+            "namesrvAddr": namesrv, "haEtcdEndpoints": self.etcd.endpoint, "haSendHeartbeatInterval": 500,
+            "haTruncateDiverged": True, "haMaxTimeSlaveNotCatchup": 2000, **self._settings, **more,
+        }  # fmt: skip
+        one = self.brokers[number] = FailoverBroker(broker_config(self.work / f"b{number}", **settings))
+        await one.start()
+        return one
+
+    async def stop(self, number: int) -> None:
+        await self.brokers.pop(number).stop()
+
+    async def send(self, number: int, body: bytes) -> int:
+        """The code of the answer; -1 where none came."""
+        fields = {
+            "a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
+            "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        address = f"127.0.0.1:{self._ports + 10 * number - 6}"
+        try:
+            return (await self.client.call(address, RequestCode.SEND_MESSAGE_V2, fields, body)).code
+        except (OSError, RuntimeError, ValueError):
+            return -1
+
+    async def master_of_names(self) -> bytes:
+        address = "{}:{}".format(*self.names.address)
+        return bytes((await self.client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+
+    def bodies(self, number: int) -> list[bytes]:
+        store = self.brokers[number].broker.context.store
+        return [bytes(one.body) for one in store.get("T", 0, 0, max_count=10_000)]
+
+
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def in_sync(one: FailoverBroker) -> frozenset[int]:
+    return one._set.members if one._set is not None and one.right.holds() else frozenset()
+
+
+@contextlib.asynccontextmanager
+async def pair(work: Path, **settings: Any) -> AsyncIterator[Pair]:
+    with one_etcd(work) as etcd:
+        one = Pair(work, etcd, **settings)
+        await one.names.start()
+        try:
+            yield one
+        finally:
+            for number in list(one.brokers):
+                await one.stop(number)
+            await one.client.close()
+            await one.names.stop()
+
+
+def cut_off(one: FailoverBroker) -> None:
+    """As far as etcd is concerned this broker is gone; it hears nothing either."""
+    one._keeper.drop()
+    one._tasks[0].cancel()
+
+
+@NEEDS_ETCD
+def test_a_slave_takes_over_in_time_and_the_old_master_follows(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            sent = [f"m{number}".encode() for number in range(50)]
+            for body in sent:
+                assert await both.send(1, body) == ResponseCode.SUCCESS
+            assert await both.send(2, b"to the slave") == ResponseCode.SERVICE_NOT_AVAILABLE
+            cut_off(one)
+            began, refused_s = time.monotonic(), 0.0
+            while await both.send(2, b"after") != ResponseCode.SUCCESS:
+                if not refused_s and not one.right.holds():
+                    refused_s = time.monotonic() - began
+                    assert await both.send(1, b"too late") == ResponseCode.SERVICE_NOT_AVAILABLE
+                assert time.monotonic() - began < 60
+                await asyncio.sleep(0.01)
+            took_s = time.monotonic() - began
+            assert 0 < refused_s < took_s, "the old master refuses before the new one takes"
+            assert took_s < 3 + TAKE_OVER_S, "three seconds of a lease, and the take-over"
+            assert str(two.broker.address[1]).encode() in await both.master_of_names()
+            assert one.broker.context.replicas.fenced
+            one._tasks[0] = asyncio.ensure_future(one._turns())
+            await until(lambda: one.broker.config.is_slave and in_sync(two) == {1, 2})
+            for body in (b"again", b"and again"):
+                assert await both.send(2, body) == ResponseCode.SUCCESS
+            await until(lambda: len(both.bodies(1)) == 53)
+            assert both.bodies(1) == both.bodies(2) == [*sent, b"after", b"again", b"and again"]
+            assert [entry.epoch for entry in two.broker.context.replicas.epochs.file.entries] == [1, 2]
+            began = time.monotonic()
+            await both.stop(2)  # in order: the lease is given back
+            while await both.send(1, b"last") != ResponseCode.SUCCESS:
+                assert time.monotonic() - began < 60
+                await asyncio.sleep(0.01)
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path) -> None:
+    """The set in etcd has the master alone once the slave was away for long; its messages come back with it."""
+
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, _ = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            await both.stop(2)
+            codes = [await both.send(1, b"x")]
+            await until(lambda: in_sync(one) == {1})
+            codes.append(await both.send(1, b"acknowledged by one"))
+            assert codes == [ResponseCode.SUCCESS, ResponseCode.SUCCESS], "the first one waited for the set to shrink"
+            await both.stop(1)
+            two = await both.start(2)
+            assert not two.right.is_active
+            assert two.broker.config.is_slave
+            assert await both.send(2, b"x") == ResponseCode.SERVICE_NOT_AVAILABLE
+            await both.start(1)
+            assert await both.send(1, b"back") == ResponseCode.SUCCESS
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_an_empty_store_under_the_name_of_a_member_does_not_lead(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, _ = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            await both.stop(2)
+            await both.stop(1)
+            shutil.rmtree(tmp_path / "b2")
+            two = await both.start(2)
+            assert two.broker.config.is_slave
+            assert not two.right.is_active
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_broker_1_is_the_first_master_and_names_hear_of_a_master_only_when_it_takes_messages(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path, brokerRole="ASYNC_MASTER") as both:
+            two = await both.start(2)
+            assert two.broker.config.is_slave
+            one = await both.start(1)
+            assert one.right.holds()
+            assert str(one.broker.address[1]).encode() in await both.master_of_names()
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_calls_of_etcd(tmp_path: Path) -> None:
+    with one_etcd(tmp_path) as member:
+        dead = f"127.0.0.1:{free_ports(1)}"
+        etcd = Etcd([dead, member.endpoint], 1.0)
+        assert etcd.read("a", "b") == [None, None]
+        revision = etcd.write([Compare("a", 0)], [("a", b"one", 0), ("b", b"", 0)])
+        assert revision is not None
+        assert etcd.write([Compare("a", 0)], [("a", b"two", 0)]) is None
+        second = etcd.write([Compare("a", revision, True)], [("a", b"two", 0)])
+        assert second is not None
+        found, other = etcd.read("a", "b")
+        assert found == (b"two", revision, second, 0)
+        assert other is not None
+        lease = etcd.grant(60)
+        assert etcd.keep_alive(lease) == 60
+        etcd.write([], [("c", b"x", lease)])
+        etcd.revoke(lease)
+        etcd.revoke(lease)
+        assert etcd.keep_alive(lease) == 0
+        assert etcd.read("c") == [None]
+        member.end()
+        began = time.monotonic()
+        with pytest.raises(EtcdUnreachable, match=dead):
+            etcd.read("a")
+        assert time.monotonic() - began < 10
+        etcd.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"brokerId": 0}, "brokerId"),
+        ({"brokerRole": "SLAVE"}, "brokerRole"),
+        ({"listenPort": 0}, "listenPort"),
+        ({"haLeaseSeconds": 1}, "haLeaseSeconds"),
+        ({"haLeaseMarginMs": 1500}, "haLeaseMarginMs"),
+        ({"haEtcdEndpoints": "a:b"}, "haEtcdEndpoints"),
+    ],
+)
+def test_settings_without_which_there_is_no_failover(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    given = {"brokerId": 1, "listenPort": 10911, "haEtcdEndpoints": "127.0.0.1:1", **settings}
+
+    async def make() -> None:
+        FailoverBroker(broker_config(tmp_path, **given))
+
+    with pytest.raises(ConfigError, match=named):
+        asyncio.run(make())
