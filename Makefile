@@ -147,7 +147,7 @@ test-spark-versions: $(TESTING) $(patsubst %,.venv-spark-%/.installed,$(SPARK_VE
 # The scripts of docs/spark-tables.md, killed and run again: Parquet on Spark 4.3, Delta Lake on 4.2, Iceberg on 4.1.
 test-spark-tables: $(TESTING) $(VENV)/.spark $(patsubst %,.venv-spark-%/.installed,$(SPARK_VERSIONS))
 	for python in $(BIN) $(patsubst %,.venv-spark-%/bin,$(SPARK_VERSIONS)); do \
-	  MQFAST_WHOLE=1 PYTHONPATH=$(CURDIR) $$python/python -m pytest tests/spark/test_spark_tables.py $(PYTEST_ARGS) || exit 1; \
+	  MQFAST_WHOLE=1 PYTHONPATH=$(CURDIR) $$python/python -m pytest tests/spark/test_spark_tables.py -o faulthandler_timeout=3600 $(PYTEST_ARGS) || exit 1; \
 	done
 
 .venv-spark-%/.installed: $(VENV)/.installed

@@ -399,6 +399,10 @@ class Options:
     ending_offsets: Bound | None = _option(
         _bound, None, (BATCH,), "End of each queue, not included; the same forms as startingOffsets.", shown="latest"
     )
+    starting_from: str | None = _option(
+        _text, None, (STREAM,), "`archive:PATH`: first read the archive that the job `archive` wrote there, then go on "
+        "from exactly the offsets at which the archive ends.",
+    )  # fmt: skip
     starting_timestamp: int | None = _option(
         instant_ms, None, READ, "Start at the first message that was stored at or after this time."
     )

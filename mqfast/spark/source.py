@@ -71,6 +71,7 @@ class MqFastSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream read. Raises: ConfigError, also where pyspark is too old for streams."""
         try:
+            from mqfast.spark.handover import StreamFromArchive
             from mqfast.spark.stream import StreamReader
             from mqfast.spark.stream_of_stores import StreamOfStores
         except ImportError as error:
@@ -82,8 +83,12 @@ class MqFastSource(DataSource):
             ) from None
 
         options = table.parse(self.options, table.STREAM)
-        kind = StreamOfStores if options.has_stores else StreamReader
-        return kind(options, columns_of_type(schema, options))
+        columns = columns_of_type(schema, options)
+
+        def live(of: Options) -> StreamReader | StreamOfStores:
+            return StreamOfStores(of, columns) if of.has_stores else StreamReader(of, columns)
+
+        return live(options) if options.starting_from is None else StreamFromArchive(options, columns, live)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write. Raises: ConfigError."""

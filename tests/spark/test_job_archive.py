@@ -250,7 +250,11 @@ def test_damaged_manifests(tmp_path: Path, change: Any, message: str) -> None:
 
 def batch_of(topics: list[str], days: list[int]) -> pa.RecordBatch:
     times = pa.array([day * DAY_US + i for i, day in enumerate(days)], pa.timestamp("us", tz="UTC"))
-    return pa.record_batch({"topic": topics, "storeTimestamp": times, "physicalOffset": range(len(topics))})
+    numbers = range(len(topics))
+    return pa.record_batch(
+        {"topic": topics, "storeTimestamp": times, "physicalOffset": numbers, "queueId": [0] * len(topics),
+         "queueOffset": numbers}
+    )  # fmt: skip
 
 
 def test_rows_by_topic_and_day() -> None:

@@ -34,6 +34,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("startingOffsets", BATCH, "-10m", Bound(back_ms=600_000)),
     ("endingOffsets", BATCH, '{"A/0": -1, "B": {"1": 7}, "*": -2}',
      Bound(by_queue={("A", 0): "latest", ("B", 1): 7}, others="earliest")),
+    ("startingFrom", STREAM, "archive:orders", "archive:orders"),
     ("startingTimestamp", BATCH, "1700000000000", 1_700_000_000_000),
     ("endingTimestamp", BATCH, "2023-11-14T22:13:20", 1_700_000_000_000),
     ("startingTimestamp", STREAM, "2023-11-15T06:13:20.5+08:00", 1_700_000_000_500),

@@ -18,7 +18,16 @@ from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.access import LeftOut, LogAccess, log_of, open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
-from mqfast.spark.jobs.manifest import ArchivedFile, DamagedFile, Manifest, manifests, only_run, save
+from mqfast.spark.jobs.manifest import (
+    ArchivedFile,
+    ArchivedQueue,
+    DamagedFile,
+    Manifest,
+    manifests,
+    only_run,
+    save,
+    together,
+)
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks
@@ -104,6 +113,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
             topics=settings.topics, properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
             files=tuple(sorted(files, key=lambda file: (file.piece_start, file.path))),
             left_out=_damaged_files(done_parts), left_out_bytes=sum(found.left_out_bytes for found in done_parts),
+            queues=together(queue for found in done_parts for queue in found.queues),
         )  # fmt: skip
         if snapshot.log_end > start or not done:
             save(archive, manifest)
@@ -150,6 +160,7 @@ class _Done:
     """What a task wrote, and what it left out."""
 
     files: list[ArchivedFile]
+    queues: list[ArchivedQueue]
     left_out: list[DamagedFile]
     left_out_bytes: int
 
@@ -167,7 +178,7 @@ def _archive_part(work: _Work) -> _Done:
             for batch in access.scan(scan, part.columns, part.settings, left_out):
                 files.add(_sound(batch, left_out) if settings.verify_crc == "skip" else batch, topics)
             written = files.close()
-        return _Done(written, _by_file(access, left_out), left_out.bytes)
+        return _Done(written, files.queues(), _by_file(access, left_out), left_out.bytes)
     finally:
         access.release_files()
 

@@ -4,6 +4,10 @@
     <archive>/_manifest/running.json          a run has begun and not ended: what it wrote is in no manifest
     <archive>/_manifest/lock                  held by the run that is at work
     <archive>/topic=<topic>/date=<day>/<start>-<end>-<part>.parquet
+    <archive>/topic=<topic>/date=<day>/<broker>-<queue>-<start>-<end>-<part>.parquet
+
+Files of the first form are of a store and hold a part of its log; those of the second form are of a cluster and hold a
+part of one queue, by queue offsets.
 
 Room: the Spark adapter; knows neither Spark nor Arrow. It must never name a file that is not durable. Readers go by
 the manifests: beside the named files there may be those of a run that did not end.
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -23,17 +27,23 @@ from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark.jobs.files import locked, read_json, write_json
 from mqfast.spark.staging import make_directory
 
-__all__ = ["ArchivedFile", "DamagedFile", "Manifest", "manifests", "only_run", "path_of", "save"]
+__all__ = [
+    "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "is_of_a_cluster", "manifests", "only_run", "path_of",
+    "path_of_queue", "queue_ends", "save", "together",
+]  # fmt: skip
 
 _VERSION: Final = 1
 _NAME: Final = re.compile(r"([0-9]{8})\.json")
 _FOLDER: Final = "_manifest"
+CLUSTER: Final = "cluster"
+"""The store id in manifests of a cluster."""
 
 
 @dataclass(frozen=True)
 class ArchivedFile:
     """One Parquet file; ``path`` is relative to the archive, ``piece_start`` and ``piece_end`` say which part of the
-    log the task read that wrote it, ``crc`` is the CRC-32 of its bytes.
+    log the task read that wrote it, ``crc`` is the CRC-32 of its bytes. ``broker``: of a cluster, and the piece is one
+    of queue ``queue_id``, by queue offsets.
     """
 
     path: str
@@ -46,6 +56,22 @@ class ArchivedFile:
     crc: int
     min_physical_offset: int
     max_physical_offset: int
+    broker: str = ""
+    queue_id: int = -1
+
+
+@dataclass(frozen=True)
+class ArchivedQueue:
+    """Which messages of a queue a run has archived: queue offsets from ``start`` up to, not including, ``end``.
+
+    ``broker``: empty for the archive of a store.
+    """
+
+    broker: str
+    topic: str
+    queue_id: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -61,8 +87,9 @@ class DamagedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One run: the log from ``start`` up to, not including, ``end``; ``topics``: only these, or None for all;
-    ``left_out``: damage in that part of the log, ``left_out_bytes`` of it.
+    """One run: the log from ``start`` up to, not including, ``end``, both 0 for a cluster; ``topics``: only these, or
+    None for all; ``left_out``: damage in that part of the log, ``left_out_bytes`` of it; ``queues``: the same part by
+    queue, None in manifests of releases that did not note it.
     """
 
     number: int
@@ -75,6 +102,7 @@ class Manifest:
     files: tuple[ArchivedFile, ...]
     left_out: tuple[DamagedFile, ...] = ()
     left_out_bytes: int = 0
+    queues: tuple[ArchivedQueue, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -91,6 +119,39 @@ def path_of(topic: str, date: str, piece_start: int, piece_end: int, part: int) 
     """Where a file goes; the same for every attempt of a task."""
     # Quoted as Hive does it, so that other readers see the topic's name.
     return f"topic={quote(topic, safe='')}/date={date}/{piece_start:020d}-{piece_end:020d}-{part}.parquet"
+
+
+def path_of_queue(topic: str, date: str, broker: str, queue_id: int, start: int, end: int, part: int) -> str:
+    """Where a file of a cluster goes; the same for every attempt of a task."""
+    name = f"{quote(broker, safe='')}-{queue_id}-{start:020d}-{end:020d}-{part}"
+    return f"topic={quote(topic, safe='')}/date={date}/{name}.parquet"
+
+
+def is_of_a_cluster(found: Sequence[Manifest]) -> bool:
+    """Is an archive one of a cluster?"""
+    return bool(found) and found[0].store_id == CLUSTER
+
+
+def queue_ends(found: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | None:
+    """The next queue offset of each queue (broker, topic, queue id); None where a manifest does not know it."""
+    ends: dict[tuple[str, str, int], int] = {}
+    for manifest in found:
+        if manifest.queues is None:
+            return None
+        for queue in manifest.queues:
+            key = (queue.broker, queue.topic, queue.queue_id)
+            ends[key] = max(queue.end, ends.get(key, 0))
+    return ends
+
+
+def together(parts: Iterable[ArchivedQueue]) -> tuple[ArchivedQueue, ...]:
+    """Each queue once, of what several tasks archived."""
+    found: dict[tuple[str, str, int], ArchivedQueue] = {}
+    for part in parts:
+        key = (part.broker, part.topic, part.queue_id)
+        known = found.get(key, part)
+        found[key] = ArchivedQueue(*key, min(part.start, known.start), max(part.end, known.end))
+    return tuple(found[key] for key in sorted(found))
 
 
 def manifests(archive: str) -> list[Manifest]:
@@ -127,7 +188,10 @@ def _load(path: str) -> Manifest:
             DamagedFile(found["path"], found["count"], tuple((int(at), str(why)) for at, why in found["places"]))
             for found in value.pop("left_out", ())  # not in manifests of the first release
         )
-        return Manifest(files=files, topics=None if topics is None else tuple(topics), left_out=left_out, **value)
+        queues = value.pop("queues", None)
+        found = None if queues is None else tuple(ArchivedQueue(**queue) for queue in queues)
+        topics = None if topics is None else tuple(topics)
+        return Manifest(files=files, topics=topics, left_out=left_out, queues=found, **value)
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptFile("a manifest is not as it was written", path=path, found=str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Rows of one piece of a store into Parquet files, one for each topic and day, inside a task.
+"""Rows of one piece of a store or of a queue into Parquet files, one for each topic and day, inside a task.
 
 Room: the Spark adapter; runs where pyarrow is. Rows are kept per file until there are enough for a row group, so that
 what is in memory is bounded whatever the number of topics. It must never write the same file differently when a task
@@ -8,13 +8,14 @@ runs again: names and contents follow from the piece alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from mqfast.spark.jobs.files import DurableFile
-from mqfast.spark.jobs.manifest import ArchivedFile, path_of
+from mqfast.spark.jobs.manifest import ArchivedFile, ArchivedQueue, path_of, path_of_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,12 +73,19 @@ class _Open:
 class PieceFiles:
     """The files of one piece of the log; a context manager: an error removes what is not finished.
 
+    Args: queue: broker and queue id where the piece is one of a queue.
     Thread: one.
     """
 
-    def __init__(self, archive: str, piece_start: int, piece_end: int, compression: str, level: int | None) -> None:
+    def __init__(
+        self, archive: str, piece_start: int, piece_end: int, compression: str, level: int | None,
+        queue: tuple[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self._archive: Final = archive
         self._piece: Final = (piece_start, piece_end)
+        self._queue: Final = queue
+        self._path_of: Final[Callable[[str, str, int], str]] = partial(_path, queue, self._piece)
+        self._ends: Final[dict[tuple[str, int], tuple[int, int]]] = {}
         self._compression: Final = compression
         self._level: Final = level
         self._open: Final[dict[tuple[str, str], _Open]] = {}
@@ -108,17 +116,33 @@ class PieceFiles:
     def _take(self, topic: str, date: str, rows: pa.RecordBatch) -> None:
         entry = self._open.get((topic, date))
         if entry is None:
-            path = path_of(topic, date, *self._piece, self._part)
-            entry = self._open[topic, date] = _Open(path, topic, date)
+            entry = self._open[topic, date] = _Open(self._path_of(topic, date, self._part), topic, date)
         offsets = rows.column("physicalOffset")
         if entry.rows == 0:
             entry.first = offsets[0].as_py()
         entry.last = offsets[-1].as_py()
         entry.rows += rows.num_rows
+        self._note_queues(topic, rows)
         entry.pending.append(rows)
         size = rows.nbytes
         entry.pending_bytes += size
         self._pending_bytes += size
+
+    def _note_queues(self, topic: str, rows: pa.RecordBatch) -> None:
+        """Which messages of each queue were taken."""
+        import pyarrow as pa
+
+        offsets = pa.table({name: rows.column(name) for name in ("queueId", "queueOffset")})
+        bounds = offsets.group_by("queueId").aggregate([("queueOffset", "min"), ("queueOffset", "max")])
+        for row in bounds.to_pylist():
+            first, end = row["queueOffset_min"], row["queueOffset_max"] + 1
+            known = self._ends.get((topic, row["queueId"]), (first, end))
+            self._ends[topic, row["queueId"]] = (min(first, known[0]), max(end, known[1]))
+
+    def queues(self) -> list[ArchivedQueue]:
+        """Which messages of each queue were taken so far."""
+        broker = "" if self._queue is None else self._queue[0]
+        return [ArchivedQueue(broker, *key, *bounds) for key, bounds in sorted(self._ends.items())]
 
     def _write(self, entry: _Open) -> None:
         import pyarrow as pa
@@ -145,11 +169,12 @@ class PieceFiles:
             assert entry.file is not None
             entry.writer.close()
             entry.file.commit()
+            broker, queue_id = self._queue or ("", -1)
             self._done.append(
                 ArchivedFile(
                     path=entry.path, topic=entry.topic, date=entry.date, piece_start=self._piece[0],
                     piece_end=self._piece[1], rows=entry.rows, bytes=entry.file.bytes, crc=entry.file.crc,
-                    min_physical_offset=entry.first, max_physical_offset=entry.last,
+                    min_physical_offset=entry.first, max_physical_offset=entry.last, broker=broker, queue_id=queue_id,
                 )
             )  # fmt: skip
         self._open.clear()
@@ -159,3 +184,9 @@ class PieceFiles:
         """All files are durable on return."""
         self._end_part()
         return self._done
+
+
+def _path(queue: tuple[str, int] | None, piece: tuple[int, int], topic: str, date: str, part: int) -> str:
+    if queue is None:
+        return path_of(topic, date, *piece, part)
+    return path_of_queue(topic, date, *queue, *piece, part)
