@@ -53,7 +53,7 @@ help:
 	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
 	@echo "make bench-rivals   other stores on the same bytes; writes docs/dev/benchmarks.md and its picture"
 	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails; then crowds of queues and connections"
-	@echo "make bench-client   producers beside a lean C sender on our broker, and alone on a stub"
+	@echo "make bench-client   our client beside a lean C sender and the Java and Go clients, rows C1 to C15 in one table"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
@@ -192,10 +192,10 @@ bench-broker: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/run.py $(BROKER_ARGS)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/crowds.py $(BROKER_ARGS)
 
-# Producers, each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look.
+# Each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look; --long: 10 million
+# messages each way for C14.
 bench-client: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/run.py $(CLIENT_ARGS)
-	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/consumers.py
 
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1

@@ -1,7 +1,8 @@
-"""``make bench-client``: what producers reach, beside a lean C sender on the same broker, in one table.
+"""``make bench-client``: our client beside a lean C sender and the Java and Go clients on one broker, in one table.
 
-It must never compare figures of different runs: rows are medians over rounds, in which the programs take turns, each in
-a process of its own. Rows of the client alone talk to a stub in C that answers at once.
+It must never compare figures of different runs: each is the median over rounds, in which the programs take turns, each
+in a process of its own. Rows of the client alone talk to a stub in C that answers at once. A rival that cannot be
+built here has no column of figures. ``--long`` makes C14 send and receive 10 million messages.
 """
 
 from __future__ import annotations
@@ -9,28 +10,93 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), *(str(ROOT / "tests" / part) for part in ("golden/make", "compat"))]
 
+from java_oracle import NEWEST, JavaOracle  # noqa: E402
+from make import jars  # noqa: E402
 from running import BrokerProcess  # noqa: E402
 
 LARGE = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000, "maxHashSlotNum": 5_000_000,
          "maxIndexNum": 20_000_000, "messageIndexEnable": False}  # fmt: skip
-ON_BROKER = ("C1", "C2", "C3 uvloop", "C3 asyncio", "C4", "C6", "C10")
-ON_STUB = ("C1", "C4", "C5 batch", "C5 many", "C12", "C14")
-GOALS = {
-    "C1": "0.85 of the C sender, 15 us", "C2": "24 k/s", "C3 uvloop": "40 k/s", "C3 asyncio": "32 k/s",
-    "C4": "100 k/s, 4 us", "C5 batch": "600 k/s on the stub", "C5 many": "600 k/s on the stub", "C6": "150 k/s",
-    "C10": "15 ms", "C12": "60 ms", "C14": "2 MiB", "C15": "16 + 8 MiB",
-}  # fmt: skip
+FILLED = 100_000
+Figures = dict[str, float]
+Test = Callable[[Figures, dict[str, Figures]], bool]
+
+
+class Row(NamedTuple):
+    """One line. Args: against: broker, stub or nobody. is_met: from our figures and those of the rivals."""
+
+    name: str
+    what: str
+    against: str
+    goal: str
+    is_met: Test
+    rivals: tuple[str, ...] = ()
+
+
+def least(rate: float, cpu_us: float | None = None) -> Test:
+    """A rate and a limit of CPU."""
+    return lambda ours, others: ours["rate"] >= rate and (cpu_us is None or ours["cpu_us"] <= cpu_us)
+
+
+def most(key: str, limit: float) -> Test:
+    """A limit of one figure."""
+    return lambda ours, others: ours[key] <= limit
+
+
+def beside_rivals(ours: Figures, others: dict[str, Figures]) -> bool:
+    """C1."""
+    lean, java = others.get("C sender"), others.get("Java")
+    return (
+        (lean is None or ours["rate"] >= 0.85 * lean["rate"])
+        and ours["cpu_us"] <= 15
+        and (java is None or ours["rate"] >= 1.8 * java["rate"])
+    )
+
+
+BOTH = ("Java", "Go")
+ROWS = (
+    Row("C1", "sync, 1 thread", "broker", "0.85 of C, 15 us, 1.8 of Java", beside_rivals, ("C sender", *BOTH)),
+    Row("C1", "sync, 1 thread", "stub", "15 us", most("cpu_us", 15)),
+    Row("C2", "sync, 16 threads", "broker", "24 k/s", least(24e3), ("C sender", *BOTH)),
+    Row("C3 uvloop", "64 tasks, uvloop", "broker", "40 k/s", least(40e3)),
+    Row("C3 asyncio", "64 tasks, asyncio", "broker", "32 k/s", least(32e3)),
+    Row("C4", "send_nowait, 1,024 on their way", "broker", "100 k/s, 4 us", least(100e3, 4), ("C sender", *BOTH)),
+    Row("C4", "send_nowait, 1,024 on their way", "stub", "100 k/s, 4 us", least(100e3, 4)),
+    Row("C5 batch", "send_batch, 32 of 100 B", "stub", "600 k/s", least(600e3)),
+    Row("C5 many", "send_many, 100 B", "stub", "600 k/s", least(600e3)),
+    Row("C5 batch", "send_batch, 32 of 100 B", "broker", "", least(0), BOTH),
+    Row("C6", "linger 5 ms, 256 tasks, 100 B", "broker", "150 k/s", least(150e3)),
+    Row("C7 batch", "push, threads, batch=32", "broker", "150 k/s", least(150e3), BOTH),
+    Row("C7", "push, threads, batch=1", "broker", "60 k/s", least(60e3), BOTH),
+    Row("C8 tasks", "push, coroutine", "broker", "60 k/s", least(60e3)),
+    Row("C8 loop", "push, `async for`", "broker", "120 k/s", least(120e3)),
+    Row("C9", "a message decoded, with CRC", "nobody", "300 ns", most("ns", 300)),
+    Row("C10", "first SEND_OK", "broker", "15 ms", most("ms", 15)),
+    Row(
+        "C11", "send to handler", "broker", "p50 300 us, p99 1.5 ms",
+        lambda ours, others: ours["p50_us"] <= 300 and ours["p99_us"] <= 1500,
+    ),
+    Row("C12", "import of Producer", "nobody", "60 ms", most("ms", 60)),
+    Row("C13", "idle producer and consumer", "broker", "12 MiB", most("mib", 12)),
+    Row("C14", "memory of sends", "stub", "2 MiB", most("mib", 2)),
+    Row("C14 received", "memory of receives", "broker", "2 MiB", most("mib", 2)),
+    Row("C15", "1 M tries, nobody there", "nobody", "16 + 8 MiB", most("mib", 24)),
+)  # fmt: skip
+OF_CONSUMERS = ("C7", "C8", "C9", "C11", "C13", "C14 received")
+WINDOWS = {"C1": (1, 1), "C2": (16, 1), "C4": (4, 256)}  # connections and requests under way in each of the C sender
 
 
 def compiled(work: Path, source: Path) -> Path:
@@ -40,34 +106,72 @@ def compiled(work: Path, source: Path) -> Path:
     return program
 
 
-def row(name: str, address: str, seconds: float) -> dict[str, float]:
-    """One measurement in a process of its own."""
-    command = [sys.executable, str(HERE / "producers.py"), name, address, str(seconds)]
+def java(work: Path) -> list[str] | None:
+    """The command of the Java client; None where Java or the network is missing."""
+    if not JavaOracle.available()[0]:
+        return None
+    try:
+        home = jars(NEWEST, HERE / "rivals" / "Rival.java", timeout_s=300)
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"no Java client: {error}", file=sys.stderr)
+        return None
+    logging_off = ROOT / "tests" / "compat" / "java" / "logging-off.xml"
+    return [
+        "java", "-Xms512m", "-Xmx512m", f"-Duser.home={work}", f"-Drocketmq.client.logRoot={work}",
+        f"-Drmq.logback.configurationFile={logging_off}", "-cp", f"{home / 'classes'}:{home / 'jars'}/*", "Rival",
+    ]  # fmt: skip
+
+
+def go(work: Path) -> list[str] | None:
+    """The command of the Go client; None where Go or its modules are missing."""
+    if shutil.which("go") is None:
+        return None
+    program = work / "rival-go"
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        ["go", "build", "-o", program, "."], cwd=HERE / "rivals" / "go", capture_output=True, text=True
     )
     if done.returncode:
-        return {"failed": 1.0}
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        print(f"no Go client: {done.stderr[-500:]}", file=sys.stderr)
+        return None
+    return [str(program)]
 
 
-def lean(sender: Path, broker: str, connections: int, window: int, seconds: float) -> dict[str, float]:
-    """The C sender on the same broker."""
-    host, _, port = broker.rpartition(":")
-    command = [sender, host, port, "bench", "4", str(connections), str(window), "1024", str(seconds)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return {key: value for key, value in found.items() if isinstance(value, (int, float))}
+def turn(command: list[Any]) -> Figures:
+    """One measurement in a process of its own; nothing where it failed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an import of users compiles nothing
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=ROOT, env=environment)
+    if done.returncode:
+        print(" ".join(map(str, command)), done.stderr[-1000:], sep="\n", file=sys.stderr)
+        return {}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures = {key: float(value) for key, value in found.items() if isinstance(value, (int, float))}
+    if "answers" in figures:  # of the C sender
+        answers = figures["answers"]
+        return {"rate": answers / figures["seconds"], "cpu_us": figures["sender_cpu_s"] / answers * 1e6}
+    return figures
 
 
-def median(rounds: list[dict[str, float]]) -> dict[str, float]:
+def median(rounds: list[Figures]) -> Figures:
     """Of each figure."""
-    return {key: statistics.median(one[key] for one in rounds if key in one) for key in rounds[0]}
+    there = [one for one in rounds if one]
+    return {key: statistics.median(one[key] for one in there) for key in there[0]} if there else {}
 
 
-def shown(figures: dict[str, float]) -> str:
+def shown(figures: Figures) -> str:
     """Figures as text."""
-    return ", ".join(f"{key} {value:,.1f}" for key, value in figures.items())
+    parts = []
+    for key, value in figures.items():
+        name, _, unit = key.rpartition("_")
+        if key == "rate":
+            parts.append(f"{value / 1000:,.1f} k/s")
+        elif key == "messages":
+            parts.append(f"{value:,.0f} messages")
+        elif key == "cpu_us":
+            parts.append(f"{value:.1f} us")
+        elif key != "refused":
+            parts.append(f"{name} {value:,.1f} {unit}".strip())
+    return ", ".join(parts) or "-"
 
 
 def main() -> None:
@@ -75,39 +179,57 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--seconds", type=float, default=1.0)
-    arguments.add_argument("--rows", nargs="*", default=None)
+    arguments.add_argument("--rows", nargs="*", default=None, help="names, such as C1 C4")
+    arguments.add_argument("--long", action="store_true", help="C14 with 10 million messages each way")
     given = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    rows = [row for row in ROWS if given.rows is None or row.name.split()[0] in given.rows or row.name in given.rows]
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         work = Path(directory)
-        stub_program, sender = compiled(work, HERE / "stub.c"), compiled(work, ROOT / "bench" / "broker" / "sender.c")
-        stub = subprocess.Popen([stub_program, "0"], stdout=subprocess.PIPE, text=True)
+        sender = compiled(work, ROOT / "bench" / "broker" / "sender.c")
+        wanted = {one for row in rows for one in row.rivals}
+        rivals = {"Java": java(work) if "Java" in wanted else None, "Go": go(work) if "Go" in wanted else None}
+        stub = subprocess.Popen([compiled(work, HERE / "stub.c"), "0"], stdout=subprocess.PIPE, text=True)
         assert stub.stdout is not None
-        stub_address = f"127.0.0.1:{stub.stdout.readline().strip()}"
-        found: dict[tuple[str, str], list[dict[str, float]]] = {}
+        found: dict[tuple[Row, str], list[Figures]] = {}
         try:
             with BrokerProcess(work, **LARGE) as cluster:
-                broker = f"127.0.0.1:{cluster._ports[1]}"
-                row("C10", cluster.namesrv, 0.1)  # the topic is made
+                broker = cluster.namesrv
+                addresses = {
+                    "broker": broker, "stub": f"127.0.0.1:{stub.stdout.readline().strip()}", "nobody": "127.0.0.1:1",
+                }  # fmt: skip
+                turn([sys.executable, HERE / "producers.py", "C10", broker, 0.1])  # the topic is made
+                filled = 10_000_000 if given.long else FILLED
+                if any(row.name.startswith(OF_CONSUMERS) and row.against == "broker" for row in rows):
+                    turn([sys.executable, HERE / "producers.py", "fill", broker, filled])
+                turn([sys.executable, HERE / "producers.py", "C12", broker, 0.1])  # everything is compiled
                 for _ in range(given.rounds):
-                    for name in ON_BROKER:
-                        if given.rows is None or name in given.rows:
-                            found.setdefault((name, "broker"), []).append(row(name, cluster.namesrv, given.seconds))
-                    for text, connections, window in (("C sender, 1", 1, 1), ("C sender, 16", 16, 1)):
-                        if given.rows is None or "C1" in given.rows:
-                            found.setdefault((text, "broker"), []).append(
-                                lean(sender, broker, connections, window, given.seconds)
-                            )
-                    for name in ON_STUB:
-                        if given.rows is None or name in given.rows:
-                            found.setdefault((name, "stub"), []).append(row(name, stub_address, given.seconds))
-            if given.rows is None or "C15" in given.rows:
-                found["C15", "nobody"] = [row("C15", "127.0.0.1:1", given.seconds)]
+                    for row in rows:
+                        of_consumers = row.name.startswith(OF_CONSUMERS)
+                        program, number = ("consumers.py", FILLED) if of_consumers else ("producers.py", given.seconds)
+                        if row.name.startswith("C14"):
+                            number = filled if row.name == "C14 received" or given.long else 0
+                        command = [sys.executable, HERE / program, row.name, addresses[row.against], number]
+                        found.setdefault((row, "ours"), []).append(turn(command))
+                        for one in row.rivals:
+                            if one == "C sender":
+                                connections, window = WINDOWS[row.name]
+                                lean = [sender, *cluster.broker.split(":"), "bench", 4, connections, window, 1024]
+                                found.setdefault((row, one), []).append(turn([*lean, given.seconds]))
+                            elif (prefix := rivals[one]) is not None:
+                                rest = [broker, row.name, given.seconds, FILLED, f"rival-{secrets.token_hex(4)}"]
+                                found.setdefault((row, one), []).append(turn([*prefix, *rest]))
         finally:
             stub.terminate()
             stub.wait(10)
-        print("| Row | Against | Figures | Goal |\n|---|---|---|---|")
-        for (name, against), rounds in found.items():
-            print(f"| {name} | {against} | {shown(median(rounds))} | {GOALS.get(name, '')} |")
+    columns = ("C sender", *BOTH)
+    print(f"| Row | | Against | Goal | mqfast | C sender | Java client {NEWEST} | Go client 2.1.2 | |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        ours = median(found[row, "ours"])
+        others = {one: figures for one in columns if (figures := median(found.get((row, one), [])))}
+        verdict = "" if not row.goal else "failed" if not ours else "met" if row.is_met(ours, others) else "**missed**"
+        cells = [shown(others.get(one, {})) for one in columns]
+        print("|", " | ".join((row.name, row.what, row.against, row.goal, shown(ours), *cells, verdict)), "|")
 
 
 if __name__ == "__main__":
