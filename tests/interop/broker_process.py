@@ -1,5 +1,7 @@
 """A process with our name server and one broker, for real clients: ``python broker_process.py STORE name=value ...``.
 
+Settings of TLS are for both.
+
 It prints ``NAMESRV_ADDR=host:port`` once both listen, and ends with SIGTERM.
 """
 
@@ -18,11 +20,13 @@ from mqfast.remoting.loop import runner
 
 
 async def main(store: str, *settings: str) -> None:
+    changed = dict(one.split("=", 1) for one in settings)
     names = NamesrvConfig()
     names.take(
-        {"kvConfigPath": f"{store}/kvConfig.json", "configStorePath": f"{store}/namesrv.properties", "listenPort": "0"},
+        {"kvConfigPath": f"{store}/kvConfig.json", "configStorePath": f"{store}/namesrv.properties", "listenPort": "0",
+         **{name: value for name, value in changed.items() if name.startswith("tls.")}},
         "test",
-    )
+    )  # fmt: skip
     server = NameServer(names)
     await server.start()
     host, port = server.address
@@ -31,7 +35,7 @@ async def main(store: str, *settings: str) -> None:
         "storePathRootDir": store, "namesrvAddr": f"{host}:{port}", "brokerName": "ours", "listenPort": "0",
         "brokerIP1": "127.0.0.1", "mappedFileSizeCommitLog": str(64 << 20),
     }  # fmt: skip
-    given.update(dict(one.split("=", 1) for one in settings))
+    given.update(changed)
     config.take(given, "test")
     broker = Broker(config)
     await broker.start()

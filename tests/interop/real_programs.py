@@ -63,6 +63,7 @@ def certificate(work: Path) -> list[str]:
     if shutil.which("openssl") is None:
         return []
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=namesrv"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(
         [*command, "-keyout", "key.pem", "-out", "certificate.pem"], cwd=work, check=True, capture_output=True
     )

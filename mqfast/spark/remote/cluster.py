@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.client.admin.bodies import ClusterBody, TopicListBody, TopicsBody, TopicStatsBody, by_queue
+from mqfast.client.consumer.pulls import raw_pull
+from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.net.lane import Lanes
 from mqfast.client.net.steps import Ask, Steps, broker_error, checked
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.namespace import namespace_of_address, unwrap, wrap
 from mqfast.client.route.route_table import MASTER_ID, TopicRoute, decode_route
 from mqfast.client.settings import instance_settings
-from mqfast.client.values import Credentials
+from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import BrokerBusy, BrokerError, CallTimeout, ConfigError, ConnectError, ConnectionLost, NoRoute
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -73,6 +75,7 @@ class Cluster:
         self._servers: Final = NameServers(settings.name_servers)
         self._timeout_s: Final = options.broker_timeout / 1000
         self._waits: Final = options.broker_away == "wait"
+        self._group: Final = self.wire(options.pull_group)
         key = settings.credentials
         signed = None
         if key is not None:
@@ -279,17 +282,20 @@ class Cluster:
         except BrokerError as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise
-            # Whoever may only read the topic is told queue by queue.
-            return {
-                queue: (
-                    self._number(address, RequestCode.GET_MIN_OFFSET, {**fields, "queueId": queue}, about),
-                    self._number(address, RequestCode.GET_MAX_OFFSET, {**fields, "queueId": queue}, about),
-                )
-                for queue in range(self._queue_count(topic, broker))
-            }
+            return self._bounds_by_pulls(broker, address, topic)
         table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
         found = {queue.queue_id: (max(0, one.min_offset), max(0, one.max_offset)) for queue, one in table.items()}
         return dict(sorted(found.items()))
+
+    def _bounds_by_pulls(self, broker: str, address: str, topic: str) -> dict[int, tuple[int, int]]:
+        """The same for whoever may read the topic and no more: every answer to a pull has the bounds of its queue."""
+        found = {}
+        for queue_id in range(self._queue_count(topic, broker)):
+            queue = MessageQueue(self.wire(topic), broker, queue_id)
+            wanted = Subscription(queue.topic, "*")
+            answer = self.run(raw_pull(address, self._group, queue, 0, wanted, max_count=1, post_subscription=True))
+            found[queue_id] = max(0, answer.min_offset), max(0, answer.max_offset)
+        return found
 
     def _number(self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str) -> int:
         answer = self.ask(address, code, fields, about)

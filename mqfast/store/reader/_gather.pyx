@@ -573,7 +573,8 @@ cdef class Gather:
             at[0] += w.record.total
             if claimed < begin or claimed < expected[0]:    # a batch that begins before what was asked for
                 continue
-            expected[0] = claimed + 1 if not w.record.sys_flag & INNER_BATCH else -1
+            if expected[0] >= 0:
+                expected[0] = claimed + 1 if not w.record.sys_flag & INNER_BATCH else -1
             if rc == STEP_CRC and self.bad == 1:
                 self.skipped += 1
                 continue
@@ -591,7 +592,7 @@ cdef class Gather:
                bytes topic not None, int32_t queue_id) -> tuple:
         """Take the records of a broker's answer to a pull, from byte ``at`` of it on.
 
-        Args: ``expected``: queue offset of the next message, -1 where holes are no loss (a filter, say); ``begin``, ``end``: other offsets are
+        Args: ``expected``: queue offset of the next message, -1 where holes are no loss (a filter, a batch); ``begin``, ``end``: other offsets are
             left out; ``asked``: topic of the queue at the broker; ``topic``: what rows name it.
         Returns: (where to go on, why, the next ``expected``): ``"limit"`` (the answer is used up), ``"full"``, ``"hole"`` (the next record's
             offset is above ``expected``), ``"queue"`` (a record of another queue) or what is wrong with the bytes (see STOPS of _scan.pyx).
