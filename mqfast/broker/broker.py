@@ -29,6 +29,7 @@ from mqfast.broker.clients.queue_locks import QueueLocks
 from mqfast.broker.context import BrokerContext, Part
 from mqfast.broker.durable import Durable
 from mqfast.broker.groups import GroupManager
+from mqfast.broker.once.writes import OnceWrites
 from mqfast.broker.pull.offsets import OffsetProcessor
 from mqfast.broker.pull.pull import PullProcessor
 from mqfast.broker.recall import Recall
@@ -295,13 +296,15 @@ class Broker:
             together=self._together,
         )
         self._clients.register(self.processors)
-        self._send = SendProcessor(context)
+        once = OnceWrites(context)
+        self._send = SendProcessor(context, once)
         offsets = OffsetProcessor(context)
         self._pull = PullProcessor(context, offsets)
         self._send.tell(context.hold.waiting, context.hold.look_soon)
         self._parts = [
             self.access,
             self._send,
+            once,
             offsets,
             self._pull,
             Delays(context),

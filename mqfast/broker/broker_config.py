@@ -89,6 +89,8 @@ def _acting() -> dict[str, Setting]:
         "brokerFastFailureEnable": Setting(True, **live),
         "waitTimeMillsInSendQueue": Setting(200, **live),
         "sendThreadPoolQueueCapacity": Setting(10_000),
+        "idempotentWriteKeepHours": Setting(168),
+        "idempotentWriteTasksMax": Setting(200_000),
         "startAcceptSendRequestTimeStamp": Setting(0, most=_I64_MAX, **live),
         # pulling
         "longPollingEnable": Setting(True, **live),

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from mqfast.broker._send import SendPath, TopicRoute
 from mqfast.broker.context import BrokerContext
+from mqfast.broker.once.writes import OnceWrites
 from mqfast.broker.topics import (
     DLQ_PREFIX,
     NOT_FOR_CLIENTS,
@@ -31,6 +32,7 @@ from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
+from mqfast.remoting.once import ONCE
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.meta.metadata import TopicConfig
 from mqfast.store.put._put_result import BatchResult
@@ -76,11 +78,12 @@ class SendProcessor:
     Thread: that of the event loop.
     """
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, once: OnceWrites) -> None:
         self.prepare: PrepareHook | None = None
         self.recall_handle: RecallHandle = lambda _record, _topic: None
         config = context.config
         self._context = context
+        self._once: Final = once
         self._writer: Writer = context.writer
         self._stats: Final = context.stats
         self._additions: Final = (
@@ -168,7 +171,12 @@ class SendProcessor:
             raise self._no_such_queue(channel, header)
         sys_flag = header.sys_flag | topic.sys_flag
         properties = self._with_additions(header.properties)
-        if header.batch or request.code == _BATCH:
+        is_batch = header.batch or request.code == _BATCH
+        if (span := request.ext_fields.get(ONCE)) is not None:
+            return self._send_once(
+                channel, request, span, header, topic, queue_id, sys_flag, b"" if is_batch else properties
+            )
+        if is_batch:
             return self._send_batch(channel, request, header, topic, queue_id, sys_flag, properties)
         unique = value_of(properties, b"UNIQ_KEY")
         if not unique:
@@ -369,6 +377,55 @@ class SendProcessor:
         if done.result is not None and self._writer.must_wait(properties):
             return self._when_durable(request, record, done, unique, fields)
         return self._answer(request, record, done, unique, fields)
+
+    def _send_once(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        span: str,
+        header: SendHeader,
+        topic: TopicRoute,
+        queue_id: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Rows that are stored once: a batch, or one delayed message."""
+        is_dead = header.topic.startswith(DLQ_PREFIX)
+        if not topic.is_plain or is_dead or header.queue_id < 0 or value_of(properties, b"TRAN_MSG") is not None:
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{ONCE}: expected a queue of a topic with ConsumeQueues and no transaction, found topic {header.topic}"
+                f", queue {header.queue_id}",
+            )
+
+        def put(body: bytes | memoryview) -> Stored:
+            host = self._born_host(channel)
+            if not properties:
+                return self._writer.write_batch(
+                    header.topic,
+                    queue_id,
+                    body,
+                    b"",
+                    sys_flag=sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=host,
+                    reconsume_times=header.reconsume_times,
+                )
+            return self._writer.write(
+                Record(
+                    header.topic,
+                    queue_id,
+                    body,
+                    properties,
+                    flag=header.flag,
+                    sys_flag=sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=host,
+                    reconsume_times=header.reconsume_times,
+                )
+            )
+
+        return self._once.send(request, span, header.topic, queue_id, properties, put)
 
     def _has_batch_queues(self, topic: str) -> bool:
         found = self._context.topics.get(topic)

@@ -268,6 +268,13 @@ class Writer:
         end = getattr(result, "end_offset", None)
         if end is None:
             end = result.physical_offset + result.size  # type: ignore[union-attr]
+        return await self._safe(stored, end)
+
+    async def durable_to(self, end_offset: int) -> Stored:
+        """As ``durable``, for what is stored up to a physical offset."""
+        return await self._safe(Stored(0, None, None), end_offset)
+
+    async def _safe(self, stored: Stored, end: int) -> Stored:
         replicas, at_slaves = self.replicated, None
         is_possible = replicas is not None and replicas.is_possible(end, self.max_gap_bytes)
         if replicas is not None and is_possible:

@@ -1,0 +1,210 @@
+"""What a broker remembers of writes that count once: the last row of each task for each queue, by write and batch.
+
+Room: broker/once; no I/O and no clock. The messages are the truth: each carries its mark, so a restart learns from the
+log what is not in the file. It must never forget a row that may be sent again: the newest batch of a write and the one
+before it stay until the write has been idle for as long as the settings say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from mqfast.remoting.once import Mark
+
+__all__ = ["Division", "Last", "Memory", "MemoryFull", "OldBatch", "OtherDivision"]
+
+_BATCHES_KEPT: Final = 2
+_FRESH_MS: Final = 3_600_000
+
+Place = tuple[int, str, int]
+"""Partition, topic, queue id."""
+Division = tuple[int, int]
+"""Queues and brokers that the rows of a topic are divided among."""
+
+
+class Last(NamedTuple):
+    """The last row of a task that a queue has. ``end`` is the physical offset behind its record."""
+
+    row: int
+    crc: int
+    end: int
+    queue_offset: int
+
+
+class OldBatch(Exception):
+    """A row of a batch that is over: a newer one has begun."""
+
+
+class OtherDivision(Exception):
+    """A row of a batch whose rows were divided among other queues."""
+
+
+class MemoryFull(Exception):
+    """There is no room for another write, and none that could be forgotten."""
+
+
+class _Batch:
+    def __init__(self) -> None:
+        self.rows: dict[Place, Last] = {}
+        self.divisions: dict[str, Division] = {}
+
+
+class _Write:
+    def __init__(self) -> None:
+        self.last_ms = 0
+        self.batches: dict[int, _Batch] = {}
+
+    @property
+    def newest(self) -> int:
+        return max(self.batches, default=-1)
+
+
+class Memory:
+    """The memory of one broker.
+
+    Args: keep_ms: how long after its last row a write is remembered; places_max: tasks times queues in all.
+    Thread: that of the event loop, or one at a time.
+    """
+
+    def __init__(self, keep_ms: int, places_max: int) -> None:
+        self.keep_ms = keep_ms
+        self.places_max = places_max
+        self._writes: dict[str, _Write] = {}
+        self._places = 0
+
+    def __len__(self) -> int:
+        return self._places
+
+    @property
+    def writes(self) -> int:
+        """How many writes are remembered."""
+        return len(self._writes)
+
+    # --- asked ---
+
+    def last(self, mark: Mark, topic: str, queue_id: int) -> Last | None:
+        """The last row that a queue has of a task. Raises: OldBatch, OtherDivision."""
+        write = self._writes.get(mark.key)
+        if write is None:
+            return None
+        if mark.batch < write.newest - _BATCHES_KEPT + 1:
+            raise OldBatch(f"batch {mark.batch} is over: rows of batch {write.newest} are stored")
+        batch = write.batches.get(mark.batch)
+        if batch is None:
+            return None
+        before = batch.divisions.get(topic)
+        if before is not None and before != (mark.queues, mark.brokers):
+            raise OtherDivision(
+                f"topic {topic}: rows of batch {mark.batch} were divided among {before[0]} queues of {before[1]} "
+                f"brokers, and now among {mark.queues} of {mark.brokers}"
+            )
+        return batch.rows.get((mark.partition, topic, queue_id))
+
+    def newest(self, key: str) -> int | None:
+        """The newest batch of a write, None where it is not known."""
+        write = self._writes.get(key)
+        return None if write is None else write.newest
+
+    def divisions(self, key: str, batch: int) -> dict[str, Division]:
+        """Topic -> division of a batch."""
+        write = self._writes.get(key)
+        found = None if write is None else write.batches.get(batch)
+        return {} if found is None else dict(found.divisions)
+
+    def before(self, key: str, batch: int) -> dict[str, Division]:
+        """Topic -> division of the newest batch before this one."""
+        write = self._writes.get(key)
+        older = [number for number in write.batches if number < batch] if write is not None else []
+        return self.divisions(key, max(older)) if older else {}
+
+    def rows(self, key: str, batch: int) -> list[tuple[int, str, int, int, int]]:
+        """(partition, topic, queue id, last row, crc) of all tasks of a batch."""
+        write = self._writes.get(key)
+        found = None if write is None else write.batches.get(batch)
+        return [] if found is None else [(*place, one.row, one.crc) for place, one in found.rows.items()]
+
+    # --- told ---
+
+    def make_room(self, mark: Mark, now_ms: int) -> None:
+        """Forget what has expired, before a row of a task that is not known yet is stored. Raises: MemoryFull."""
+        if self._places < self.places_max:
+            return
+        self.expire(now_ms)
+        idle = sorted(self._writes.items(), key=lambda item: item[1].last_ms)
+        for key, write in idle:
+            if self._places < self.places_max:
+                return
+            if key != mark.key and write.last_ms <= now_ms - _FRESH_MS:
+                self._drop(key)
+        if self._places >= self.places_max:
+            raise MemoryFull(f"{self._places} tasks of {len(self._writes)} writes are remembered, all of the last hour")
+
+    def note(self, mark: Mark, topic: str, queue_id: int, last: Last, now_ms: int) -> None:
+        """A row is stored. A row that is not behind the last one, or of a batch that is over, changes nothing."""
+        write = self._writes.get(mark.key)
+        if write is None:
+            write = self._writes[mark.key] = _Write()
+        oldest = max(write.newest, mark.batch) - _BATCHES_KEPT + 1
+        if mark.batch < oldest:
+            return
+        batch = write.batches.get(mark.batch)
+        if batch is None:
+            batch = write.batches[mark.batch] = _Batch()
+            for old in [number for number in write.batches if number < oldest]:
+                self._places -= len(write.batches.pop(old).rows)
+        place = (mark.partition, topic, queue_id)
+        known = batch.rows.get(place)
+        if known is not None and known.row >= last.row:
+            return
+        self._places += known is None
+        batch.rows[place] = last
+        batch.divisions[topic] = (mark.queues, mark.brokers)
+        write.last_ms = max(write.last_ms, now_ms)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget writes that are idle for longer than ``keep_ms``. Returns: how many."""
+        old = [key for key, write in self._writes.items() if write.last_ms < now_ms - self.keep_ms]
+        for key in old:
+            self._drop(key)
+        return len(old)
+
+    def _drop(self, key: str) -> None:
+        self._places -= sum(len(batch.rows) for batch in self._writes.pop(key).batches.values())
+
+    # --- as JSON ---
+
+    def dump(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {
+            key: {
+                "lastMs": write.last_ms,
+                "batches": {
+                    str(number): {
+                        "divisions": {topic: list(one) for topic, one in batch.divisions.items()},
+                        "rows": [[*place, *last] for place, last in batch.rows.items()],
+                    }
+                    for number, batch in write.batches.items()
+                },
+            }
+            for key, write in self._writes.items()
+        }
+
+    def load(self, said: dict[str, Any]) -> None:
+        """Take what ``dump`` made, all or nothing. Raises: ValueError, TypeError, KeyError, AttributeError."""
+        writes: dict[str, _Write] = {}
+        for key, value in said.items():
+            write = writes[str(key)] = _Write()
+            write.last_ms = int(value["lastMs"])
+            for number, one in value["batches"].items():
+                batch = write.batches[int(number)] = _Batch()
+                batch.divisions = {str(topic): (int(q), int(b)) for topic, (q, b) in one["divisions"].items()}
+                batch.rows = dict(_rows(one["rows"]))
+        batches = [batch for write in writes.values() for batch in write.batches.values()]
+        self._writes = writes
+        self._places = sum(len(batch.rows) for batch in batches)
+
+
+def _rows(said: list[list[Any]]) -> Iterator[tuple[Place, Last]]:
+    for partition, topic, queue_id, row, crc, end, queue_offset in said:
+        yield (int(partition), str(topic), int(queue_id)), Last(int(row), int(crc), int(end), int(queue_offset))

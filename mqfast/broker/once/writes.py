@@ -1,0 +1,264 @@
+"""Sends whose rows are stored once, and the request that asks what is remembered.
+
+Room: broker/once. ``send.py`` hands over each send with the field ONCE. Between the look into the memory and the put
+nothing else runs, so two tries of a request never both store. It must never answer that a row is stored before the log
+has it, and never store a row behind a gap. Forms: ``mqfast/remoting/once.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.once.from_log import WritesFile, last_record, remember
+from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
+from mqfast.broker.write import Stored
+from mqfast.errors import CallRefused, MqfastError
+from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.once import ASK_ONCE, ONCE, STAMP, VERSION, Mark, Span
+from mqfast.remoting.processors import Lane, Processors
+from mqfast.store.put._put_result import BatchResult
+
+__all__ = ["OnceWrites"]
+
+_log = logging.getLogger("mqfast.broker")
+_LOOK_S: Final = 5.0
+_PERSIST_MS: Final = 60_000
+_PERSIST_BYTES: Final = 256 << 20
+_ELEMENT_HEAD: Final = 20
+
+Body = bytes | memoryview
+Put = Callable[[Body], Stored]
+"""Stores the messages of a body, or the rest of a batch body."""
+
+
+class OnceWrites:
+    """The memory of writes, and the sends that use it. A part of the broker.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._file = WritesFile(context.engine)
+        self._memory: Memory | None = None
+        self._loading: asyncio.Task[Memory] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Future[None] | None = None
+        self._dirty = False
+        self._last_begin = -1
+        self._saved_ms = 0
+        self._saved_end = 0
+
+    def register(self, processors: Processors) -> None:
+        """Questions are few."""
+        processors.register((ASK_ONCE,), self.ask, Lane("once", concurrency=64, queue_max=1000))
+
+    def start(self) -> None:
+        """The file is written by the clock, once there is something to write."""
+        self._timer = self._context.loop.call_later(_LOOK_S, self._look)
+
+    async def stop(self) -> None:
+        """What is remembered goes into its file."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._loading is not None and not self._loading.done():
+            self._loading.cancel()
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        if self._dirty and self._memory is not None:
+            await self._save()
+
+    # --- the memory ---
+
+    async def _loaded(self) -> Memory:
+        if self._memory is not None:
+            return self._memory
+        if self._loading is None or (self._loading.done() and self._memory is None):
+            self._loading = self._context.loop.create_task(self._load(), name="mqfast memory of writes")
+        return await asyncio.shield(self._loading)
+
+    async def _load(self) -> Memory:
+        context, config = self._context, self._context.config
+        memory = Memory(config["idempotentWriteKeepHours"] * 3_600_000, config["idempotentWriteTasksMax"])
+        work = (context.engine, self._file, memory, context.now_ms())
+        await context.loop.run_in_executor(None, lambda: remember(*work))
+        self._memory, self._dirty = memory, True
+        self._saved_ms, self._saved_end = context.now_ms(), context.engine.raw.end
+        return memory
+
+    def _look(self) -> None:
+        self._timer = self._context.loop.call_later(_LOOK_S, self._look)
+        if self._memory is None or not self._dirty or (self._saving is not None and not self._saving.done()):
+            return
+        grown = self._context.engine.raw.end - self._saved_end
+        if self._context.now_ms() - self._saved_ms >= _PERSIST_MS or grown >= _PERSIST_BYTES:
+            self._saving = asyncio.ensure_future(self._save())
+
+    async def _save(self) -> None:
+        """One picture of the memory and the log's end, taken in the loop; written when the log is durable up to it."""
+        context, memory = self._context, self._memory
+        assert memory is not None
+        memory.expire(context.now_ms())
+        writes, end = memory.dump(), context.engine.raw.end
+        last = last_record(context.engine, self._last_begin) if self._last_begin >= 0 else None
+        self._dirty = False
+        self._saved_ms, self._saved_end = context.now_ms(), end
+        try:
+            await context.loop.run_in_executor(None, lambda: self._file.persist(writes, end, last, context.store.flush))
+        except MqfastError as error:
+            self._dirty = True
+            _log.warning("what is remembered of writes is not in its file, the next turn tries again: %s", error)
+
+    # --- the question ---
+
+    async def ask(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """ASK_ONCE. Fields: ``topic`` (names with ; between them, for access control), ``key``, ``batch``.
+
+        The body of the answer: ``version``; ``newest``: the newest batch of the write, -1: it is not known;
+        ``divisions``: topic -> [queues, brokers] of this batch; ``before``: of the newest batch before it; ``rows``:
+        [partition, topic, queue id, last row, crc] of this batch.
+        """
+        fields = request.ext_fields
+        try:
+            key, batch = str(fields["key"]), int(fields["batch"])
+        except (KeyError, ValueError) as error:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"key and batch: expected both, found {error}") from None
+        if self._context.config.is_slave:
+            raise CallRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave remembers no writes: ask the master")
+        memory = await self._loaded()
+        newest = memory.newest(key)
+        said = {
+            "version": VERSION,
+            "newest": -1 if newest is None else newest,
+            "divisions": memory.divisions(key, batch),
+            "before": memory.before(key, batch),
+            "rows": memory.rows(key, batch),
+        }
+        return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))
+
+    # --- sends ---
+
+    def send(
+        self, request: RemotingCommand, text: str, topic: str, queue_id: int, properties: bytes, put: Put
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Store the rows of a request that are not stored yet.
+
+        Args: properties: of the message, where it is one alone; put: stores a body.
+        Raises: CallRefused.
+        """
+        span = Span.parse(text)
+        if span is None:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"{ONCE}: expected the span of some rows, found {text!r}")
+        end = f"{STAMP}\x01{span.last.text()}\x02".encode()
+        body = request.body
+        is_there = end in properties if properties else bytes(body[-len(end) :]) == end
+        if not is_there:
+            raise CallRefused(
+                ResponseCode.INVALID_PARAMETER, f"{ONCE}: expected row {span.last.row} as the last message of the body"
+            )
+        if self._memory is None:
+            return self._send_later(request, span, topic, queue_id, bool(properties), put)
+        return self._send(self._memory, request, span, topic, queue_id, bool(properties), put)
+
+    async def _send_later(
+        self, request: RemotingCommand, span: Span, topic: str, queue_id: int, alone: bool, put: Put
+    ) -> RemotingCommand:
+        memory = await self._loaded()
+        answer = self._send(memory, request, span, topic, queue_id, alone, put)
+        return answer if isinstance(answer, RemotingCommand) else await answer
+
+    def _send(
+        self, memory: Memory, request: RemotingCommand, span: Span, topic: str, queue_id: int, alone: bool, put: Put
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        mark, now_ms = span.last, self._context.now_ms()
+        try:
+            known = memory.last(mark, topic, queue_id)
+            if known is None:
+                memory.make_room(mark, now_ms)
+        except (OldBatch, OtherDivision) as error:
+            raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"rows of write {mark.key}: {error}") from None
+        except MemoryFull as error:
+            raise CallRefused(ResponseCode.SYSTEM_BUSY, f"idempotentWriteTasksMax: {error}") from None
+        row = -1 if known is None else known.row
+        if known is not None and row >= mark.row:
+            if row == mark.row and known.crc != mark.crc:
+                raise _other_rows(topic, queue_id, mark, known)
+            return self._answer(request, queue_id, known, "before")
+        if row < span.previous:
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"rows of write {mark.key}: topic {topic}, queue {queue_id}: expected the rows of task "
+                f"{mark.partition} behind row {row}, found those behind row {span.previous}: begin it anew",
+            )
+        body: Body = request.body
+        if row > span.previous:
+            assert known is not None
+            body = memoryview(body)[_behind(body, topic, queue_id, mark, known) :]
+        done = put(body)
+        result = done.result
+        if result is None:
+            return request.response(done.code, remark=done.remark)
+        if isinstance(result, BatchResult):
+            last = result[len(result) - 1]
+            self._context.stats.put(topic, len(result), result.end_offset - result[0].physical_offset)
+        else:
+            last = result
+            self._context.stats.put(topic, 1, result.size)
+        self._dirty = True
+        self._last_begin = last.physical_offset
+        stored = Last(mark.row, mark.crc, last.physical_offset + last.size, last.queue_offset)
+        memory.note(mark, topic, queue_id, stored, now_ms)
+        return self._answer(request, queue_id, stored, "rest" if row > span.previous else "stored")
+
+    def _answer(
+        self, request: RemotingCommand, queue_id: int, last: Last, how: str
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        if self._context.writer.must_wait(b""):
+            return self._when_durable(request, queue_id, last, how)
+        return self._said(request, queue_id, last, how, Stored(0, None, None))
+
+    async def _when_durable(self, request: RemotingCommand, queue_id: int, last: Last, how: str) -> RemotingCommand:
+        done = await self._context.writer.durable_to(last.end)
+        return self._said(request, queue_id, last, how, done)
+
+    def _said(self, request: RemotingCommand, queue_id: int, last: Last, how: str, done: Stored) -> RemotingCommand:
+        if done.remark is not None:
+            return request.response(done.code, remark=done.remark)
+        fields: dict[str, object] = {
+            "msgId": f"{self._context.store_host.hex().upper()}{last.end:016X}",
+            "queueId": queue_id,
+            "queueOffset": last.queue_offset,
+            ONCE: how,
+        }
+        return request.response(done.code, fields)
+
+
+def _behind(body: Body, topic: str, queue_id: int, mark: Mark, known: Last) -> int:
+    """Where in a batch body the messages behind the last stored row begin. Raises: CallRefused."""
+    stamp = f"{STAMP}\x01{mark._replace(row=known.row, crc=known.crc).text()}\x02".encode()
+    data = memoryview(body)
+    at = 0
+    while at + _ELEMENT_HEAD <= len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        if size < _ELEMENT_HEAD or at + size > len(data):
+            break
+        at += size
+        if data[at - len(stamp) : at] == stamp:
+            return at
+    raise _other_rows(topic, queue_id, mark, known)
+
+
+def _other_rows(topic: str, queue_id: int, mark: Mark, known: Last) -> CallRefused:
+    return CallRefused(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"rows of write {mark.key}: topic {topic}, queue {queue_id}: task {mark.partition} of batch {mark.batch} sends "
+        f"other rows than before: expected the checksum {known.crc:08x} up to row {known.row}, found another. The rows "
+        "of a batch that is repeated have to be the same, in the same order and tasks",
+    )

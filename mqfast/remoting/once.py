@@ -1,0 +1,88 @@
+"""Rows that a broker stores once: how requests and messages name them.
+
+A task that writes rows sends its batches (320) and delayed messages (310) with the field ONCE. An mqfast broker
+remembers the last row of each task and queue, and stores no row twice. Brokers of RocketMQ ignore the field. Each
+message ends with the property SPK, which says the same beside the message. It must never know a store or Spark.
+
+    field ONCE      key:batch:partition:previous:last:crc:queues.brokers
+    property SPK    key:batch:partition:row:crc:queues.brokers
+
+``key`` names the write, ``previous`` is the last row of the task that went to this queue before, -1 where there was
+none. ``crc`` (8 hex digits) is the checksum of all rows of the task for this queue up to this one.
+``queues.brokers`` is how many queues on how many brokers the task divided its rows among.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["ASK_ONCE", "ONCE", "STAMP", "VERSION", "Mark", "Span"]
+
+ASK_ONCE: Final = 990_001
+"""The request code that asks what a broker remembers of a write; a broker without this memory does not know it."""
+ONCE: Final = "mqfastOnce"
+"""The field of a send; in the answer it says what became of the rows: stored, before or rest."""
+STAMP: Final = "SPK"
+VERSION: Final = 1
+
+_PARTS: Final = 6
+_SPAN_PARTS: Final = 7
+_KEY_MAX: Final = 64
+
+
+class Mark(NamedTuple):
+    """Which row a message is; see above."""
+
+    key: str
+    batch: int
+    partition: int
+    row: int
+    crc: int
+    queues: int
+    brokers: int
+
+    @classmethod
+    def parse(cls, text: str) -> Mark | None:
+        """The mark of a property's value; None: the value is none of this kind."""
+        parts = text.split(":")
+        if len(parts) != _PARTS or not 0 < len(parts[0]) <= _KEY_MAX:
+            return None
+        queues, _, brokers = parts[5].partition(".")
+        try:
+            found = cls(
+                parts[0], int(parts[1]), int(parts[2]), int(parts[3]), int(parts[4], 16), int(queues), int(brokers)
+            )
+        except ValueError:
+            return None
+        return found if min(found[1:]) >= 0 else None
+
+    def text(self) -> str:
+        """The value of the property."""
+        return f"{self.key}:{self.batch}:{self.partition}:{self.row}:{self.crc:08x}:{self.queues}.{self.brokers}"
+
+
+class Span(NamedTuple):
+    """Which rows a request holds: those behind ``previous`` up to the one of the mark."""
+
+    previous: int
+    last: Mark
+
+    @classmethod
+    def parse(cls, text: str) -> Span | None:
+        """The span of a field; None: the field cannot be read."""
+        parts = text.split(":")
+        if len(parts) != _SPAN_PARTS:
+            return None
+        last = Mark.parse(":".join((*parts[:3], *parts[4:])))
+        try:
+            previous = int(parts[3])
+        except ValueError:
+            return None
+        return cls(previous, last) if last is not None and -1 <= previous < last.row else None
+
+    def text(self) -> str:
+        """The value of the field."""
+        one = self.last
+        return (
+            f"{one.key}:{one.batch}:{one.partition}:{self.previous}:{one.row}:{one.crc:08x}:{one.queues}.{one.brokers}"
+        )

@@ -1,0 +1,314 @@
+"""Rows that a broker stores once: tries, half stored batches, gaps, other rows, and what a restart remembers.
+
+Room: tests. The broker is real; requests are made by hand, as the sink of Spark makes them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from running import Running, serve
+
+import mqfast
+from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.once import ASK_ONCE, ONCE, Mark, Span
+
+
+class Task:
+    """The rows of one task for one queue, as a sink sends them."""
+
+    def __init__(self, bodies: list[bytes], batch: int = 7, partition: int = 3, key: str = "k" * 16) -> None:
+        self.bodies = bodies
+        self.marks = []
+        crc = 0
+        for row, body in enumerate(bodies):
+            crc = zlib.crc32(body, crc)
+            self.marks.append(Mark(key, batch, partition, 2 * row, crc, 4, 1))  # every second row goes elsewhere
+
+    def properties(self, n: int, more: str = "") -> bytes:
+        return f"{more}SPK\x01{self.marks[n].text()}\x02".encode()
+
+    def body(self, begin: int, end: int) -> bytes:
+        items = []
+        for n in range(begin, end):
+            properties = self.properties(n)
+            size = 22 + len(self.bodies[n]) + len(properties)
+            head = b"".join(number.to_bytes(4, "big") for number in (size, 0, 0, 7, len(self.bodies[n])))
+            items.append(head + self.bodies[n] + len(properties).to_bytes(2, "big") + properties)
+        return b"".join(items)
+
+    def span(self, begin: int, end: int) -> str:
+        previous = self.marks[begin - 1].row if begin else -1
+        return Span(previous, self.marks[end - 1]).text()
+
+    async def send(self, one: Running, begin: int, end: int, queue_id: int = 1, **more: Any) -> RemotingCommand:
+        return await one.call(
+            RequestCode.SEND_BATCH_MESSAGE, self.body(begin, end),
+            **{
+                "a": "p", "b": "t", "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1, "h": 0, "i": "", "j": 0,
+                "k": "false", "m": "true", ONCE: self.span(begin, end), **more,
+            },
+        )  # fmt: skip
+
+
+def rows(count: int, text: str = "row") -> list[bytes]:
+    return [f"{text} {n}".encode() for n in range(count)]
+
+
+def stored(path: Path, topic: str = "t") -> list[bytes]:
+    with mqfast.StoreReader(path) as reader:
+        return [bytes(message.body) for message in reader.scan() if message.topic == topic]
+
+
+def how(answer: RemotingCommand) -> str:
+    assert answer.code == 0, answer.remark
+    return str(answer.ext_fields[ONCE])
+
+
+def test_a_request_that_is_sent_again_stores_no_row_twice(tmp_path: Path) -> None:
+    task = Task(rows(10))
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+        assert how(await task.send(one, 0, 4)) == "before"
+        assert how(await task.send(one, 0, 2)) == "before"  # a task that is repeated may cut its batches elsewhere
+        answer = await task.send(one, 2, 7)
+        assert how(answer) == "rest"
+        assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("1", "6")
+        assert how(await task.send(one, 7, 10)) == "stored"
+        # Another task, another queue and another write have rows of their own.
+        assert how(await Task(rows(1, "p"), partition=4).send(one, 0, 1)) == "stored"
+        assert how(await Task(rows(1, "q")).send(one, 0, 1, queue_id=2)) == "stored"
+        assert how(await Task(rows(1, "w"), key="other").send(one, 0, 1)) == "stored"
+
+    serve(tmp_path, flow)
+    assert stored(tmp_path) == [*rows(10), b"p 0", b"q 0", b"w 0"]
+
+
+def test_rows_behind_a_gap_other_rows_and_marks_that_lie_are_refused(tmp_path: Path) -> None:
+    task = Task(rows(10))
+
+    async def flow(one: Running) -> None:
+        answer = await task.send(one, 2, 4)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "behind row -1, found those behind row 2" in (answer.remark or "")
+        assert how(await task.send(one, 0, 4)) == "stored"
+        for begin, end in ((0, 4), (0, 6), (2, 6)):
+            answer = await Task(rows(10, "else")).send(one, begin, end)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "other rows than before" in (answer.remark or "")
+        for span in ("nonsense", "k:1:2:3", task.span(4, 6)):
+            answer = await task.send(one, 4, 5, **{ONCE: span})
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+        answer = await task.send(one, 4, 5, queue_id=99)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert how(await task.send(one, 4, 6)) == "stored"
+
+    serve(tmp_path, flow)
+    assert stored(tmp_path) == rows(6)
+
+
+def test_batches_that_are_over_and_rows_that_were_divided_otherwise_are_refused(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        for batch in (7, 8, 9):
+            assert how(await Task(rows(2, f"b{batch}"), batch).send(one, 0, 2)) == "stored"
+        assert how(await Task(rows(2, "b8"), 8).send(one, 0, 2)) == "before"
+        answer = await Task(rows(2, "b7"), 7).send(one, 0, 2)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "batch 7 is over: rows of batch 9 are stored" in (answer.remark or "")
+        task = Task(rows(4, "b9"), 9)
+        task.marks = [mark._replace(queues=8, brokers=2) for mark in task.marks]
+        answer = await task.send(one, 2, 4)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "among 4 queues of 1 brokers, and now among 8 of 2" in (answer.remark or "")
+
+    serve(tmp_path, flow)
+    assert len(stored(tmp_path)) == 6
+
+
+def test_a_restart_remembers_from_its_file_and_from_the_log(tmp_path: Path) -> None:
+    task = Task(rows(30))
+    file = tmp_path / "config" / "mqfastWrites.json"
+
+    async def first(one: Running) -> None:
+        assert how(await task.send(one, 0, 10)) == "stored"
+
+    async def second(one: Running) -> None:
+        assert how(await task.send(one, 0, 10)) == "before"
+        assert how(await task.send(one, 10, 20)) == "stored"
+        assert (await one.send("t", b"of another producer", queue_id=1)).code == 0
+
+    async def third(one: Running) -> None:
+        assert how(await task.send(one, 5, 25)) == "rest"
+
+    serve(tmp_path, first)
+    assert json.loads(file.read_text())["writes"]["k" * 16]["batches"]["7"]["rows"][0][:4] == [3, "t", 1, 18]
+    before = file.read_bytes()
+    serve(tmp_path, second)
+    file.write_bytes(before)  # as a kill leaves it: older than the log
+    serve(tmp_path, third)
+    for name in (file, file.with_name(file.name + ".bak")):
+        name.unlink()  # a slave that became the master has none
+
+    async def last(one: Running) -> None:
+        assert how(await task.send(one, 0, 25)) == "before"
+        assert how(await task.send(one, 25, 30)) == "stored"
+
+    serve(tmp_path, last)
+    assert [body for body in stored(tmp_path) if body.startswith(b"row")] == rows(30)
+
+
+def test_a_file_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    task = Task(rows(4))
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+
+    serve(tmp_path / "long", lambda one: one.send("t", b"x" * 5000))
+    serve(tmp_path / "long", flow)
+    serve(tmp_path / "short", lambda one: one.send("t", b"x"))
+    theirs, ours = (tmp_path / name / "config" / "mqfastWrites.json" for name in ("long", "short"))
+    ours.write_bytes(theirs.read_bytes())  # ends behind the log
+    serve(tmp_path / "short", flow)
+    serve(tmp_path / "other", lambda one: one.send("t", b"y" * 9000))
+    (tmp_path / "other" / "config" / "mqfastWrites.json").write_bytes(theirs.read_bytes())  # another record is there
+    serve(tmp_path / "other", flow)
+    ours.write_text("{")
+    serve(tmp_path / "short", lambda one: task.send(one, 0, 4))
+    for name in ("short", "other"):
+        assert stored(tmp_path / name)[1:] == rows(4)
+
+
+def test_a_record_that_a_kill_cut_off_in_the_middle_of_a_batch_is_made_up_for(tmp_path: Path) -> None:
+    """The first rows of a batch are in the log, its others are not: what a kill in the middle of the append leaves."""
+    task = Task(rows(6))
+
+    async def half(one: Running) -> None:
+        # By a send without the field, so that nothing but the log knows of these rows.
+        answer = await one.call(
+            RequestCode.SEND_BATCH_MESSAGE, task.body(0, 3),
+            a="p", b="t", c="TBW102", d=4, e=1, f=0, g=1, h=0, i="", j=0, k="false", m="true",
+        )  # fmt: skip
+        assert answer.code == 0
+        assert ONCE not in answer.ext_fields
+
+    async def again(one: Running) -> None:
+        assert how(await task.send(one, 0, 6)) == "rest"
+
+    serve(tmp_path, half)
+    serve(tmp_path, again)
+    assert stored(tmp_path) == rows(6)
+
+
+def test_delayed_rows_count_from_the_moment_that_they_are_parked(tmp_path: Path) -> None:
+    task = Task(rows(3))
+
+    async def send(one: Running, n: int, delay: str) -> RemotingCommand:
+        fields: dict[str, Any] = {ONCE: task.span(n, n + 1)}
+        properties = task.properties(n, f"{delay}UNIQ_KEY\x01u{n}\x02").decode()
+        return await one.send("t", task.bodies[n], queue_id=1, properties=properties, **fields)
+
+    async def flow(one: Running) -> None:
+        assert how(await send(one, 0, "DELAY\x0118\x02")) == "stored"
+        assert how(await send(one, 0, "DELAY\x0118\x02")) == "before"
+        assert how(await send(one, 1, "TIMER_DELAY_MS\x013600000\x02")) == "stored"
+
+    async def again(one: Running) -> None:
+        assert how(await send(one, 0, "DELAY\x0118\x02")) == "before"
+        assert how(await send(one, 1, "TIMER_DELAY_MS\x013600000\x02")) == "before"
+        assert how(await task.send(one, 2, 3)) == "stored"
+
+    serve(tmp_path, flow)
+    (tmp_path / "config" / "mqfastWrites.json").unlink()
+    serve(tmp_path, again)
+    assert stored(tmp_path, "SCHEDULE_TOPIC_XXXX") == [b"row 0"]
+    assert stored(tmp_path, "rmq_sys_wheel_timer")[:1] == [b"row 1"]
+    assert stored(tmp_path) == [b"row 2"]
+
+
+def test_what_is_remembered_can_be_asked(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        task = Task(rows(5))
+        await task.send(one, 0, 5)
+        answer = await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)
+        said = json.loads(bytes(answer.body))
+        assert said["rows"] == [[3, "t", 1, 8, task.marks[4].crc]]
+        assert (said["newest"], said["divisions"], said["before"]) == (7, {"t": [4, 1]}, {})
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=8)).body))
+        assert (said["newest"], said["divisions"], said["before"], said["rows"]) == (7, {}, {"t": [4, 1]}, [])
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="unknown", batch=0)).body))
+        assert (said["newest"], said["rows"]) == (-1, [])
+        assert (await one.call(ASK_ONCE, topic="t")).code == ResponseCode.INVALID_PARAMETER
+
+    serve(tmp_path, flow)
+
+
+def test_with_sync_flush_an_answer_to_a_repeated_request_waits_for_the_disk_too(tmp_path: Path) -> None:
+    task = Task(rows(4))
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+        assert one.context.engine.log.flushed >= one.context.engine.raw.end
+        assert how(await task.send(one, 0, 4)) == "before"
+
+    serve(tmp_path, flow, flushDiskType="SYNC_FLUSH")
+    assert stored(tmp_path) == rows(4)
+
+
+def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
+    memory = Memory(keep_ms=1000, places_max=4)
+    mark = Mark("a", 0, 0, 5, 1, 4, 1)
+
+    def note(one: Mark, now_ms: int, row: int = 5) -> None:
+        memory.make_room(one, now_ms)
+        memory.note(one, "t", 0, Last(row, 1, 100, 0), now_ms)
+
+    for partition in range(4):
+        note(mark._replace(partition=partition), 10)
+    assert (len(memory), memory.writes) == (4, 1)
+    try:
+        memory.make_room(mark._replace(key="b"), 500)
+    except MemoryFull as error:
+        assert "4 tasks of 1 writes" in str(error)
+    else:
+        raise AssertionError("expected that no fresh write is forgotten")
+    note(mark._replace(key="b"), 2000)  # the first one has expired
+    assert (len(memory), memory.writes) == (1, 1)
+    note(mark._replace(key="b", batch=1), 2000)
+    note(mark._replace(key="b", batch=2), 2000)
+    assert len(memory) == 2  # the newest batch and the one before
+    for old, error in ((0, OldBatch), (2, OtherDivision)):
+        try:
+            memory.last(mark._replace(key="b", batch=old, queues=9), "t", 0)
+        except error:
+            continue
+        raise AssertionError(f"expected {error.__name__}")
+    again = Memory(1000, 4)
+    again.load(json.loads(json.dumps(memory.dump())))
+    assert (again.dump(), len(again)) == (memory.dump(), len(memory))
+    note(mark._replace(key="b", batch=2), 2000, row=3)  # a delayed message that comes is a row before the last one
+    assert memory.last(mark._replace(key="b", batch=2), "t", 0) == Last(5, 1, 100, 0)
+
+
+def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
+    mark = Mark("key", 7, 3, 12, 0xBEEF, 8, 2)
+    assert mark.text() == "key:7:3:12:0000beef:8.2"
+    assert Mark.parse(mark.text()) == mark
+    assert Span.parse(Span(5, mark).text()) == Span(5, mark)
+    for text in (
+        "",
+        "a:1:2:3",
+        "key:7:3:12:xyz:8.2",
+        "key:7:3:-1:0:8.2",
+        ":7:3:12:0:8.2",
+        "key:7:3:12:0:8",
+        "a:b:c:d:e:f",
+    ):
+        assert Mark.parse(text) is None
+    for text in ("key:7:3:12:12:0:8.2", "key:7:3:-2:12:0:8.2", "key:7:3::12:0:8.2", "x"):
+        assert Span.parse(text) is None
