@@ -103,6 +103,11 @@ class Etcd:
         answer = self._call("/v3/kv/txn", {"compare": [], "success": wanted}, is_write=False)
         return [_value(one["response_range"]) for one in answer["responses"]]
 
+    def read_at(self, key: str, revision: int) -> Value | None:
+        """A key as it was at a revision that etcd still has. Raises: EtcdUnreachable."""
+        request = {"key": _text(key.encode()), "revision": str(revision)}
+        return _value(self._call("/v3/kv/range", request, is_write=False))
+
     def write(self, compares: Sequence[Compare], puts: Sequence[tuple[str, bytes, int]]) -> int | None:
         """Write some keys (key, data, lease) if all compares hold.
 
