@@ -11,6 +11,7 @@ import difflib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from mqfast.broker_conf import KNOWN_TO_ROCKETMQ, decode_conf, java_number, java_trim, parse_properties, read_conf
@@ -745,6 +746,7 @@ def _check(name: str, value: object, meta: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: expected {least} to {most} {meta['unit']}, found {value}")
 
 
+@lru_cache(16)
 def _delay_levels(text: str) -> tuple[int, ...]:
     levels: list[int] = []
     for token in java_trim(text).split(" "):

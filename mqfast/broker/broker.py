@@ -234,8 +234,10 @@ class Broker:
         engine = store.engine
         topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms))
         groups = GroupManager(tables.groups, config)
-        topics.ensure_system_topics()
-        groups.ensure_system_groups()
+        if topics.ensure_system_topics() or before is None:
+            tables.topics.persist()
+        if groups.ensure_system_groups() or before is None:
+            tables.groups.persist()
         durable = Durable(engine, store.config.sync_flush_timeout_ms / 1000)
         host = self.announced.host
         address = self.access.address = with_port(host, port)

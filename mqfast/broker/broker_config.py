@@ -7,6 +7,7 @@ the remoting server. It must never guess. Source: BrokerConfig, BrokerIdentity, 
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -170,7 +171,8 @@ def _acting() -> dict[str, Setting]:
     }
 
 
-def _settings() -> dict[str, Setting]:
+@functools.cache
+def _settings() -> Mapping[str, Setting]:
     idle = (ROCKETMQ_KEYS.keys() | KNOWN_TO_ROCKETMQ) - _FOR_THE_STORE
     defaults = {name: key.default for name, key in ROCKETMQ_KEYS.items()} | _by_cpus(os.cpu_count() or 1)
     return {**{name: Setting(defaults.get(name, ""), acts=False) for name in idle}, **_acting()}

@@ -53,14 +53,16 @@ class GroupManager:
         self._config = config
         self._is_held = self._is_late = False
 
-    def ensure_system_groups(self) -> None:
-        """Make the groups that RocketMQ itself uses where they are not there."""
+    def ensure_system_groups(self) -> bool:
+        """Make the groups that RocketMQ itself uses where they are not there. Returns: is there one to persist?"""
+        made = False
         for name in _MADE_AT_START:
             if name not in self.table:
                 group = self.table.ensure(name)
                 if name in _BROADCASTS:
                     self.table.put(name, {**group, "consumeBroadcastEnable": True})
-        self.table.persist()
+                made = True
+        return made
 
     def get(self, group: str) -> dict[str, Any] | None:
         """The rules of a group by RocketMQ's names; made where groups may be made at need; None: there is none.

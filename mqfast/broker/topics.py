@@ -107,12 +107,14 @@ class TopicManager:
         self._leaving: set[str] = set()
         self._late: list[str] | None = None
 
-    def ensure_system_topics(self) -> None:
-        """Make the topics that the broker needs where they are not there."""
+    def ensure_system_topics(self) -> bool:
+        """Make the topics that the broker needs where they are not there. Returns: is there one to persist?"""
+        made = False
         for name, queues, perm in self._system_topics():
             if name not in self.table:
                 self.table.put(name, self.raw(name, queues, perm))
-        self.table.persist()
+                made = True
+        return made
 
     def _system_topics(self) -> Iterable[tuple[str, int, int]]:
         config = self._config

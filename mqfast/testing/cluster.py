@@ -386,7 +386,9 @@ class Cluster:
         for group in self.groups:
             tables.groups.ensure(group)
         TopicManager(tables.topics, config, levels).ensure_system_topics()
+        tables.topics.persist()
         GroupManager(tables.groups, config).ensure_system_groups()
+        tables.groups.persist()
 
     async def _drop_spare(self, member: Member) -> None:
         spare, member._spare = member._spare, None

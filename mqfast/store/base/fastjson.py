@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, InternalError
@@ -137,6 +138,7 @@ def _damaged(text: str, at: int, path: str, expected: str, found: str | None) ->
     return CorruptFile("JSON is damaged", path=path, offset=offset, expected=expected, found=found)
 
 
+@lru_cache(1024)  # names come again and again
 def _string(text: str) -> str:
     return '"' + _ESCAPE.sub(lambda m: _SHORT.get(m.group()) or f"\\u{ord(m.group()):04X}", text) + '"'
 
