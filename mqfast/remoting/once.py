@@ -6,6 +6,7 @@ message ends with the property SPK, which says the same beside the message. It m
 
     field ONCE      key:batch:partition:previous:last:crc:queues.brokers
     property SPK    key:batch:partition:row:crc:queues.brokers
+                    key:batch:done:rows     of a record of the broker's own, where a batch is stored as a whole
 
 ``key`` names the write, ``previous`` is the last row of the task that went to this queue before, -1 where there was
 none. ``crc`` (8 hex digits) is the checksum of all rows of the task for this queue up to this one.
@@ -16,15 +17,18 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["ASK_ONCE", "ONCE", "STAMP", "VERSION", "Mark", "Span"]
+__all__ = ["ASK_ONCE", "END_ONCE", "ONCE", "STAMP", "VERSION", "Mark", "Span", "ended", "end_text"]
 
 ASK_ONCE: Final = 990_001
 """The request code that asks what a broker remembers of a write; a broker without this memory does not know it."""
+END_ONCE: Final = 990_002
+"""The request code that says that a batch is stored as a whole: no task has to send rows of the batch again."""
 ONCE: Final = "mqfastOnce"
 """The field of a send; in the answer it says what became of the rows: stored, before or rest."""
 STAMP: Final = "SPK"
 VERSION: Final = 1
 
+_DONE: Final = "done"
 _PARTS: Final = 6
 _SPAN_PARTS: Final = 7
 _KEY_MAX: Final = 64
@@ -86,3 +90,16 @@ class Span(NamedTuple):
         return (
             f"{one.key}:{one.batch}:{one.partition}:{self.previous}:{one.row}:{one.crc:08x}:{one.queues}.{one.brokers}"
         )
+
+
+def end_text(key: str, batch: int, rows: int) -> str:
+    """The value of the property where a batch is stored as a whole."""
+    return f"{key}:{batch}:{_DONE}:{rows}"
+
+
+def ended(text: str) -> tuple[str, int, int] | None:
+    """(key, batch, rows) of what ``end_text`` made; None: the value is another one."""
+    parts = text.split(":")
+    if len(parts) != 4 or parts[2] != _DONE or not parts[1].isdigit() or not parts[3].isdigit():
+        return None
+    return parts[0], int(parts[1]), int(parts[3])

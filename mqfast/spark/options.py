@@ -340,7 +340,7 @@ class Options:
     )
     broker_timeout: int = _option(
         duration_ms, 60_000, EVERYWHERE, "How long a broker or name server that does not answer is asked again before "
-        "the read fails.", shown="60s",
+        "the read or write fails.", shown="60s",
     )  # fmt: skip
     broker_away: str = _option(
         _choice("fail", "wait"), "fail", (STREAM,),
@@ -490,9 +490,15 @@ class Options:
     staging_ttl: int = _option(
         duration_ms, 604_800_000, (SINK,), "Age at which staged files without an intent are removed.", shown="7d"
     )
-    delivery: str = _option(
-        _choice("exactly_once", "at_least_once"), "exactly_once", (SINK,), "Delivery guarantee after a restart."
+    delivery: str | None = _option(
+        _choice("exactly_once", "at_least_once"), None, (SINK,), "Delivery guarantee after a restart. With namesrv, "
+        "exactly_once refuses brokers that cannot hold it (RocketMQ's); without the option they get at_least_once, "
+        "with a warning.", shown="exactly_once",
+    )  # fmt: skip
+    max_in_flight: int = _option(
+        size, 32 << 20, (SINK,), "Bytes of one task that are on their way to brokers.", shown="32m"
     )
+    send_bytes: int = _option(size, 512 << 10, (SINK,), "Bytes of rows in one request to a broker.", shown="512k")
 
     @property
     def has_stores(self) -> bool:
@@ -603,9 +609,9 @@ def _check_together(o: Options) -> None:
 # Options that say something of a cluster only, and of directories only.
 _OF_CLUSTERS: Final = (
     "brokers", "namespace", "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
-    "broker_away", "pull_group", "pull_bytes", "sql_filter",
+    "broker_away", "pull_group", "pull_bytes", "sql_filter", "max_in_flight", "send_bytes",
 )  # fmt: skip
-_OF_DIRECTORIES: Final = ("path", "paths", "store_path_commit_log")
+_OF_DIRECTORIES: Final = ("path", "paths", "store_path_commit_log", "staging")
 _VIEWS_OF_FILES: Final = ("files", "audit", "consumequeue")
 
 

@@ -65,6 +65,9 @@ _MOST_LEVELS: Final = 18
 _MOST_DELAY_MS: Final = 3 * 86_400_000
 _TIMER_STEP_MS: Final = 1000
 _MOST_ORDERS: Final = 4096
+_DELAYS: Final = (
+    _properties.DELAY, _properties.TIMER_DELAY_MS, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELIVER_MS,
+)  # fmt: skip
 
 
 def check_columns(schema: StructType, options: Options) -> None:
@@ -108,15 +111,24 @@ class RowWriter:
     """Encodes the batches of one task.
 
     Args: stamp: see RowEncoder; first_turn: where the round robin of this task begins; queues_of: how many queues a
-    topic has.
+    topic has; parks: delayed rows go where a broker would put them, instead of saying their delay to a broker.
     Thread: one.
     """
 
-    def __init__(self, options: Options, stamp: bytes, first_turn: int, queues_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        stamp: bytes,
+        first_turn: int,
+        queues_of: Callable[[str], int],
+        *,
+        parks: bool = True,
+    ) -> None:
         config = StoreConfig()
         self._options: Final = options
         self._queues_of: Final = queues_of
         self._turn = first_turn
+        self._parks: Final = parks
         # Of the record that was read: a new one gets its own.
         old = (STAMP, _properties.CRC32) if options.preserve_ids else (STAMP, _properties.CRC32, _properties.UNIQ_KEY)
         self._dropped: Final = frozenset(old)
@@ -311,12 +323,14 @@ class RowWriter:
         levels = columns["delayLevel"].to_pylist() if "delayLevel" in columns else [None] * n
         delays = columns["delayTimeMs"].to_pylist() if "delayTimeMs" in columns else [None] * n
         for i, (level, delay_ms) in enumerate(zip(levels, delays, strict=True)):
+            if not self._parks:
+                self._say_delay(i, level, delay_ms, texts[i])
+                continue
             if level is not None and level > 0:
                 level = min(level, _MOST_LEVELS)
                 target, queue_id, noted = _SCHEDULE_TOPIC, level - 1, {_properties.DELAY: str(level)}
             elif delay_ms is not None and delay_ms > 0:
-                if delay_ms > _MOST_DELAY_MS:
-                    raise self._refuse(i, f"expected a delay of at most {_MOST_DELAY_MS} ms, found {delay_ms}")
+                self._checked_delay(i, delay_ms)
                 # A broker rounds down to its step, and takes a whole step for the one before.
                 out_ms = (now_ms + delay_ms - 1) // _TIMER_STEP_MS * _TIMER_STEP_MS
                 noted = {_properties.TIMER_DELAY_MS: str(delay_ms), _properties.TIMER_OUT_MS: str(out_ms)}
@@ -325,6 +339,20 @@ class RowWriter:
                 continue
             texts[i].update({**noted, _properties.REAL_TOPIC: topics[i], _properties.REAL_QID: str(queues[i])})
             topics[i], queues[i] = target, queue_id
+
+    def _say_delay(self, i: int, level: int | None, delay_ms: int | None, properties: dict[str, str]) -> None:
+        """What makes a broker delay a message; a delay that a message had when it was read is over."""
+        for name in _DELAYS:
+            properties.pop(name, None)
+        if level is not None and level > 0:
+            properties[_properties.DELAY] = str(level)
+        elif delay_ms is not None and delay_ms > 0:
+            properties[_properties.TIMER_DELAY_MS] = str(self._checked_delay(i, delay_ms))
+
+    def _checked_delay(self, i: int, delay_ms: int) -> int:
+        if delay_ms > _MOST_DELAY_MS:
+            raise self._refuse(i, f"expected a delay of at most {_MOST_DELAY_MS} ms, found {delay_ms}")
+        return delay_ms
 
     # --- the rest ---
 

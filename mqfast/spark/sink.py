@@ -61,8 +61,7 @@ class _Sink:
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
-        if options.path is None:
-            raise ConfigError("option namesrv: this version writes to local stores only; give path")
+        assert options.path is not None
         path = options.path
         self.options: Final = options
         self.store_path: Final = os.path.abspath(
@@ -82,7 +81,7 @@ class _Sink:
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         transaction = self.transaction(identity)
-        stamp = transaction.stamp(batch, partition) if self.options.delivery == "exactly_once" else b""
+        stamp = transaction.stamp(batch, partition) if self.options.delivery != "at_least_once" else b""
         rows = RowWriter(self.options, stamp, partition, QueueCounts(self.store_path))
         with transaction.writer(batch, partition, attempt) as writer:
             for records in batches:
@@ -98,7 +97,7 @@ class _Sink:
             return None
         transaction = self.transaction(staged[0].identity)
         files = [message.file for message in staged if message.file is not None]
-        if self.options.delivery == "exactly_once":
+        if self.options.delivery != "at_least_once":
             if transaction.commit(batch, files).repeated:
                 _log.warning(
                     "txnId %r: batch %d was written before, and its %d rows are not written again",

@@ -92,15 +92,25 @@ class MqFastSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write. Raises: ConfigError."""
+        options = table.parse(self.options, table.SINK)
+        if options.namesrv is not None:
+            from mqfast.spark.remote.sink import RemoteBatchWriter
+
+            return RemoteBatchWriter(options, schema, overwrite)
         from mqfast.spark.sink import BatchWriter
 
-        return BatchWriter(table.parse(self.options, table.SINK), schema, overwrite)
+        return BatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A stream write. Raises: ConfigError."""
+        options = table.parse(self.options, table.SINK)
+        if options.namesrv is not None:
+            from mqfast.spark.remote.sink import RemoteStreamWriter
+
+            return RemoteStreamWriter(options, schema, overwrite)
         from mqfast.spark.sink import StreamWriter
 
-        return StreamWriter(table.parse(self.options, table.SINK), schema, overwrite)
+        return StreamWriter(options, schema, overwrite)
 
 
 @dataclasses.dataclass

@@ -84,6 +84,8 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("pullGroup", BATCH, "spark", "spark"),
     ("pullBytes", BATCH, "1m", 1 << 20),
     ("sqlFilter", BATCH, "a > 1", "a > 1"),
+    ("maxInFlight", SINK, "64m", 64 << 20),
+    ("sendBytes", SINK, "1m", 1 << 20),
 ]  # fmt: skip
 
 # What some of them need beside them.

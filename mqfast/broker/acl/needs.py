@@ -18,7 +18,7 @@ from mqfast.message import decode_message_id
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ASK_ONCE
+from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = ["RETRY", "Need", "TopicAt", "needs_of"]
 
@@ -191,6 +191,7 @@ _ROWS: Final[dict[int, tuple[tuple[Action, ...], tuple[str, ...], tuple[str, ...
     R.RECALL_MESSAGE: (_PUB, _TOPIC, ()),
     R.END_TRANSACTION: (_PUB, _TOPIC, ()),
     ASK_ONCE: (_PUB, _TOPIC, ()),
+    END_ONCE: (_PUB, _TOPIC, ()),
     R.CONSUMER_SEND_MSG_BACK: (_SUB, (), ("group",)),
     R.QUERY_MESSAGE: (_SUB_GET, _TOPIC, ()),
     R.VIEW_MESSAGE_BY_ID: (_GET, _TOPIC, ()),

@@ -16,7 +16,7 @@ from mqfast.broker.once.memory import Last, Memory
 from mqfast.broker.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from mqfast.errors import CorruptFile, MqfastError, OffsetError
 from mqfast.properties import decode
-from mqfast.remoting.once import STAMP, Mark
+from mqfast.remoting.once import STAMP, Mark, ended
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.meta.metadata import ConfigFile
 from mqfast.store.record._marked import marked_records
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
     from mqfast.store.engine import Engine
 
-__all__ = ["WritesFile", "remember"]
+__all__ = ["ENDS_TOPIC", "WritesFile", "last_record", "remember"]
 
 _log = logging.getLogger("mqfast.broker")
+ENDS_TOPIC: Final = "rmq_sys_mqfast_writes"
+"""Where batches that are stored as a whole are noted, one record each."""
 FILE: Final = "mqfastWrites.json"
 _VERSION: Final = 1
 _BLOCK_BYTES: Final = 4 << 20
@@ -137,6 +139,11 @@ def _take(
     memory: Memory, end: int, store_ms: int, topic: str, queue_id: int, queue_offset: int, properties: bytes
 ) -> bool:
     pairs = decode(properties)
+    if topic == ENDS_TOPIC:
+        end_of = ended(pairs.get(STAMP, ""))
+        if end_of is not None:
+            memory.end(*end_of, store_ms)
+        return end_of is not None
     mark = Mark.parse(pairs.get(STAMP, ""))
     if mark is None:
         return False

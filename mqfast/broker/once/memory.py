@@ -53,6 +53,8 @@ class _Batch:
 class _Write:
     def __init__(self) -> None:
         self.last_ms = 0
+        self.done = -1  # the newest batch that is stored as a whole, and its rows
+        self.done_rows = 0
         self.batches: dict[int, _Batch] = {}
 
     @property
@@ -105,6 +107,11 @@ class Memory:
         """The newest batch of a write, None where it is not known."""
         write = self._writes.get(key)
         return None if write is None else write.newest
+
+    def done(self, key: str) -> tuple[int, int]:
+        """The newest batch of a write that is stored as a whole, -1 where none is, and its rows."""
+        write = self._writes.get(key)
+        return (-1, 0) if write is None else (write.done, write.done_rows)
 
     def divisions(self, key: str, batch: int) -> dict[str, Division]:
         """Topic -> division of a batch."""
@@ -162,6 +169,15 @@ class Memory:
         batch.divisions[topic] = (mark.queues, mark.brokers)
         write.last_ms = max(write.last_ms, now_ms)
 
+    def end(self, key: str, batch: int, rows: int, now_ms: int) -> None:
+        """A batch is stored as a whole."""
+        write = self._writes.get(key)
+        if write is None:
+            write = self._writes[key] = _Write()
+        if batch > write.done:
+            write.done, write.done_rows = batch, rows
+        write.last_ms = max(write.last_ms, now_ms)
+
     def expire(self, now_ms: int) -> int:
         """Forget writes that are idle for longer than ``keep_ms``. Returns: how many."""
         old = [key for key, write in self._writes.items() if write.last_ms < now_ms - self.keep_ms]
@@ -179,6 +195,7 @@ class Memory:
         return {
             key: {
                 "lastMs": write.last_ms,
+                "done": [write.done, write.done_rows],
                 "batches": {
                     str(number): {
                         "divisions": {topic: list(one) for topic, one in batch.divisions.items()},
@@ -196,6 +213,7 @@ class Memory:
         for key, value in said.items():
             write = writes[str(key)] = _Write()
             write.last_ms = int(value["lastMs"])
+            write.done, write.done_rows = (int(number) for number in value["done"])
             for number, one in value["batches"].items():
                 batch = write.batches[int(number)] = _Batch()
                 batch.divisions = {str(topic): (int(q), int(b)) for topic, (q, b) in one["divisions"].items()}

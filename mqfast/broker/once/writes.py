@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.once.from_log import WritesFile, last_record, remember
+from mqfast.broker.once.from_log import ENDS_TOPIC, WritesFile, last_record, remember
 from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
-from mqfast.broker.write import Stored
+from mqfast.broker.write import Record, Stored
 from mqfast.errors import CallRefused, MqfastError
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ASK_ONCE, ONCE, STAMP, VERSION, Mark, Span
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, STAMP, VERSION, Mark, Span, end_text
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.put._put_result import BatchResult
 
@@ -53,12 +53,15 @@ class OnceWrites:
         self._saving: asyncio.Future[None] | None = None
         self._dirty = False
         self._last_begin = -1
+        self._ends = 0  # behind the last note of a batch that is stored as a whole
         self._saved_ms = 0
         self._saved_end = 0
 
     def register(self, processors: Processors) -> None:
         """Questions are few."""
-        processors.register((ASK_ONCE,), self.ask, Lane("once", concurrency=64, queue_max=1000))
+        lane = Lane("once", concurrency=64, queue_max=1000)
+        processors.register((ASK_ONCE,), self.ask, lane)
+        processors.register((END_ONCE,), self.end, lane)
 
     def start(self) -> None:
         """The file is written by the clock, once there is something to write."""
@@ -123,15 +126,10 @@ class OnceWrites:
 
         The body of the answer: ``version``; ``newest``: the newest batch of the write, -1: it is not known;
         ``divisions``: topic -> [queues, brokers] of this batch; ``before``: of the newest batch before it; ``rows``:
-        [partition, topic, queue id, last row, crc] of this batch.
+        [partition, topic, queue id, last row, crc] of this batch; ``done``: the newest batch that is stored as a
+        whole, -1: none is.
         """
-        fields = request.ext_fields
-        try:
-            key, batch = str(fields["key"]), int(fields["batch"])
-        except (KeyError, ValueError) as error:
-            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"key and batch: expected both, found {error}") from None
-        if self._context.config.is_slave:
-            raise CallRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave remembers no writes: ask the master")
+        key, batch, _ = self._asked(request)
         memory = await self._loaded()
         newest = memory.newest(key)
         said = {
@@ -140,8 +138,42 @@ class OnceWrites:
             "divisions": memory.divisions(key, batch),
             "before": memory.before(key, batch),
             "rows": memory.rows(key, batch),
+            "done": memory.done(key)[0],
         }
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))
+
+    async def end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """END_ONCE: note that a batch is stored as a whole. Fields: as of ``ask``, and ``rows``: how many it has."""
+        key, batch, rows = self._asked(request)
+        memory, context = await self._loaded(), self._context
+        if memory.done(key)[0] < batch:
+            context.topics.ensure(ENDS_TOPIC, 1)
+            properties = f"{STAMP}\x01{end_text(key, batch, rows)}\x02".encode()
+            done = context.writer.write(Record(ENDS_TOPIC, 0, b"", properties, born_timestamp=context.now_ms()))
+            result = done.result
+            if result is None or isinstance(result, BatchResult):
+                return request.response(done.code, remark=done.remark)
+            self._dirty = True
+            self._last_begin = result.physical_offset
+            memory.end(key, batch, rows, context.now_ms())
+            self._ends = result.physical_offset + result.size
+        if context.writer.must_wait(b""):
+            safe = await context.writer.durable_to(self._ends)
+            return request.response(safe.code, {ONCE: str(VERSION)}, remark=safe.remark)
+        return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)})
+
+    def _asked(self, request: RemotingCommand) -> tuple[str, int, int]:
+        """Key, batch and rows of a question. Raises: CallRefused."""
+        fields = request.ext_fields
+        try:
+            key, batch, rows = str(fields["key"]), int(fields["batch"]), int(fields.get("rows", 0))
+        except (KeyError, ValueError) as error:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"key and batch: expected both, found {error}") from None
+        if not key or ":" in key or min(batch, rows) < 0:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"key and batch: found {key!r} and {batch}, {rows} rows")
+        if self._context.config.is_slave:
+            raise CallRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave remembers no writes: ask the master")
+        return key, batch, rows
 
     # --- sends ---
 

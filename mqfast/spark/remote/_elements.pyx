@@ -73,7 +73,7 @@ cdef class Elements:
     Args: stamp: ``name U+0001 key:batch:partition:``; unique: the first 20 of 32 characters of the messages' unique keys; division: called with a topic,
     returns ``queues.brokers`` as bytes; keeps_ids: rows may have unique keys of their own; keeps_born: the born time of each row counts; most_bytes,
     most_count: of one batch.
-    Attributes: ``rows``: how many were added.
+    Attributes: ``rows``: how many were added; ``pending``: bytes that wait for more.
     Thread: one.
     """
     cdef bytes stamp
@@ -85,6 +85,7 @@ cdef class Elements:
     cdef int64_t most_count
     cdef dict queues
     cdef readonly int64_t rows
+    cdef readonly int64_t pending
 
     def __init__(self, bytes stamp not None, bytes unique not None, division, bint keeps_ids, bint keeps_born, int64_t most_bytes, int64_t most_count):
         if PyBytes_GET_SIZE(unique) != 20:
@@ -97,7 +98,7 @@ cdef class Elements:
         self.most_bytes = most_bytes
         self.most_count = most_count
         self.queues = {}
-        self.rows = 0
+        self.rows = self.pending = 0
 
     def add(self, block, bint delayed) -> list:
         """The requests that are full, in order: (topic, queue, single, body, properties, count, previous, last, crc, sys_flag, born, reconsume_times,
@@ -141,6 +142,7 @@ cdef class Elements:
                 else:
                     n = self.write(q, q.data + q.used, &r)
                     q.used += n
+                    self.pending += n
                     q.count += 1
                 self.rows += 1
         finally:
@@ -219,6 +221,7 @@ cdef class Elements:
         cdef bytes body = PyBytes_FromStringAndSize(<const char *> q.data, q.used)
         cdef tuple made = (q.topic, q.queue, False, body, b"", q.count, q.previous, q.last, q.crc, q.sys_flag, q.born, q.reconsume_times, 0)
         q.previous = q.last
+        self.pending -= q.used
         q.used = q.count = 0
         return made
 

@@ -34,7 +34,7 @@ from mqfast.spark.selection import is_hidden
 if TYPE_CHECKING:
     from mqfast.spark.options import Options
 
-__all__ = ["BrokerAway", "Cluster", "brokers_of", "is_away", "wanted_topics"]
+__all__ = ["BrokerAway", "Cluster", "brokers_of", "is_away", "tls_context", "wanted_topics"]
 
 T = TypeVar("T")
 ASK_S: Final = 5.0
@@ -83,7 +83,7 @@ class Cluster:
             def signed(code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
                 return sign(fields, body, key.access_key, key.secret_key, key.security_token or "")
 
-        self.lanes: Final = Lanes(_context(options), signed)
+        self.lanes: Final = Lanes(tls_context(options), signed)
         self._brokers: tuple[float, Mapping[str, Mapping[int, str]]] = (_LONG_AGO, {})
         self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
         self._topics: tuple[float, list[str]] = (_LONG_AGO, [])
@@ -346,7 +346,7 @@ class Cluster:
 _shared: Final[dict[str, Cluster]] = {}
 
 
-def _context(options: Options) -> ssl.SSLContext | None:
+def tls_context(options: Options) -> ssl.SSLContext | None:
     """The TLS context of the options. Raises: ConfigError for files that are no certificates."""
     if not options.tls:
         return None

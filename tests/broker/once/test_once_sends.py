@@ -10,13 +10,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from running import Running, serve
 
 import mqfast
 from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ASK_ONCE, ONCE, Mark, Span
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, Mark, Span, end_text, ended
 
 
 class Task:
@@ -248,6 +249,30 @@ def test_what_is_remembered_can_be_asked(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
+def test_a_batch_that_is_stored_as_a_whole_is_noted_in_the_log(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        assert how(await Task(rows(3)).send(one, 0, 3)) == "stored"
+        for _ in range(2):
+            assert (await one.call(END_ONCE, topic="t", key="k" * 16, batch=7, rows=3)).code == 0
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)).body))
+        assert said["done"] == 7
+        assert (await one.call(END_ONCE, topic="t", key="a:b", batch=7)).code == ResponseCode.INVALID_PARAMETER
+
+    async def again(one: Running) -> None:
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)).body))
+        assert (said["done"], len(said["rows"])) == (7, 1)
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="other", batch=7)).body))
+        assert said["done"] == -1
+
+    for settings in ({}, {"flushDiskType": "SYNC_FLUSH"}):
+        path = tmp_path / str(len(settings))
+        serve(path, flow, **settings)
+        serve(path, again)
+        (path / "config" / "mqfastWrites.json").unlink()
+        serve(path, again)
+        assert stored(path, "rmq_sys_mqfast_writes") == [b""]
+
+
 def test_with_sync_flush_an_answer_to_a_repeated_request_waits_for_the_disk_too(tmp_path: Path) -> None:
     task = Task(rows(4))
 
@@ -271,23 +296,16 @@ def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
     for partition in range(4):
         note(mark._replace(partition=partition), 10)
     assert (len(memory), memory.writes) == (4, 1)
-    try:
-        memory.make_room(mark._replace(key="b"), 500)
-    except MemoryFull as error:
-        assert "4 tasks of 1 writes" in str(error)
-    else:
-        raise AssertionError("expected that no fresh write is forgotten")
+    with pytest.raises(MemoryFull, match="4 tasks of 1 writes"):
+        memory.make_room(mark._replace(key="b"), 500)  # no fresh write is forgotten
     note(mark._replace(key="b"), 2000)  # the first one has expired
     assert (len(memory), memory.writes) == (1, 1)
     note(mark._replace(key="b", batch=1), 2000)
     note(mark._replace(key="b", batch=2), 2000)
     assert len(memory) == 2  # the newest batch and the one before
     for old, error in ((0, OldBatch), (2, OtherDivision)):
-        try:
+        with pytest.raises(error):
             memory.last(mark._replace(key="b", batch=old, queues=9), "t", 0)
-        except error:
-            continue
-        raise AssertionError(f"expected {error.__name__}")
     again = Memory(1000, 4)
     again.load(json.loads(json.dumps(memory.dump())))
     assert (again.dump(), len(again)) == (memory.dump(), len(memory))
@@ -310,5 +328,8 @@ def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
         "a:b:c:d:e:f",
     ):
         assert Mark.parse(text) is None
+    assert ended(end_text("key", 7, 12)) == ("key", 7, 12)
+    for text in ("", mark.text(), "key:7:3:12", "key:x:done:1", "key:7:done:x"):
+        assert ended(text) is None
     for text in ("key:7:3:12:12:0:8.2", "key:7:3:-2:12:0:8.2", "key:7:3::12:0:8.2", "x"):
         assert Span.parse(text) is None

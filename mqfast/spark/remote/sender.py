@@ -1,0 +1,531 @@
+"""The requests of one task that writes to brokers: in order for each queue, tried again, bounded in bytes.
+
+Room: the Spark adapter; no Spark in it. The task's thread encodes while the client's thread sends. One request of a
+queue is on its way at a time, so a queue keeps the order of the rows. It must never answer for rows that no broker has
+acknowledged, nor send rows to a broker without a memory of writes where exactly once was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mqfast.client.net import io_thread
+from mqfast.client.net.instance import ClientInstance, InstanceSettings
+from mqfast.client.net.steps import Ask, broker_error
+from mqfast.client.producer.send import RETRIED
+from mqfast.client.route.namespace import wrap
+from mqfast.client.values import MessageQueue
+from mqfast.errors import (
+    CallTimeout,
+    ClientError,
+    ConfigError,
+    ConnectError,
+    ConnectionLost,
+    MqfastError,
+    NoRoute,
+    TooManyCalls,
+    UsageError,
+)
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, Mark, Span
+
+__all__ = ["Batch", "BatchDone", "Division", "End", "How", "TaskSender"]
+
+T = TypeVar("T")
+_log = logging.getLogger("mqfast.spark")
+GROUP: Final = "mqfast-spark"
+_AUTO_CREATE: Final = "TBW102"
+_TOPIC_QUEUES: Final = 8
+_ATTEMPT_S: Final = 10.0
+_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+_STORED_NOT_SAFE: Final = {
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): "FLUSH_DISK_TIMEOUT",
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): "FLUSH_SLAVE_TIMEOUT",
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): "SLAVE_NOT_AVAILABLE",
+}
+_LOST: Final = (ConnectError, ConnectionLost, CallTimeout, TooManyCalls)
+
+
+class How(NamedTuple):
+    """How a task sends.
+
+    Attributes: key, batch, partition: whose rows these are; delivery: exactly_once, at_least_once, or None for exactly
+        once where the brokers can; timeout_s: how long one request, and the questions before the first one, are tried;
+        bytes_max: what may be on its way; given_queues: rows name their queue.
+    """
+
+    key: str
+    batch: int
+    partition: int
+    delivery: str | None
+    timeout_s: float
+    bytes_max: int
+    given_queues: bool = False
+
+
+class Division(NamedTuple):
+    """Among which queues the rows of a topic are divided. Attributes: topic: with its namespace."""
+
+    topic: str
+    queues: tuple[MessageQueue, ...]
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """The brokers of the queues."""
+        return tuple(sorted({queue.broker_name for queue in self.queues}))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Queues and brokers, as marks have them."""
+        return len(self.queues), len(self.brokers)
+
+
+class End(NamedTuple):
+    """The last row of a task for a queue."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    row: int
+    crc: int
+
+
+class Memory(NamedTuple):
+    """The answer to ASK_ONCE."""
+
+    divisions: dict[str, list[int]]
+    before: dict[str, list[int]]
+    rows: list[tuple[int, str, int, int, int]]
+    done: int
+
+
+class BatchDone(Exception):
+    """The batch is stored as a whole, by an earlier try: there is nothing to send."""
+
+
+class _Request(NamedTuple):
+    queue: MessageQueue
+    single: bool
+    body: bytes
+    properties: bytes
+    span: Span
+    sys_flag: int
+    born: int
+    reconsume_times: int
+    flag: int
+
+    @property
+    def bytes(self) -> int:
+        return len(self.body) + len(self.properties)
+
+
+class TaskSender:
+    """Sends the rows of one task; a context manager.
+
+    Attributes: ``forgetful``: the brokers without a memory of writes that rows were sent to. ``repeated``: requests
+        whose rows were stored before.
+    Thread: the task's.
+    """
+
+    def __init__(self, settings: InstanceSettings, how: How) -> None:
+        self.forgetful: set[str] = set()
+        self.repeated = 0
+        self._how: Final = how
+        self._settings: Final = settings
+        self._io = io_thread.shared()
+        self._instance: ClientInstance = ClientInstance.shared(settings, self._io.loop)
+        self._divisions: dict[str, Division] = {}
+        self._known: dict[str, bool] = {}
+        self._lanes: dict[MessageQueue, deque[_Request]] = {}
+        self._room = threading.Condition()
+        self._bytes = 0
+        self._error: Exception | None = None
+
+    def __enter__(self) -> TaskSender:
+        self._io.call(self._instance.acquire(), self._how.timeout_s)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if value is not None:
+            self._fail(ClientError("the task ended"))
+        self._io.call(self._instance.release(), self._how.timeout_s)
+
+    # --- where to ---
+
+    def division(self, topic: str) -> Division:
+        """Among which queues the rows of a topic are divided; the topic is made where brokers make topics.
+
+        Raises: BatchDone; NoRoute, ConnectError, ClientError; ConfigError where exactly once is asked of a broker that
+        cannot.
+        """
+        found = self._divisions.get(topic)
+        if found is None:
+            # Each question has its own time-out within the whole.
+            found = self._io.call(self._divide(topic), self._how.timeout_s + 2 * _ATTEMPT_S)
+            if self._how.given_queues and len(found.brokers) > 1:
+                raise UsageError(
+                    f"column queueId: topic {topic} is on the brokers {', '.join(found.brokers)}, and a queue id alone "
+                    "names no queue there. Leave the column out: queueSelector chooses"
+                )
+            self._divisions[topic] = found
+        return found
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues the rows of a topic are divided among."""
+        return len(self.division(topic).queues)
+
+    def counts(self, topic: bytes) -> bytes:
+        """The division as marks have it."""
+        return "{}.{}".format(*self.division(topic.decode("utf-8")).counts).encode()
+
+    async def _divide(self, topic: str) -> Division:
+        name = wrap(self._settings.namespace, topic)
+        deadline = time.monotonic() + self._how.timeout_s
+        attempt = 0
+        while True:
+            why: object
+            try:
+                division = Division(name, await self._queues(name))
+                reason = None
+                if self._how.delivery != "at_least_once":
+                    memories = [await self._memory(one, name) for one in division.brokers]
+                    reason = _unlike(division, self._how.batch, [one for one in memories if one is not None])
+                if reason is None:
+                    return division
+                why = reason
+            except _LOST as error:
+                why = error
+            if time.monotonic() >= deadline:
+                raise ClientError(f"topic {topic}: no rows were sent in {self._how.timeout_s:g} s: {why}")
+            await asyncio.sleep(_pause(attempt))
+            attempt += 1
+
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        instance = self._instance
+        run = instance.shell.run
+        route = await run(instance.publish_route(topic, copied_topic=_AUTO_CREATE, queues=_TOPIC_QUEUES, refresh=True))
+        if route.is_default:
+            await self._make(topic)
+            route = await run(instance.route(topic, refresh=True))
+        queues = route.publish_queues()
+        if not queues:
+            raise NoRoute(f"topic {topic}: no broker has a queue of it that may be written to")
+        return queues
+
+    async def _make(self, topic: str) -> None:
+        """Make a topic on every broker that makes topics, as its first send would make it on one of them."""
+        route = self._instance.routes.get(topic)
+        assert route is not None
+        fields = {
+            "topic": topic, "defaultTopic": _AUTO_CREATE, "readQueueNums": _TOPIC_QUEUES, "perm": 6, "order": "false",
+            "writeQueueNums": _TOPIC_QUEUES, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0,
+        }  # fmt: skip
+        for name in sorted(route.brokers):
+            address = route.brokers[name].addresses.get(0)
+            if address is not None:
+                answer = await self._instance.shell.ask(
+                    Ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=_ATTEMPT_S)
+                )
+                assert answer is not None
+                if answer.code != ResponseCode.SUCCESS:
+                    raise broker_error(answer, address, f"topic {topic}: it is not there and cannot be made")
+        for _ in range(50):  # brokers tell the name servers
+            with_it = await self._has_route(topic)
+            if with_it:
+                return
+            await asyncio.sleep(0.1)
+        raise NoRoute(f"topic {topic}: it was made, and the name server does not know it after 5 s")
+
+    async def _has_route(self, topic: str) -> bool:
+        try:
+            await self._instance.shell.run(self._instance.route(topic, refresh=True))
+        except NoRoute:
+            return False
+        return True
+
+    def _address(self, broker: str) -> str:
+        address = self._instance.routes.address(broker)
+        if address is None:
+            raise ConnectError(f"broker {broker}: no known route names its master")
+        return address
+
+    async def _memory(self, broker: str, topic: str) -> Memory | None:
+        """What a broker remembers of this batch; None: it remembers no writes."""
+        address = self._address(broker)
+        memory = await _ask(self._instance, address, topic, self._how.key, self._how.batch)
+        if memory is None:
+            if self._how.delivery == "exactly_once":
+                raise ConfigError(
+                    f"option delivery: exactly_once needs brokers of mqfast that remember writes, and {broker} at "
+                    f"{address} does not (RocketMQ's cannot): leave the option out, or choose at_least_once"
+                )
+            self.forgetful.add(broker)
+        elif memory.done >= self._how.batch:
+            raise BatchDone
+        return memory
+
+    # --- sends ---
+
+    def send(self, ready: tuple[Any, ...]) -> None:
+        """Send what ``Elements`` made; waits while too much is on its way. Raises: what an earlier send raised."""
+        topic, index, single, body, properties, _, previous, row, crc, sys_flag, born, reconsume_times, flag = ready
+        division = self.division(topic.decode("utf-8"))
+        if index >= len(division.queues):
+            raise UsageError(
+                f"column queueId: topic {division.topic}: expected a queue below {len(division.queues)}, found {index}"
+            )
+        how = self._how
+        mark = Mark(how.key, how.batch, how.partition, row, crc, *division.counts)
+        queue = division.queues[index]
+        request = _Request(queue, single, body, properties, Span(previous, mark), sys_flag, born, reconsume_times, flag)
+        with self._room:
+            while self._error is None and self._bytes and self._bytes + request.bytes > how.bytes_max:
+                self._room.wait()
+            if self._error is not None:
+                raise self._error
+            self._bytes += request.bytes
+        self._io.soon(lambda: self._begin(request))
+
+    def finish(self) -> None:
+        """Wait until everything is acknowledged. Raises: what a send raised."""
+        with self._room:
+            while self._error is None and self._bytes:
+                self._room.wait()
+            if self._error is not None:
+                raise self._error
+
+    def end_of(self, topic: bytes, index: int, row: int, crc: int) -> End:
+        """What the driver is told of a queue."""
+        queue = self.division(topic.decode("utf-8")).queues[index]
+        return End(queue.topic, queue.broker_name, queue.queue_id, row, crc)
+
+    def _fail(self, error: Exception) -> None:
+        with self._room:
+            if self._error is None:
+                self._error = error
+            self._room.notify_all()
+
+    def _begin(self, request: _Request) -> None:
+        waiting = self._lanes.get(request.queue)
+        if waiting is not None:
+            waiting.append(request)
+            return
+        self._lanes[request.queue] = deque([request])
+        self._instance.spawn(self._drain(request.queue), "mqfast rows")
+
+    async def _drain(self, queue: MessageQueue) -> None:
+        waiting = self._lanes[queue]
+        try:
+            while waiting and self._error is None:
+                request = waiting.popleft()
+                await self._stored(request)
+                with self._room:
+                    self._bytes -= request.bytes
+                    self._room.notify_all()
+        except MqfastError as error:
+            self._fail(error)
+        finally:
+            del self._lanes[queue]
+
+    async def _stored(self, request: _Request) -> None:
+        """One request until its rows are stored. Raises: ClientError, BrokerError."""
+        deadline = time.monotonic() + self._how.timeout_s
+        queue, attempt = request.queue, 0
+        once = self._how.delivery != "at_least_once" and queue.broker_name not in self.forgetful
+        code = RequestCode.SEND_MESSAGE_V2 if request.single else RequestCode.SEND_BATCH_MESSAGE
+        why: object = None
+        while self._error is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ClientError(
+                    f"topic {queue.topic}, queue {queue.queue_id} of {queue.broker_name}: rows up to "
+                    f"{request.span.last.row} of the task are not stored after {self._how.timeout_s:g} s: {why}"
+                )
+            try:
+                address = self._address(queue.broker_name)
+                ask = Ask(address, code, self._fields(request, once), request.body, min(left, _ATTEMPT_S))
+                answer = await self._instance.shell.ask(ask)
+            except _LOST as error:
+                why = error
+                await self._refresh(queue.topic)
+            else:
+                assert answer is not None
+                if answer.code == ResponseCode.SUCCESS and (not once or ONCE in answer.ext_fields):
+                    self.repeated += answer.ext_fields.get(ONCE) == "before"
+                    return
+                refusal = broker_error(answer, address, queue.topic)
+                if answer.code == ResponseCode.SUCCESS:
+                    raise ClientError(
+                        f"{address}: the broker that remembered writes was replaced by one that does not; rows up to "
+                        f"{request.span.last.row} of task {self._how.partition} may be stored twice"
+                    )
+                if answer.code in _STORED_NOT_SAFE:
+                    status = _STORED_NOT_SAFE[answer.code]
+                    why = f"{address} stored the rows with status {status}"
+                    if not once:
+                        raise ClientError(f"topic {queue.topic}: {why}; they are not as safe as the broker promises")
+                elif answer.code in RETRIED:
+                    why = refusal
+                else:
+                    raise refusal
+            await asyncio.sleep(_pause(attempt))
+            attempt += 1
+
+    def _fields(self, request: _Request, once: bool) -> dict[str, Any]:
+        queue = request.queue
+        fields: dict[str, Any] = {
+            "a": GROUP,
+            "b": queue.topic,
+            "c": _AUTO_CREATE,
+            "d": _TOPIC_QUEUES,
+            "e": queue.queue_id,
+            "f": request.sys_flag,
+            "g": request.born or time.time_ns() // 1_000_000,
+            "h": request.flag,
+            "i": request.properties.decode("utf-8"),
+            "j": request.reconsume_times,
+            "k": "false",
+            "m": "false" if request.single else "true",
+            "n": queue.broker_name,
+        }
+        if once:
+            fields[ONCE] = request.span.text()
+        return fields
+
+    async def _refresh(self, topic: str) -> None:
+        """The broker may have moved; while name servers know nothing better the route stays."""
+        try:
+            await self._instance.shell.run(self._instance.route(topic, refresh=True, timeout_s=1.0))
+        except MqfastError as error:
+            _log.info("%s", error)
+
+
+def _pause(attempt: int) -> float:
+    return _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
+
+
+def _unlike(division: Division, batch: int, memories: list[Memory]) -> str | None:
+    """Why the rows may not be divided this way; None: they may."""
+    own = division.counts
+    for memory in memories:
+        before = memory.divisions.get(division.topic)
+        if before is not None and tuple(before) != own:
+            return (
+                f"rows of batch {batch} were divided among {before[0]} queues of {before[1]} brokers, and the topic "
+                f"has {own[0]} of {own[1]} now; a batch that is repeated needs the same queues"
+            )
+        before = memory.before.get(division.topic)
+        if before is not None and before[1] > own[1]:
+            return (
+                f"the batch before had {before[1]} brokers, and the topic has {own[1]} now "
+                f"({', '.join(division.brokers)}): rows of this batch may be on a broker that is away. If it is gone "
+                "for good, start with another txnId"
+            )
+    return None
+
+
+async def _ask(instance: ClientInstance, address: str, topic: str, key: str, batch: int) -> Memory | None:
+    fields = {"topic": topic, "key": key, "batch": batch}
+    answer = await instance.shell.ask(Ask(address, ASK_ONCE, fields, timeout_s=_ATTEMPT_S))
+    assert answer is not None
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return None
+    if answer.code in RETRIED:
+        raise ConnectionLost(str(broker_error(answer, address, "what is remembered of writes")))
+    if answer.code != ResponseCode.SUCCESS:
+        raise broker_error(answer, address, "what is remembered of writes")
+    try:
+        said = json.loads(bytes(answer.body))
+        return Memory(said["divisions"], said["before"], said["rows"], said["done"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClientError(f"{address}: what is remembered of writes cannot be read: {error!r}") from None
+
+
+class Batch:
+    """A batch, as the driver asks brokers about it and tells them that it is stored.
+
+    Args: topics: with their namespace; forgetful: brokers that are not asked; timeout_s: of each call.
+    Thread: one.
+    """
+
+    def __init__(
+        self, settings: InstanceSettings, key: str, batch: int, topics: set[str], forgetful: set[str], timeout_s: float
+    ) -> None:
+        self._io = io_thread.shared()
+        self._settings: Final = settings
+        self._key: Final = key
+        self._batch: Final = batch
+        self._topics: Final = topics
+        self._forgetful: Final = forgetful
+        self._timeout_s: Final = timeout_s
+
+    def rows(self) -> dict[tuple[int, str, str, int], tuple[int, int]]:
+        """(partition, topic, broker, queue id) -> (last row, crc), as the brokers of the topics remember them.
+
+        Raises: ClientError.
+        """
+        return self._run(self._rows)
+
+    def end(self, rows: int) -> None:
+        """All its rows are stored: the brokers note that. Raises: ClientError."""
+        self._run(lambda instance: self._end(instance, rows))
+
+    def _run(self, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
+        instance = ClientInstance.shared(self._settings, self._io.loop)
+
+        async def tried() -> T:
+            await instance.acquire()
+            try:
+                deadline, attempt = time.monotonic() + self._timeout_s, 0
+                while True:
+                    try:
+                        return await work(instance)
+                    except _LOST as error:
+                        if time.monotonic() >= deadline:
+                            raise
+                        _log.info("%s", error)
+                    await asyncio.sleep(_pause(attempt))
+                    attempt += 1
+            finally:
+                await instance.release()
+
+        return self._io.call(tried(), self._timeout_s + 2 * _ATTEMPT_S)
+
+    async def _asked(self, instance: ClientInstance) -> dict[str, tuple[str, str]]:
+        """Broker -> its address and one of the topics."""
+        asked: dict[str, tuple[str, str]] = {}
+        for topic in sorted(self._topics):
+            route = await instance.shell.run(instance.route(topic, refresh=True))
+            for name, place in route.brokers.items():
+                if name not in self._forgetful and 0 in place.addresses:
+                    asked.setdefault(name, (place.addresses[0], topic))
+        return asked
+
+    async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
+        found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
+        for name, (address, topic) in (await self._asked(instance)).items():
+            memory = await _ask(instance, address, topic, self._key, self._batch)
+            if memory is not None:
+                for partition, of, queue_id, row, crc in memory.rows:
+                    found[partition, of, name, queue_id] = row, crc
+        return found
+
+    async def _end(self, instance: ClientInstance, rows: int) -> None:
+        for address, topic in (await self._asked(instance)).values():
+            fields = {"topic": topic, "key": self._key, "batch": self._batch, "rows": rows}
+            answer = await instance.shell.ask(Ask(address, END_ONCE, fields, timeout_s=_ATTEMPT_S))
+            assert answer is not None
+            if answer.code in RETRIED or answer.code in _STORED_NOT_SAFE:
+                raise ConnectionLost(str(broker_error(answer, address, "the end of a batch")))
+            if answer.code != ResponseCode.SUCCESS:
+                raise broker_error(answer, address, "the end of a batch")
