@@ -25,7 +25,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
+.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
 	distclean build help
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked, then 500 kills (15 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
+	@echo "make broker-kills   brokers killed under a stream of Spark: nothing lost, nothing repeated"
 	@echo "make test-spark-versions   the core of the tests of Spark on pyspark 4.1 and 4.2 (some 1 GB; needs Java 17)"
 	@echo "make test-spark-tables   the scripts of docs/spark-tables.md: Parquet, Delta Lake, Iceberg (the same environments; needs Maven)"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
@@ -135,6 +136,10 @@ crash-block: $(TESTING)
 # Drivers, executors and tasks of Spark killed at random moments; needs Java 17. KILLS_ARGS='--crashes 200 --rows 50000'.
 spark-kills: $(TESTING) $(VENV)/.spark
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/spark/kills.py $(KILLS_ARGS)
+
+# The broker that a stream writes to killed at random moments, and workers and drivers. BROKER_KILLS_ARGS='--crashes 200'.
+broker-kills: $(TESTING) $(VENV)/.spark
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/spark/broker_kills.py $(BROKER_KILLS_ARGS)
 
 # The core of the tests of Spark on the older releases that are supported, each in an environment of its own.
 SPARK_VERSIONS ?= 4.1 4.2

@@ -89,13 +89,12 @@ def drive(task: dict[str, Any]) -> None:
             .option("order", task["order"])
             .load(task["source"])
         )
-        kind = "mqfast" if task["sink"] == "store" else "parquet"
-        query = (
-            stream.writeStream.format(kind)
-            .option("checkpointLocation", task["checkpoint"])
-            .trigger(availableNow=True)
-            .start(task["target"])
-        )
+        kind = "parquet" if task["sink"] == "files" else "mqfast"
+        if task["sink"] == "broker":
+            stream = stream.select("topic", "queueId", "body")
+        writing = stream.writeStream.format(kind).option("checkpointLocation", task["checkpoint"])
+        writing = writing.options(**task["options"]).trigger(availableNow=True)
+        query = writing.start(task["target"]) if task["target"] else writing.start()
         query.awaitTermination()
     print("finished", flush=True)
     spark.stop()
@@ -138,6 +137,8 @@ class Run:
             "checkpoint": str(self.directory / "checkpoint"),
             "limit": self.limit,
             "order": self.order,
+            "options": {},
+            **self._more(),
         }
         self.lives += 1
         with open(self.directory / "driver.log", "ab") as log:
@@ -154,6 +155,13 @@ class Run:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                 },
             )
+
+    def _more(self) -> dict[str, Any]:
+        """What a driver of this run is told beside the rest."""
+        return {}
+
+    def _kill(self, pid: int, kind: str) -> bool:
+        return _kill(pid, kind, self.chance)
 
     def carry_out(self) -> None:
         """Kill as planned, then let it finish."""
@@ -180,7 +188,7 @@ class Run:
             if driver.poll() is not None:
                 return False  # it gave up by itself; the next life goes on
             kind = left[0]
-            if not _kill(driver.pid, kind, self.chance):
+            if not self._kill(driver.pid, kind):
                 continue  # there was none at this moment
             left.pop(0)
             self.done[kind] += 1

@@ -1,0 +1,37 @@
+"""A stream into a broker that is killed on the way, as are a task and the driver: ``make broker-kills`` in short.
+
+Room: tests.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+sys.path.append(str(Path(__file__).resolve().parent))
+import broker_kills
+
+
+def test_killed_brokers_tasks_and_drivers_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("needs Java 17")
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else tmp_path) as place:
+        planned = ["broker", "task", "broker", "driver"]
+        run = broker_kills.BrokerRun(
+            Path(place), "broker", 3000, planned, random.Random(6), limit=200, most_delay_s=1.0, most_away_s=0.2
+        )
+        try:
+            run.carry_out()
+            run.check()
+        finally:
+            run.end()
+        assert run.done == {"broker": 2, "task": 1, "driver": 1}
+        assert run.lives > 1
