@@ -1,4 +1,4 @@
-"""``analytics``: what is in a store: topics, sizes, latencies, tags, keys, rates and the backlog of its groups.
+"""``analytics``: what is in a store or a cluster: topics, sizes, latencies, tags, keys, rates, backlogs of groups.
 
 Room: the Spark adapter. Only columns that are needed are read, never bodies, and only sums come to the driver. It must
 never change the store.
@@ -16,6 +16,7 @@ from mqfast.errors import UsageError
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
 from mqfast.spark.jobs.charts import Bars, page
 from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
 
@@ -36,7 +37,7 @@ class Settings:
     startingTimestamp.
     """
 
-    store: str
+    store: Place
     html: str | None = None
     topics: tuple[str, ...] | None = None
     since: str | None = None
@@ -51,7 +52,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     """
     from pyspark.sql import functions as f
 
-    report = Report("analytics", {"store": settings.store})
+    report = Report("analytics", {"store": name_of(settings.store)})
     rows = _messages(spark, settings).persist()
     try:
         tell("analytics: topics")
@@ -82,22 +83,24 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    return {"subscribe": ",".join(settings.topics)} if settings.topics is not None else {}
+    topics = {"subscribe": ",".join(settings.topics)} if settings.topics is not None else {}
+    return {**as_options(settings.store), **topics}
 
 
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
-    options = {**_options(settings), "columns": _COLUMNS, "partitionBytes": str(settings.partition_bytes)}
+    columns = f"{_COLUMNS},store" if isinstance(settings.store, Cluster) else _COLUMNS
+    options = {**_options(settings), "columns": columns, "partitionBytes": str(settings.partition_bytes)}
     options["includeSystemTopics"] = "true"  # what takes the space
     if settings.since is not None:
         options["startingTimestamp"] = settings.since
-    return spark.read.format("mqfast").options(**options).load(settings.store)
+    return spark.read.format("mqfast").options(**options).load()
 
 
 def _topics(rows: DataFrame, report: Report, top: int) -> Bars:
     from pyspark.sql import functions as f
 
     found = (
-        rows.groupBy("topic", "queueId")
+        rows.groupBy("topic", "queueId", *(name for name in rows.columns if name == "store"))
         .agg(f.count("*").alias("n"), f.sum("msgSize").alias("bytes"), f.sum("bodySize").alias("body"))
         .groupBy("topic")
         .agg(
@@ -158,7 +161,7 @@ def _rates(rows: DataFrame) -> Bars:
 def _backlog(spark: SparkSession, settings: Settings, report: Report) -> Bars:
     from pyspark.sql import functions as f
 
-    groups = spark.read.format("mqfast").options(view="groups", **_options(settings)).load(settings.store)
+    groups = spark.read.format("mqfast").options(view="groups", **_options(settings)).load()
     rows = groups.where("lag IS NOT NULL").orderBy(f.desc("lag"), "group", "topic", "queueId").collect()
     report.facts["groups"] = len({row["group"] for row in rows})
     report.facts["backlog"] = sum(row["lag"] for row in rows)
@@ -184,8 +187,10 @@ def _save(path: str, text: str) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = job_parser("analytics", "Tell what is in a store: topics, sizes, latency, tags, keys, rates, backlogs.")
-    parser.add_argument("store", metavar="STORE", help="root directory of the store, which may be in use")
+    parser = job_parser(
+        "analytics", "Tell what is in a store or a cluster: topics, sizes, latency, tags, keys, rates, backlogs."
+    )
+    add_place(parser, "root directory of the store, which may be in use")
     parser.add_argument("--html", metavar="FILE", help="write charts to this .html file, which needs nothing else")
     parser.add_argument("--topics", type=names, metavar="A,B", help="only these topics (default: all)")
     parser.add_argument("--since", metavar="TIME", help="only messages stored since: 2026-01-31T12:00, or ms")
@@ -200,7 +205,7 @@ def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
     if a.html is not None and not a.html.endswith(".html"):
         raise UsageError(f"--html: expected a name that ends in .html, found {a.html}")
-    return Settings(a.store, a.html, a.topics, a.since, a.top, a.partition_bytes)
+    return Settings(place_of(a), a.html, a.topics, a.since, a.top, a.partition_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""``archive``: the log of a store into Parquet, by topic and day; each run goes on where the one before ended.
+"""``archive``: messages of a store or a cluster into Parquet, by topic and day, what is new each time.
 
 Room: the Spark adapter. Tasks write the files themselves, so that rows never pass through the JVM; the driver writes
 the manifest last. It must never change the store, and never name a file in a manifest that is not durable.
@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.access import LeftOut, LogAccess, log_of, open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.manifest import (
+    CLUSTER,
     ArchivedFile,
     ArchivedQueue,
     DamagedFile,
@@ -29,6 +30,7 @@ from mqfast.spark.jobs.manifest import (
     together,
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
+from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.leases import HeldLease
@@ -58,7 +60,7 @@ class Settings:
     ``allow_loss``: go on although retention removed messages that no run archived.
     """
 
-    store: str
+    store: Place
     archive: str
     topics: tuple[str, ...] | None = None
     properties: str = "raw"
@@ -74,11 +76,15 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, and Spark's errors of failed tasks.
     """
+    if isinstance(settings.store, Cluster):
+        from mqfast.spark.jobs.archive_cluster import archive_cluster
+
+        return _report(*archive_cluster(spark, settings, COLUMNS), of_queues=True)
     # Marked, not skipped, so that the tasks see what they leave out.
     marked = settings.verify_crc == "skip"
     options = table.parse(
         {
-            "path": settings.store, "order": "commitlog", "properties": settings.properties, "batchBytes": "4m",
+            **as_options(settings.store), "order": "commitlog", "properties": settings.properties, "batchBytes": "4m",
             "includeSystemTopics": "true", "decompress": "false",  # everything, as it is stored
             "columns": f"{COLUMNS},crcOk" if marked else COLUMNS,
             "verifyCrc": "mark" if marked else settings.verify_crc,
@@ -125,6 +131,8 @@ def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access:
     if not done:
         return snapshot.log_start, 0
     last = done[-1]
+    if last.store_id == CLUSTER:
+        raise UsageError(f"{settings.archive}: expected the archive of a store, found that of a cluster")
     if (last.topics, last.properties) != (settings.topics, settings.properties):
         raise UsageError(
             f"{settings.archive}: expected the topics and the form of properties of the runs before, "
@@ -136,7 +144,8 @@ def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access:
             access.check(last.store_id)
         if snapshot.log_end < last.end:
             raise DataLoss(
-                f"the log of {settings.store} ends at {snapshot.log_end}, and the archive has it up to {last.end}"
+                f"the log of {name_of(settings.store)} ends at {snapshot.log_end}, and the archive has it up to "
+                f"{last.end}"
             )
         return last.end, 0
     lost = snapshot.log_start - last.end
@@ -214,13 +223,16 @@ def _damaged_files(parts: Sequence[_Done]) -> tuple[DamagedFile, ...]:
     return tuple(found[path] for path in sorted(found))
 
 
-def _report(manifest: Manifest, lost: int) -> Report:
+def _report(manifest: Manifest, lost: int, *, of_queues: bool = False) -> Report:
     left_out = sum(file.count for file in manifest.left_out)
     report = Report("archive", damaged=lost > 0 or left_out > 0)
+    place: dict[str, Any] = {"start": manifest.start, "end": manifest.end, "logBytes": manifest.end - manifest.start,
+                             "lostBytes": lost}  # fmt: skip
+    if of_queues:
+        place = {"queues": len(manifest.queues or ()), "lostMessages": lost}
     report.facts.update(
-        start=manifest.start, end=manifest.end, messages=manifest.rows, files=len(manifest.files),
-        logBytes=manifest.end - manifest.start, parquetBytes=manifest.bytes, lostBytes=lost, leftOut=left_out,
-        leftOutBytes=manifest.left_out_bytes, manifest=manifest.number,
+        messages=manifest.rows, files=len(manifest.files), parquetBytes=manifest.bytes, leftOut=left_out,
+        leftOutBytes=manifest.left_out_bytes, manifest=manifest.number, **place,
     )  # fmt: skip
     rows: dict[tuple[str, str], list[int]] = {}
     for file in manifest.files:
@@ -253,9 +265,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = job_parser(
         "archive",
-        "Write the messages of a store to Parquet by topic and day. Each run adds what is new.",
+        "Write the messages of a store or a cluster to Parquet by topic and day. Each run adds what is new.",
     )
-    parser.add_argument("store", metavar="STORE", help="root directory of the store, which may be in use")
+    add_place(parser, "root directory of the store, which may be in use")
     parser.add_argument("archive", metavar="ARCHIVE", help="directory of the archive, shared by all executors")
     parser.add_argument("--topics", type=names, metavar="A,B", help="only these topics (default: all)")
     parser.add_argument(
@@ -277,7 +289,7 @@ def build_parser() -> argparse.ArgumentParser:
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
     settings = Settings(
-        a.store, a.archive, a.topics, a.properties, a.compression, a.level, a.verify_crc, a.partition_bytes,
+        place_of(a), a.archive, a.topics, a.properties, a.compression, a.level, a.verify_crc, a.partition_bytes,
         a.allow_loss,
     )  # fmt: skip
     return settings if a.compression == "zstd" else replace(settings, level=None)

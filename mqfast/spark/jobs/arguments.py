@@ -111,7 +111,8 @@ def carry_out(
     argv: Sequence[str] | None = None,
 ) -> int:
     """Parse, make a session, run, print the report; returns the exit code."""
-    arguments = parser.parse_args(argv)
+    # STORE may be left out: what is given is dealt out when all of it is known.
+    arguments = parser.parse_intermixed_args(argv)
     spark: SparkSession | None = None
     try:
         settings = settings_of(arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from mqfast.errors import UsageError
 from mqfast.spark import options as table
 from mqfast.spark.access import open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of, queue_ends
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
 
@@ -34,7 +35,7 @@ class Settings:
     ``compression``: of Spark's writer.
     """
 
-    store: str
+    store: Place
     output: str
     topics: tuple[str, ...]
     keep_deleted: bool = False
@@ -51,21 +52,13 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     if os.path.exists(settings.output):
         raise UsageError(f"{settings.output}: expected no such directory yet, found one")
-    access = open_local(table.parse({"path": settings.store}, table.BATCH))
-    try:
-        end = access.snapshot().log_end
-    finally:
-        access.close()
-
-    def load(**options: str) -> DataFrame:
-        # Both reads end at the same place of the log, however the store grows meanwhile.
-        reader = spark.read.format("mqfast").options(subscribe=",".join(settings.topics), **options)
-        reader = reader.option("partitionBytes", settings.partition_bytes)
-        return reader.load(settings.store).where(f.col("physicalOffset") < end)
-
+    load = _of_cluster(spark, settings) if isinstance(settings.store, Cluster) else _of_store(spark, settings)
+    # Brokers have logs of their own: of a cluster, the message that was stored last is the latest.
+    newest = ("storeTimestamp", "store") if isinstance(settings.store, Cluster) else ()
     tell("compact: looking for the latest of each key")
-    found = load(columns="topic,keys,physicalOffset,bodySize").selectExpr(
-        "topic", _KEY, "struct(physicalOffset, bodySize) AS place"
+    columns = ",".join((*newest, "topic", "keys", "physicalOffset", "bodySize"))
+    found = load(columns=columns).selectExpr(
+        "topic", _KEY, f"struct({', '.join((*newest, 'physicalOffset', 'bodySize'))}) AS place"
     )
     latest = found.groupBy("topic", "key").agg(f.max("place").alias("place"), f.count("*").alias("messages")).persist()
     try:
@@ -81,12 +74,13 @@ def run(spark: SparkSession, settings: Settings) -> Report:
             .collect()
         }  # fmt: skip
         tell("compact: writing")
-        places = live.select(f.col("place.physicalOffset").alias("physicalOffset"))
-        rows = load().join(places, "physicalOffset", "left_semi")
+        key = ["store", "physicalOffset"] if newest else ["physicalOffset"]
+        places = live.select(*(f.col(f"place.{name}").alias(name) for name in key))
+        rows = load().join(places, key, "left_semi")
         rows.write.option("compression", settings.compression).partitionBy("topic").parquet(settings.output)
     finally:
         latest.unpersist()
-    report = Report("compact", {"store": settings.store, "output": settings.output})
+    report = Report("compact", {"store": name_of(settings.store), "output": settings.output})
     heads = ("messages", "keys", "deleted", "keyless")
     for head in heads:
         report.facts[head] = sum(row[head] for row in counts.values())
@@ -95,10 +89,31 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
+def _reader(spark: SparkSession, settings: Settings, **options: str) -> DataFrame:
+    reader = spark.read.format("mqfast").options(**as_options(settings.store), **options)
+    return reader.options(subscribe=",".join(settings.topics), partitionBytes=settings.partition_bytes).load()
+
+
+def _of_store(spark: SparkSession, settings: Settings) -> Callable[..., DataFrame]:
+    """Reads that all end at the same place of the log, however the store grows meanwhile."""
+    access = open_local(table.parse(as_options(settings.store), table.BATCH))
+    try:
+        end = access.snapshot().log_end
+    finally:
+        access.close()
+    return lambda **options: _reader(spark, settings, **options).where(f"physicalOffset < {end}")
+
+
+def _of_cluster(spark: SparkSession, settings: Settings) -> Callable[..., DataFrame]:
+    """Reads that all end at the same offset of each queue."""
+    ends = queue_ends(_reader(spark, settings, view="queues", columns="store,topic,queueId,minOffset,maxOffset"))
+    return lambda **options: _reader(spark, settings, endingOffsets=ends, **options)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = job_parser("compact", "Write the latest message of each key to Parquet, by topic. The key is KEYS.")
-    parser.add_argument("store", metavar="STORE", help="root directory of the store, which may be in use")
+    add_place(parser, "root directory of the store, which may be in use")
     parser.add_argument("output", metavar="OUTPUT", help="directory to make")
     parser.add_argument("--topics", type=names, required=True, metavar="A,B", help="these topics")
     parser.add_argument("--keep-deleted", action="store_true", help="keep keys whose latest message has no body")
@@ -111,7 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
-    return Settings(a.store, a.output, a.topics, a.keep_deleted, a.compression, a.partition_bytes)
+    return Settings(place_of(a), a.output, a.topics, a.keep_deleted, a.compression, a.partition_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

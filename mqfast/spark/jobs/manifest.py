@@ -28,7 +28,7 @@ from mqfast.spark.jobs.files import locked, read_json, write_json
 from mqfast.spark.staging import make_directory
 
 __all__ = [
-    "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "is_of_a_cluster", "manifests", "only_run", "path_of",
+    "CLUSTER", "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "manifests", "only_run", "path_of",
     "path_of_queue", "queue_ends", "save", "together",
 ]  # fmt: skip
 
@@ -127,11 +127,6 @@ def path_of_queue(topic: str, date: str, broker: str, queue_id: int, start: int,
     return f"topic={quote(topic, safe='')}/date={date}/{name}.parquet"
 
 
-def is_of_a_cluster(found: Sequence[Manifest]) -> bool:
-    """Is an archive one of a cluster?"""
-    return bool(found) and found[0].store_id == CLUSTER
-
-
 def queue_ends(found: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | None:
     """The next queue offset of each queue (broker, topic, queue id); None where a manifest does not know it."""
     ends: dict[tuple[str, str, int], int] = {}
@@ -140,7 +135,7 @@ def queue_ends(found: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | N
             return None
         for queue in manifest.queues:
             key = (queue.broker, queue.topic, queue.queue_id)
-            ends[key] = max(queue.end, ends.get(key, 0))
+            ends[key] = queue.end
     return ends
 
 

@@ -1,0 +1,229 @@
+"""``archive`` of a running cluster: each queue of each broker from where the run before ended, over the network.
+
+Room: the Spark adapter. As for a store, tasks write files and the driver writes the manifest last. Here a file holds a
+part of one queue, and the manifest says up to which offset of each queue the archive goes. It must never leave out in
+silence what retention was faster with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import DataLoss, UsageError
+from mqfast.spark import options as table
+from mqfast.spark.access import known_topics, open_access, stores_of
+from mqfast.spark.jobs.manifest import (
+    CLUSTER,
+    ArchivedFile,
+    ArchivedQueue,
+    DamagedFile,
+    Manifest,
+    only_run,
+    queue_ends,
+    save,
+)
+from mqfast.spark.jobs.parquet_files import PieceFiles
+from mqfast.spark.jobs.places import as_options
+from mqfast.spark.jobs.tasks import run_tasks
+from mqfast.spark.options import Options
+from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot, plan
+from mqfast.spark.schema import chosen_columns
+from mqfast.spark.selection import check_names, present, selected_queues
+from mqfast.spark.source import ScanPartition, opened, parts_of, read_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mqfast.spark.jobs.archive import Settings
+
+__all__ = ["archive_cluster"]
+
+_MOST_PLACES: Final = 1000
+
+
+@dataclass(frozen=True)
+class _Work:
+    part: ScanPartition
+    archive: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a task wrote, and the physical offsets of the records that it left out, by broker."""
+
+    files: list[ArchivedFile]
+    damaged: dict[str, list[int]]
+    damaged_bytes: int
+
+
+def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tuple[Manifest, int]:
+    """Archive what is new. Returns: the manifest, and how many messages no run has seen and are gone.
+
+    Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, ClientError, and Spark's errors.
+    """
+    marked = settings.verify_crc == "skip"
+    options = table.parse(
+        {
+            **as_options(settings.store), "properties": settings.properties, "batchBytes": "4m", "decompress": "false",
+            "columns": f"{columns},crcOk" if marked else columns,
+            "verifyCrc": "mark" if marked else settings.verify_crc, "failOnDataLoss": str(not settings.allow_loss),
+            **({"subscribe": ",".join(settings.topics)} if settings.topics is not None else {}),
+        },
+        table.BATCH,
+    )  # fmt: skip
+    archive = os.path.abspath(settings.archive)
+    with only_run(archive) as done:
+        _check_runs(settings, done)
+        ends = queue_ends(done) or {}
+        stores = _looked_at(options)
+        lost = _check_known(settings, ends, stores)
+        new: list[ArchivedQueue] = []
+        parts: list[ScanPartition] = []
+        for name, given, snapshot, queues in stores:
+            ranges: list[OffsetRange] = []
+            for queue in queues:
+                start, gone = _start(settings, name, queue, ends.get((name, queue.topic, queue.queue_id)))
+                lost += gone
+                if start < queue.max_offset:
+                    ranges.append(OffsetRange(queue.topic, queue.queue_id, start, queue.max_offset))
+                    new.append(ArchivedQueue(name, queue.topic, queue.queue_id, start, queue.max_offset))
+            selection = Selection(tuple(ranges))
+            pieces = plan(snapshot, selection, None, partition_bytes=settings.partition_bytes)
+            for part in parts_of(given, chosen_columns(given), snapshot, pieces, read_settings(given, selection)):
+                part.store = name
+                parts.append(part)
+        done_parts = run_tasks(spark, [_Work(part, archive, settings) for part in parts], _archive_part, "archive")
+        files = [file for found in done_parts for file in found.files]
+        manifest = Manifest(
+            number=len(done) + 1, store_id=CLUSTER, start=0, end=0, topics=settings.topics,
+            properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
+            files=tuple(sorted(files, key=lambda file: (file.broker, file.topic, file.queue_id, file.piece_start,
+                                                        file.path))),
+            left_out=_left_out(done_parts), left_out_bytes=sum(found.damaged_bytes for found in done_parts),
+            queues=tuple(sorted(new, key=lambda queue: (queue.broker, queue.topic, queue.queue_id))),
+        )  # fmt: skip
+        if new or not done:
+            save(archive, manifest)
+    return manifest, lost
+
+
+def _check_runs(settings: Settings, done: Sequence[Manifest]) -> None:
+    if not done:
+        return
+    last = done[-1]
+    if last.store_id != CLUSTER:
+        raise UsageError(
+            f"{settings.archive}: expected the archive of a cluster, found that of a store; an archive of its own is "
+            "needed"
+        )
+    if (last.topics, last.properties) != (settings.topics, settings.properties):
+        raise UsageError(
+            f"{settings.archive}: expected the topics and the form of properties of the runs before, "
+            f"{last.topics or 'all topics'} and {last.properties}, found {settings.topics or 'all topics'} and "
+            f"{settings.properties}; another choice needs an archive of its own"
+        )
+
+
+def _looked_at(options: Options) -> list[tuple[str, Options, Snapshot, list[Queue]]]:
+    """The brokers, each with its options, its snapshot and the queues that are wanted."""
+    stores = stores_of(options)
+    snapshots = []
+    for _, given in stores:
+        with closing(open_access(given)) as access:
+            snapshots.append(access.snapshot())
+    check_names(snapshots, options, known_topics)
+    return [
+        (name, given, snapshot, selected_queues(snapshot, present(snapshot, given)))
+        for (name, given), snapshot in zip(stores, snapshots, strict=True)
+    ]
+
+
+def _check_known(
+    settings: Settings,
+    ends: dict[tuple[str, str, int], int],
+    stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
+) -> int:
+    """How many queues of the archive are not there any more. Raises: DataLoss, unless losses are allowed."""
+    there = {(name, queue.topic, queue.queue_id) for name, _, _, queues in stores for queue in queues}
+    gone = sorted(set(ends) - there)
+    if gone and not settings.allow_loss:
+        broker, topic, queue_id = gone[0]
+        raise DataLoss(
+            f"the archive has queue {topic}/{queue_id} of broker {broker} up to {ends[gone[0]]}, and the cluster has "
+            f"no such queue{f' ({len(gone)} such queues)' if len(gone) > 1 else ''}; --allow-loss goes on without"
+        )
+    return len(gone)
+
+
+def _start(settings: Settings, broker: str, queue: Queue, end: int | None) -> tuple[int, int]:
+    """Where this run begins in a queue, and how many messages no run has seen and are gone."""
+    if end is None:
+        return queue.min_offset, 0
+    what = f"queue {queue.topic}/{queue.queue_id} of broker {broker}"
+    if end > queue.max_offset:
+        if not settings.allow_loss:
+            raise DataLoss(
+                f"{what} ends at {queue.max_offset}, and the archive has it up to {end}: another topic of this name, "
+                "or a broker that was set back; --allow-loss archives it from its first message"
+            )
+        return queue.min_offset, 1
+    lost = max(0, queue.min_offset - end)
+    if lost and not settings.allow_loss:
+        raise DataLoss(
+            f"the archive has {what} up to {end}, and it begins at {queue.min_offset}: {lost} messages were removed "
+            "before they were archived; --allow-loss goes on without them"
+        )
+    return max(end, queue.min_offset), lost
+
+
+def _archive_part(work: _Work) -> _Done:
+    """In a task: parts of queues of one broker into files."""
+    part, settings = work.part, work.settings
+    done = _Done([], {}, 0)
+    left_out_bytes = 0
+    access = opened(part.options, part.store_id)
+    try:
+        for piece in part.piece.queues:
+            queue = (part.store, piece.queue_id)
+            with PieceFiles(work.archive, piece.start, piece.end, settings.compression, settings.level, queue) as files:
+                for batch in access.gather(piece, part.columns, part.settings):
+                    for rows, bad, size in _sound(batch, settings.verify_crc == "skip"):
+                        files.add(rows)
+                        if bad:
+                            done.damaged.setdefault(part.store, []).extend(bad)
+                            left_out_bytes += size
+                done.files.extend(files.close())
+    finally:
+        access.release_files()
+    return _Done(done.files, done.damaged, left_out_bytes)
+
+
+def _sound(batch: pa.RecordBatch, marked: bool) -> Iterator[tuple[pa.RecordBatch, list[int], int]]:
+    """The rows whose checksums agree, without the mark; the physical offsets and bytes of the others."""
+    if not marked:
+        yield batch, [], 0
+        return
+    import pyarrow.compute as pc
+
+    ok = batch.column("crcOk")
+    rows = batch.drop_columns(["crcOk"])
+    bad = rows.filter(pc.invert(ok))
+    yield rows.filter(ok), bad.column("physicalOffset").to_pylist(), pc.sum(bad.column("msgSize")).as_py() or 0
+
+
+def _left_out(parts: Sequence[_Done]) -> tuple[DamagedFile, ...]:
+    places: dict[str, list[int]] = {}
+    for part in parts:
+        for broker, found in part.damaged.items():
+            places.setdefault(broker, []).extend(found)
+    return tuple(
+        DamagedFile(f"broker {broker}", len(found), tuple((at, "crc") for at in sorted(found)[:_MOST_PLACES]))
+        for broker, found in sorted(places.items())
+    )
