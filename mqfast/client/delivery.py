@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
 from mqfast import properties as names
+from mqfast.client._delivery import Received
 from mqfast.client.inner_batch import INNER, InnerRecord, inner_records
 from mqfast.client.route.namespace import unwrap
 from mqfast.client.values import Body, MessageQueue, SendResult
@@ -75,7 +76,7 @@ def _plain_source(broker_name: str, queue: MessageQueue | None, retry_topic: str
 
 
 @final
-class Delivery:
+class Delivery(Received):
     """One received message. Each field is decoded when it is read; the body is decompressed once.
 
     A pickled delivery is a plain copy: another process can read all fields, and cannot acknowledge it.
@@ -83,17 +84,7 @@ class Delivery:
     Thread: any for the fields. Source: MessageExt, MessageClientExt.
     """
 
-    __slots__ = ("__weakref__", "_body", "_properties", "_record", "_source", "again", "arrived_s", "begun_s")
-
-    def __init__(self, record: StoredMessage | InnerRecord, source: Source) -> None:
-        self._record = record
-        self._source = source
-        # Three fields of the consumer that has the message: how often it was tried again without the broker, when it
-        # came, in seconds since the epoch (0: there is no hook that asks for it), and when it was handed out, by the
-        # consumer's clock (0: it was not).
-        self.again = 0
-        self.arrived_s = 0.0
-        self.begun_s = 0.0
+    __slots__ = ("__weakref__", "_body", "_properties")
 
     # --- what was sent ---
 
@@ -182,11 +173,6 @@ class Delivery:
         return self._record.queue_id
 
     @property
-    def queue_offset(self) -> int:
-        """Place in that queue."""
-        return self._record.queue_offset
-
-    @property
     def physical_offset(self) -> int:
         """Byte in the broker's log (RocketMQ: commitLogOffset)."""
         return self._record.physical_offset
@@ -232,11 +218,6 @@ class Delivery:
     def sys_flag(self) -> int:
         """Bits of ``mqfast.message.SysFlag``."""
         return self._record.sys_flag
-
-    @property
-    def store_size(self) -> int:
-        """Length of the record, bytes."""
-        return self._record.size
 
     # --- what becomes of it ---
 
@@ -314,13 +295,14 @@ def decode_deliveries(body: bytes | bytearray | memoryview, source: Source, *, u
     at, end = 0, len(data)
     while at < end:
         record = decode_record(data, at)
-        if record.size <= 0:
-            raise CorruptFile("no record", offset=at, expected="a positive size", found=record.size)
+        size = record.size
+        if size <= 0:
+            raise CorruptFile("no record", offset=at, expected="a positive size", found=size)
         if unwrap and data[at + _SYS_FLAG_END] & INNER == INNER:
             found += _taken_apart(record, source)
         else:
             found.append(Delivery(record, source))
-        at += record.size
+        at += size
     return found
 
 
