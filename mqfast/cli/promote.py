@@ -32,8 +32,10 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 def promoted(arguments: argparse.Namespace, config: BrokerConfig) -> ExitCode | None:
     """Show the plan, ask, carry it out; the settings are those of a master then. Returns: how the command ends, None
-    where the broker is to start. Raises: UsageError where nobody can be asked; as ``carry_out``.
+    where the broker is to start. Raises: UsageError where nobody can be asked, or etcd decides; as ``carry_out``.
     """
+    if config["haEtcdEndpoints"]:
+        raise UsageError("broker --promote: haEtcdEndpoints is set, so etcd says which broker is the master")
     from mqfast.broker.replica.epochs import living_masters
     from mqfast.cli.output import Output
     from mqfast.ha.promotion import carry_out, plan_promotion

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -37,19 +38,32 @@ def free_ports(count: int) -> int:
 
 
 class EtcdMember:
-    """One member. Args: hosts: name -> address of all members; prefix: of the command, as ``ip netns exec NAME``."""
+    """One member.
+
+    Args: hosts: name -> address of all members; prefix: of the command, as ``nsenter --net=...``; tls: certificate and
+        key for clients.
+    """
 
     def __init__(
-        self, name: str, hosts: dict[str, str], work: Path, client: int, peer: int, prefix: tuple[str, ...] = ()
+        self,
+        name: str,
+        hosts: dict[str, str],
+        work: Path,
+        client: int,
+        peer: int,
+        prefix: tuple[str, ...] = (),
+        tls: tuple[str, str] | None = None,
     ) -> None:
         host = hosts[name]
-        self.endpoint = f"{host}:{client}"
+        scheme = "http" if tls is None else "https"
+        self.endpoint = f"{host}:{client}" if tls is None else f"https://{host}:{client}"
         self._command = [
             *prefix, ETCD or "etcd", "--name", name, "--data-dir", str(work / f"etcd-{name}"),
-            "--listen-client-urls", f"http://{host}:{client}", "--advertise-client-urls", f"http://{host}:{client}",
+            "--listen-client-urls", f"{scheme}://{host}:{client}",
+            "--advertise-client-urls", f"{scheme}://{host}:{client}",
             "--listen-peer-urls", f"http://{host}:{peer}", "--initial-advertise-peer-urls", f"http://{host}:{peer}",
             "--initial-cluster", ",".join(f"{one}=http://{at}:{peer}" for one, at in hosts.items()),
-            "--log-level", "error",
+            "--log-level", "error", *(() if tls is None else ("--cert-file", tls[0], "--key-file", tls[1])),
         ]  # fmt: skip
         self._log = work / f"etcd-{name}.log"
         self.process: subprocess.Popen[bytes]
@@ -70,12 +84,12 @@ class EtcdMember:
 
 
 @contextlib.contextmanager
-def one_etcd(work: Path) -> Iterator[EtcdMember]:
+def one_etcd(work: Path, tls: tuple[str, str] | None = None) -> Iterator[EtcdMember]:
     """A cluster of one member that answers."""
     port = free_ports(2)
-    member = EtcdMember("n1", {"n1": "127.0.0.1"}, work, port, port + 1)
+    member = EtcdMember("n1", {"n1": "127.0.0.1"}, work, port, port + 1, tls=tls)
     try:
-        client = Etcd([member.endpoint], 1.0)
+        client = Etcd([member.endpoint], 1.0, None if tls is None else ssl.create_default_context(cafile=tls[0]))
         deadline = time.monotonic() + 60
         while True:
             try:

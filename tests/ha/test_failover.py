@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -226,6 +227,31 @@ def test_calls_of_etcd(tmp_path: Path) -> None:
             etcd.read("a")
         assert time.monotonic() - began < 10
         etcd.close()
+
+
+@NEEDS_ETCD
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here to make certificates")
+def test_etcd_over_tls(tmp_path: Path) -> None:
+    files = (str(tmp_path / "etcd.pem"), str(tmp_path / "etcd.key"))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=etcd", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+    async def flow(endpoint: str) -> None:
+        settings = {"brokerId": 1, "listenPort": free_ports(8) + 4, "haEtcdEndpoints": endpoint}
+        one = FailoverBroker(broker_config(tmp_path / "b1", **settings, haEtcdCaFile=files[0]))
+        await one.start()
+        assert one.right.holds()
+        await one.stop()
+        stranger = FailoverBroker(broker_config(tmp_path / "b1", **settings))
+        with pytest.raises(EtcdUnreachable, match="certificate"):
+            stranger.etcd.read("x")
+        stranger._close()
+
+    with one_etcd(tmp_path, files) as member:
+        asyncio.run(flow(member.endpoint))
 
 
 @pytest.mark.parametrize(

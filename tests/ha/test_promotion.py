@@ -289,6 +289,13 @@ async def _send_one(address: str) -> int:
         await client.close()
 
 
+def test_etcd_is_not_overruled(tmp_path: Path) -> None:
+    put(tmp_path, 3)
+    done = run("--promote", "--yes", *settings_of(tmp_path, "haEtcdEndpoints=127.0.0.1:1"))
+    assert done.returncode == 2
+    assert "haEtcdEndpoints is set" in done.stderr
+
+
 def test_the_command_refuses_while_the_master_answers(tmp_path: Path) -> None:
     put(tmp_path / "b", 3)
 

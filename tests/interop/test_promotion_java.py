@@ -1,0 +1,125 @@
+"""A rolling upgrade in short: a Java master, a slave of ours joins, the Java master ends, the slave is promoted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from our_broker import OurBroker, a_port
+from real_programs import NEEDS_JAVA, Machine
+from sampling import WHOLE
+
+import mqfast
+from mqfast.client import Producer, PushConsumer
+from mqfast.errors import ClientError, RemotingError
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.fastjson import standard
+
+pytestmark = NEEDS_JAVA
+HERE = Path(__file__).resolve().parent
+FILE = 1 << 20
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 100) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.2)
+
+
+def ask(address: str, code: int) -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
+        client = RemotingClient()
+        try:
+            answer = await client.call(address, code)
+            found = json.loads(standard(bytes(answer.body))) if answer.body else {}
+            return found if isinstance(found, dict) else {}
+        except RemotingError:
+            return {}
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def slave_is_level(address: str, master: str) -> bool:
+    """The slave has what the Java master had before it was asked."""
+    end = int(ask(master, 28).get("table", {}).get("commitLogMaxOffset", -1))
+    mine = ask(address, 28).get("table", {})
+    return end > 0 and int(mine.get("commitLogMaxOffset", -1)) >= end
+
+
+@pytest.mark.skipif(not WHOLE, reason="a minute each: make interop")
+@pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+def test_a_slave_of_ours_replaces_a_java_master_while_clients_go_on(release: str, tmp_path: Path) -> None:
+    java = Machine(release, tmp_path, HERE / "Flow.java")
+    (tmp_path / "conf").mkdir()
+    for program in ("namesrv", "broker"):
+        shutil.copy(HERE.parent / "compat/java/logging-off.xml", tmp_path / f"conf/logback_{program}.xml")
+    ours: list[OurBroker] = []
+    sent: list[str] = []
+    received: set[str] = set()
+    try:
+        java.start_namesrv()
+        port, slave_port = a_port(), a_port()
+        sizes = {
+            "mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "autoCreateTopicEnable": "true",
+            "brokerClusterName": "DefaultCluster",
+        }  # fmt: skip
+        broker = java.start_broker(tmp_path / "java", sizes, port)
+        until(lambda: ask(java.namesrv, 106).get("brokerAddrTable"), "the registration of the Java broker")
+        slave = (
+            "-n", java.namesrv, "brokerName=brk", "brokerRole=SLAVE", "brokerId=1", f"listenPort={slave_port}",
+            f"storePathRootDir={tmp_path / 'ours'}", f"mappedFileSizeCommitLog={FILE}", "brokerIP1=127.0.0.1",
+            "registerNameServerPeriod=10000", "haSendHeartbeatInterval=500",
+        )  # fmt: skip
+        ours.append(OurBroker(tmp_path, *slave))
+
+        def send(producer: Producer, prefix: str, count: int) -> None:
+            for number in range(count):
+                body = f"{prefix}{number}"
+                deadline = time.monotonic() + 120
+                while True:
+                    try:
+                        producer.send(mqfast.Message("Upgrade", body.encode()))
+                        break
+                    except (ClientError, RemotingError):
+                        assert time.monotonic() < deadline
+                        time.sleep(0.5)
+                sent.append(body)
+
+        consumer = PushConsumer("takers", java.namesrv, from_where="first")
+        consumer.subscribe("Upgrade", lambda message: received.add(bytes(message.body).decode()))
+        with Producer("makers", java.namesrv) as producer, consumer:
+            send(producer, "java-", 200)
+            until(lambda: received == set(sent), "what the Java master gave")
+            until(lambda: slave_is_level(f"127.0.0.1:{slave_port}", f"127.0.0.1:{port}"), "the slave is level")
+            time.sleep(4)  # tables come every three seconds
+            java.stop(broker)
+            ours[0].stop()
+            ours.append(OurBroker(tmp_path, "--promote", "--yes", *slave))
+            send(producer, "ours-", 200)
+            until(lambda: received >= set(sent), "what the promoted slave gave")
+        assert (tmp_path / "ours" / "epochFileCheckpoint").exists()
+        ours[1].stop()
+        verified = subprocess.run(
+            [sys.executable, "-m", "mqfast.cli", "store", "verify", str(tmp_path / "ours")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert verified.returncode == 0, verified.stdout
+    finally:
+        java.end_all()
+        for one in ours:
+            if one.process.poll() is None:
+                one.stop()
