@@ -288,6 +288,7 @@ class Broker:
 
     def _make_parts(self) -> None:
         context = self.context
+        context.replicas.bind(context)  # first: parts ask the writer whether an answer waits for slaves
         self._listeners = len(context.config.listeners)
         self._clients = ClientProcessor(
             context.consumers,
@@ -318,7 +319,6 @@ class Broker:
             Transactions(context, self._send),
             context.replicas,
         ]
-        context.replicas.bind(context)
         for part in self._parts:
             part.register(self.processors)
 

@@ -79,6 +79,24 @@ def test_a_sync_master_answers_when_its_slave_has_the_message(tmp_path: Path, fl
     run(flow)
 
 
+def test_every_answer_of_a_sync_master_waits_also_for_plain_messages_to_known_topics(tmp_path: Path) -> None:
+    """Those have a short way through the broker."""
+
+    async def flow() -> None:
+        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50}
+        async with running_broker(tmp_path / "m", **settings) as master:
+            codes = [(await master.send("T", b"x", properties=f"UNIQ_KEY\x01{n:032X}\x02")).code for n in range(4)]
+            assert codes == [11] * 4
+            _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
+            writer.write(bytes(8))
+            await until(lambda: master.context.replicas.in_sync() == 1)
+            codes = [(await master.send("T", b"x", properties=f"UNIQ_KEY\x01{n:032X}\x02")).code for n in range(4)]
+            assert codes == [12] * 4
+            writer.close()
+
+    run(flow)
+
+
 def test_a_slave_that_does_not_confirm_in_time(tmp_path: Path) -> None:
     async def flow() -> None:
         settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50}
