@@ -21,7 +21,8 @@ _SECONDS_MAX: Final = 10 * 365 * 86_400
 class Time:
     """What brokers, name servers and stores look at. Args: stands: does it move by itself?
 
-    Attributes: ``on_change``: called with (ms ahead of the system's clock, ms where it stands or 0).
+    Attributes: ``on_change``: called with (ms ahead of the system's clock, ms where it stands or 0). ``jumps``: ms that
+        were added by jumps that are on.
     Thread: read by any, moved by one.
     """
 
@@ -30,6 +31,7 @@ class Time:
         self._stands = stands
         self._ahead_ms = 0
         self._at_ms = _system_ms() if stands else 0
+        self.jumps: list[int] = []
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -50,8 +52,27 @@ class Time:
                 self._ahead_ms += ms - now
             self.on_change(self._ahead_ms, self._at_ms)
 
+    def jump(self, ms: int) -> None:
+        """The clocks were set: it is so much later at once, or earlier, and nothing took place meanwhile."""
+        self.jumps.append(ms)
+        self._add(ms)
+
+    def jump_back(self, ms: int) -> None:
+        """The end of a jump; nothing where a reset has ended it."""
+        if ms in self.jumps:
+            self.jumps.remove(ms)
+            self._add(-ms)
+
+    def _add(self, ms: int) -> None:
+        if self._stands:
+            self._at_ms += ms
+        else:
+            self._ahead_ms += ms
+        self.on_change(self._ahead_ms, self._at_ms)
+
     def reset(self) -> None:
         """The system's time again."""
+        self.jumps.clear()
         self._ahead_ms = 0
         self._at_ms = _system_ms() if self._stands else 0
         self.on_change(self._ahead_ms, self._at_ms)

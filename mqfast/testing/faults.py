@@ -1,4 +1,4 @@
-"""Faults that a test switches on: of connections, of requests and answers, of the disk.
+"""Faults that a test switches on: of connections, of requests and answers, of clocks, of the disk.
 
 Each but two is a context manager, and may be limited to some request codes (``only=``) and to a number of requests
 (``times=``). Room: testing. It must never leave a fault on behind its context.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
+from mqfast.errors import UsageError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks
 from mqfast.testing.gate import Fault
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Faults"]
 
 _SECONDS_MAX: Final = 3600.0
+_JUMP_S_MAX: Final = 365 * 86_400.0
 _CODE_MAX: Final = (1 << 31) - 1
 _BUSY: Final = (
     "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 201ms, size of queue: 0"
@@ -92,6 +94,24 @@ class Faults:
     def shuffle_members(self) -> None:
         """All consumers are told that the members of their group changed: they share the queues anew."""
         self._host.call(self._cluster.shuffle_members)
+
+    # --- time ---
+
+    @contextlib.contextmanager
+    def clock_jump(self, seconds: float) -> Iterator[None]:
+        """The clocks of brokers and name servers are set ahead, or back (less than 0), and set right again in the end.
+
+        Nothing takes place on the way, as ``clock.advance`` has it. Raises: UsageError.
+        """
+        given: object = seconds
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not abs(given) <= _JUMP_S_MAX:
+            raise UsageError(f"clock_jump: expected -{_JUMP_S_MAX:g} to {_JUMP_S_MAX:g} seconds, found {seconds!r}")
+        time_, ms = self._cluster.time, round(seconds * 1000)
+        self._host.call(time_.jump, ms)
+        try:
+            yield
+        finally:
+            self._host.call(time_.jump_back, ms)
 
     # --- the disk ---
 

@@ -95,6 +95,7 @@ def picture(cluster: Cluster) -> str:
         lines.append(f"  {due.isoformat(timespec='milliseconds')}  {real}  {_body(message)}")
     gate = cluster.gate
     faults = [*map(repr, gate.faults), *(["connections are refused"] if gate.refuses else []), *cluster.disk.texts]
+    faults += [f"clocks jumped by {ms / 1000:+g} s" for ms in cluster.time.jumps]
     lines.append(f"faults: {'; '.join(faults) or 'none'}")
     lines.append(f"the last requests, of {len(gate.asked)}:")
     lines += [f"  {_time(one.at_ms)[11:]}  {one!r}" for one in list(gate.asked)[-_REQUESTS:]]

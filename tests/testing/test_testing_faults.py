@@ -224,3 +224,30 @@ def test_wrong_faults_are_an_error(broker: Broker) -> None:
         faults.duplicate_deliveries(0)
     with pytest.raises(UsageError, match="answer: expected a whole number"):
         faults.answer("busy")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600, -0.5])
+def test_a_clock_that_is_set_ahead_or_back(broker: Broker, seconds: float) -> None:
+    before = broker.clock.now_ms()
+    with broker.faults.clock_jump(seconds):
+        moved = broker.clock.now_ms()
+        assert abs(moved - before - seconds * 1000) < 60_000
+        assert f"faults: clocks jumped by {seconds:+g} s" in broker.picture()
+        for i in range(4):
+            assert sent(broker, b"jumped %d" % i).code == 0
+        assert abs(broker.wait_for("orders", 4)[0].store_timestamp - moved) < 60_000
+    assert abs(broker.clock.now_ms() - time.time() * 1000) < 60_000
+    assert sent(broker, b"after").code == 0
+    assert [one.body for one in broker.wait_for("orders", 5)][-1] == b"after" or seconds > 0
+
+
+def test_a_clock_that_jumps_is_right_after_a_reset(broker: Broker) -> None:
+    with broker.faults.clock_jump(7200):
+        broker.reset()
+        assert abs(broker.clock.now_ms() - time.time() * 1000) < 60_000
+        assert "faults: none" in broker.picture()
+    assert abs(broker.clock.now_ms() - time.time() * 1000) < 60_000
+    for wrong in ("soon", True, 1e9, float("nan")):
+        with pytest.raises(UsageError, match="clock_jump: expected"):
+            with broker.faults.clock_jump(wrong):  # type: ignore[arg-type]
+                pass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -21,7 +20,7 @@ from mqfast.client.consumer.pull_settings import PullSettings
 from mqfast.client.consumer.pull_shares import Shares
 from mqfast.client.consumer.pulls import PullAnswer, pull
 from mqfast.client.consumer.queue_bounds import first_offset, max_offset, min_offset, offset_at, read_place
-from mqfast.client.consumer.subscription import SQL92, Subscription
+from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Source
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap, wrap, wrap_queue
@@ -225,7 +224,10 @@ class PullEngine:
                 if one.handed_out is None:
                     await self._find_place(one)
                 await self._wait_for_room(one)
+                wanted = self.subscriptions.get(one.queue.topic)
                 answer = await self._pull(one, broker_id)
+                if self.subscriptions.get(one.queue.topic) is not wanted:
+                    continue  # another expression is asked from the same offset
             except (MqfastError, OSError) as error:
                 after = _AFTER_ERROR_S
                 if isinstance(error, BrokerError) and error.code == _FLOW_CONTROL:
@@ -344,7 +346,7 @@ class PullEngine:
         self, queue: MessageQueue, offset: int, *, max_count: int, tags: str, sql: str | None, wait_s: float
     ) -> PullAnswer:
         """One pull of any queue; nothing of this consumer changes."""
-        wanted = Subscription(queue.topic, tags, sql=sql, version=time.time_ns() // 1_000_000)
+        wanted = Subscription(queue.topic, tags, sql=sql, version=new_version())
         plain = plain_queue(self.settings.namespace, queue)
         source = Source(queue.broker_name, plain, namespace=self.settings.namespace or "")
         _, address = await self.run(read_place(self.instance, queue))

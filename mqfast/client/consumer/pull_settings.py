@@ -5,7 +5,6 @@ It must never do I/O. Defaults: DefaultLitePullConsumer's, docs/client.md.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -14,7 +13,7 @@ from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
 from mqfast.client.consumer.pull_cache import CacheLimits
 from mqfast.client.consumer.queue_bounds import FromWhere, check_from_where
-from mqfast.client.consumer.subscription import Subscription, checked_name, tags_of
+from mqfast.client.consumer.subscription import Subscription, checked_name, new_version, tags_of
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
 from mqfast.client.producer.trace import Tracer, trace_topic
@@ -159,4 +158,4 @@ def subscriptions_of(topics: str | Mapping[str, str] | None, namespace: str | No
 def new_subscription(topic: str, tags: str | None, sql: str | None, namespace: str | None) -> Subscription:
     """One subscription of this moment. Raises: ConfigError, UsageError."""
     name = wrap(namespace, checked_name(topic))
-    return Subscription(name, tags, sql=sql, version=time.time_ns() // 1_000_000)
+    return Subscription(name, tags, sql=sql, version=new_version())

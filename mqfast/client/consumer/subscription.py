@@ -1,11 +1,12 @@
 """What a consumer wants of a topic: Subscription, with the client's own check of tags.
 
-Room: client. It must never do I/O or read a clock. A broker filters by the hash of a tag, so the client compares the
-text once more. Source: SubscriptionData, FilterAPI.
+Room: client. It must never do I/O, and reads a clock for versions only. A broker filters by the hash of a tag, so the
+client compares the text once more. Source: SubscriptionData, FilterAPI.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,11 +15,24 @@ from mqfast.errors import ConfigError, UsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, broker_accepts_topic
 from mqfast.properties import jhash, tag_codes
 
-__all__ = ["SQL92", "TAG", "Subscription", "checked_name", "tags_of"]
+__all__ = ["SQL92", "TAG", "Subscription", "checked_name", "new_version", "tags_of"]
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _BLANK: Final = "".join(map(chr, range(0x21)))  # what Java's trim() takes off
+
+
+_last_version = 0
+
+
+def new_version() -> int:
+    """The version of a subscription that is made now: ms since the epoch, and more than any before in this process.
+
+    A broker keeps the higher version: without that it would not take a change after the clock was set back.
+    """
+    global _last_version
+    _last_version = max(_last_version + 1, time.time_ns() // 1_000_000)
+    return _last_version
 
 
 def checked_name(topic: object) -> str:

@@ -28,7 +28,7 @@ from mqfast.client.consumer.push.server_requests import ServerRequests
 from mqfast.client.consumer.push.why import LOOK_S, Why
 from mqfast.client.consumer.queue_bounds import FromWhere, first_offset, max_offset
 from mqfast.client.consumer.rebalance import Change, rebalance, rebalance_broadcast
-from mqfast.client.consumer.subscription import SQL92, Subscription
+from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Delivery, Owner, Source
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
@@ -112,7 +112,7 @@ class PushEngine:
         self.wanted: dict[str, Wanted] = dict(wanted)
         self.retry_topic = retry_topic(None, self.group)
         if self.is_clustering:
-            subscription = Subscription(self.retry_topic, version=int(time.time() * 1000))
+            subscription = Subscription(self.retry_topic, version=new_version())
             self.wanted[self.retry_topic] = Wanted(subscription, None, self.retry_topic)
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.members: dict[str, list[str]] = {}

@@ -11,7 +11,6 @@ import os
 import pickle
 import ssl
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
@@ -25,7 +24,7 @@ from mqfast.client.consumer.push.engine import PushEngine, PushSettings
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.why import stats
 from mqfast.client.consumer.queue_bounds import check_from_where
-from mqfast.client.consumer.subscription import Subscription, checked_name, tags_of
+from mqfast.client.consumer.subscription import Subscription, checked_name, new_version, tags_of
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.trace import Tracer, trace_topic
@@ -187,7 +186,7 @@ class PushFace(NamedArguments):
         if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
             raise UsageError(f"topic {topic}, batch: expected 1 to {BATCH_MAX}, found {batch!r}")
         on_wire = wrap(self._namespace, topic)
-        subscription = Subscription(on_wire, tags, sql=sql, version=int(time.time() * 1000))
+        subscription = Subscription(on_wire, tags, sql=sql, version=new_version())
         handler = None if function is None else Handler(function, batch)
         wanted = Wanted(subscription, handler, topic)
         before = self._wanted.get(on_wire)

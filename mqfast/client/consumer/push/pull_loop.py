@@ -90,7 +90,7 @@ class PullLoop:
         """One pull. Returns: how long to wait until the next one, seconds."""
         engine, pq = self._engine, assigned.pq
         shell = engine.instance.shell
-        began = time.monotonic()
+        began, wanted = time.monotonic(), assigned.wanted
         assigned.state = "pulling"
         try:
             broker_id, address = await shell.run(read_place(engine.instance, assigned.queue, assigned.broker_id))
@@ -101,7 +101,7 @@ class PullLoop:
                     engine.group,
                     assigned.queue,
                     pq.next_offset,
-                    assigned.wanted.subscription,
+                    wanted.subscription,
                     assigned.source,
                     max_count=self._settings.pull_batch,
                     suspend_s=HOLD_S,
@@ -113,8 +113,8 @@ class PullLoop:
         assigned.last_pull_s = time.monotonic()
         assigned.last_pull_ms = int(time.time() * 1000)
         engine.note_pull(assigned, assigned.last_pull_s - began, len(answer.messages))
-        if pq.dropped or assigned.pq is not pq:
-            return 0.0
+        if pq.dropped or assigned.pq is not pq or assigned.wanted is not wanted:
+            return 0.0  # another expression is asked from the same offset: this one may have passed messages over
         assigned.broker_id = answer.broker_id
         assigned.max_offset = answer.max_offset
         self._take(assigned, pq, answer)
