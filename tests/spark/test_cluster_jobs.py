@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from mqfast.errors import ConfigError, DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.jobs import analytics, archive, compact
+from mqfast.spark.jobs import analytics, archive, audit, compact, dlq, rebuild, replay
 from mqfast.spark.jobs.manifest import manifests
-from mqfast.spark.jobs.places import Cluster
+from mqfast.spark.jobs.places import Cluster, as_options
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader
 from mqfast.testing import Broker
@@ -231,3 +231,125 @@ def test_compact_of_a_cluster(spark: SparkSession, broker: Broker, tmp_path: Pat
     assert (report.facts["messages"], report.facts["written"]) == (40, 4)
     found = {row["keys"]: bytes(row["body"]) for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert found == {f"key{n % 4}": b"%d" % n for n in range(36, 40)}
+
+
+def deliveries(broker: Broker, topic: str) -> list[tuple[int, bytes, str, str, int]]:
+    found = broker.messages(topic)
+    return [(m.queue_id, bytes(m.body), m.tags or "", m.properties.get("n", ""), m.flag) for m in found]
+
+
+def test_archive_and_replay_into_another_cluster(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Every row of each queue, in its order, once; a second run sends nothing; a longer archive sends what is new."""
+    fill(broker, 0, 150)
+    fill(broker, 0, 20, "stock", 2)
+    archive.run(spark, archive.Settings(of(broker), str(tmp_path / "archive"), partition_bytes=8000))
+    with Broker(topics={"orders": QUEUES, "stock": 2}) as other:
+        settings = replay.Settings(str(tmp_path / "archive"), of(other), batch_bytes=6000)
+        report = replay.run(spark, settings)
+        assert report.facts["sent"] == report.facts["messages"] == 170
+        assert report.facts["batches"] > 1
+        assert report.facts["queuesKept"]
+        for topic in ("orders", "stock"):
+            for queue in range(QUEUES):
+                ours = [row for row in deliveries(broker, topic) if row[0] == queue]
+                assert [row for row in deliveries(other, topic) if row[0] == queue] == ours
+        again = replay.run(spark, settings)
+        assert again.facts["sent"] == 0
+        assert again.facts["doneBefore"] == report.facts["batches"]
+        fill(broker, 150, 180)
+        archive.run(spark, archive.Settings(of(broker), str(tmp_path / "archive")))
+        assert replay.run(spark, settings).facts["sent"] == 30
+        assert sorted(deliveries(other, "orders")) == sorted(deliveries(broker, "orders"))
+        born = {row["uniqKey"]: row["bornTimestamp"] for row in in_the_cluster(broker, "uniqKey,bornTimestamp")}
+        assert {row["uniqKey"]: row["bornTimestamp"] for row in in_the_cluster(other, "uniqKey,bornTimestamp")} == born
+
+
+def test_archive_of_a_cluster_replays_into_a_store(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    import mqfast
+
+    fill(broker, 0, 60)
+    archive.run(spark, archive.Settings(of(broker), str(tmp_path / "archive")))
+    report = replay.run(spark, replay.Settings(str(tmp_path / "archive"), str(tmp_path / "store")))
+    assert report.facts["appended"] == 60
+    with mqfast.StoreReader(tmp_path / "store") as reader:
+        found = [(m.queue_id, bytes(m.body)) for m in reader.scan() if m.topic == "orders"]
+    for queue in range(QUEUES):
+        expected = [row[1] for row in deliveries(broker, "orders") if row[0] == queue]
+        assert [body for number, body in found if number == queue] == expected
+
+
+def test_audit_of_a_running_cluster(spark: SparkSession, broker: Broker) -> None:
+    fill(broker, 0, 90)
+    report = audit.run(spark, audit.Settings(of(broker)))
+    assert not report.damaged
+    assert report.facts["records"] == 90
+    assert (report.facts["missing"], report.facts["repeated"], report.facts["crcErrors"]) == (0, 0, 0)
+    assert "where the files of the broker are" in report.facts["notChecked"]
+
+
+def bury(broker: Broker, numbers: range, group: str = "shop") -> None:
+    """Dead letters as a broker stores them."""
+    for n in numbers:
+        broker.send(
+            f"%DLQ%{group}", b"letter %d" % n, queue_id=0, tags="late" if n % 2 else "bad",
+            properties={"RETRY_TOPIC": "orders", "n": str(n)},
+        )  # fmt: skip
+
+
+def test_dead_letters_of_a_cluster_go_back_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("%DLQ%shop", 1)
+    bury(broker, range(10))
+    settings = dlq.Settings(of(broker), staging=str(tmp_path / "notes"))
+    look = dlq.run(spark, dlq.Settings(of(broker), dry_run=True, tags=("late",)))
+    assert (look.facts["letters"], look.facts["chosen"], look.facts["sent"]) == (10, 5, 0)
+    assert broker.messages("orders") == []
+    chosen = dlq.run(spark, dlq.Settings(of(broker), staging=str(tmp_path / "notes"), tags=("late",)))
+    assert chosen.facts["sent"] == 5
+
+    class Killed(BaseException):
+        pass
+
+    def die(*args: object) -> None:
+        raise Killed
+
+    # Killed when the letters are sent, and nobody has noted it.
+    with monkeypatch.context() as patched:
+        patched.setattr("mqfast.spark.remote.sink.RemoteBatchWriter.check", die)
+        with pytest.raises(Killed):
+            dlq.run(spark, settings)
+    bury(broker, range(10, 13))
+    report = dlq.run(spark, settings)
+    assert (report.facts["resumed"], report.facts["sent"]) == (5, 3)
+    assert dlq.run(spark, settings).facts["sent"] == 0
+    back = broker.messages("orders")
+    assert sorted(bytes(m.body) for m in back) == sorted(b"letter %d" % n for n in range(13))
+    assert all(m.properties["DLQ_ATTEMPTS"] == "1" for m in back)
+
+
+def test_what_a_job_needs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for job, arguments, says in (
+        (rebuild, ["--namesrv", "127.0.0.1:1", "out"], "run the job where the files of the broker are"),
+        (audit, ["--namesrv", "127.0.0.1:1", "--delay-levels", "1s"], "units of delay levels are in the files"),
+        (dlq, ["--namesrv", "127.0.0.1:1", "store"], "found both"),
+        (compact, ["out", "--topics", "a", "--tls"], "--tls: it goes with --namesrv"),
+        (analytics, [], "expected STORE or --namesrv, found neither"),
+    ):
+        assert job.main(arguments) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_arguments_of_a_cluster_are_options_of_the_source() -> None:
+    given = archive.build_parser().parse_intermixed_args(
+        ["--namesrv", "a:1;b:2", "--brokers", "x,y", "--access-key", "k", "--secret-key", "s", "--tls", "out",
+         "--namespace", "n"]
+    )  # fmt: skip
+    settings = archive.settings_of(given)
+    assert settings.archive == "out"
+    assert as_options(settings.store) == {
+        "namesrv": "a:1;b:2", "brokers": "x,y", "namespace": "n", "accessKey": "k", "secretKey": "s", "tls": "true",
+    }  # fmt: skip
+    assert "secretKey" not in repr(settings)
+    of_store = archive.build_parser().parse_intermixed_args(["store", "--topics", "a", "out"])
+    assert archive.settings_of(of_store).store == "store"

@@ -18,7 +18,9 @@ from mqfast.config import StoreConfig
 from mqfast.spark import options as table
 from mqfast.spark.access import open_local
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
+from mqfast.spark.jobs.audit_cluster import audit_cluster
 from mqfast.spark.jobs.index_check import check_index, rows_of
+from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, directory, place_of
 from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
@@ -49,7 +51,7 @@ class Settings:
     ``delay_levels``: of the broker, None for RocketMQ's own.
     """
 
-    store: str
+    store: Place
     partition_bytes: int = 128 << 20
     findings: int = 100
     queues: bool = True
@@ -62,7 +64,9 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     Raises: StoreNotFound, and Spark's errors of failed tasks.
     """
-    access = open_local(table.parse({"path": settings.store}, table.BATCH))
+    if isinstance(settings.store, Cluster):
+        return audit_cluster(spark, settings)
+    access = open_local(table.parse(as_options(settings.store), table.BATCH))
     try:
         snapshot = access.snapshot()
     finally:
@@ -81,7 +85,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
 def _load(spark: SparkSession, settings: Settings, **options: str) -> DataFrame:
     reader = spark.read.format("mqfast").options(partitionBytes=settings.partition_bytes, includeSystemTopics="true")
-    return reader.options(**options).load(settings.store)
+    return reader.options(**as_options(settings.store), **options).load()
 
 
 def _segments(spark: SparkSession, settings: Settings, report: Report) -> None:
@@ -198,7 +202,8 @@ def _queues(spark: SparkSession, settings: Settings, report: Report, snapshot: S
 
 
 def _index(spark: SparkSession, settings: Settings, report: Report, snapshot: Snapshot) -> None:
-    found = check_index(spark, settings.store, snapshot, settings.partition_bytes, settings.findings)
+    store = directory(settings.store, "audit", "the index is a file")
+    found = check_index(spark, store, snapshot, settings.partition_bytes, settings.findings)
     report.damaged = report.damaged or found.damaged
     report.facts.update(
         indexFiles=found.files, keys=found.keys, indexEntries=found.entries, keysNotYetIndexed=found.behind,
@@ -213,7 +218,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "audit", "Check every record, checksum, unit and index entry of a store, which may be in use. Changes nothing."
     )
-    parser.add_argument("store", metavar="STORE", help="root directory of the store")
+    add_place(parser, "root directory of the store")
     parser.add_argument("--log-only", action="store_true", help="compare neither queues nor index with the log")
     parser.add_argument("--no-index", action="store_true", help="do not compare the index with the log")
     parser.add_argument("--delay-levels", metavar="TEXT", help="messageDelayLevel, where it is not RocketMQ's own")
@@ -226,8 +231,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
+    store = place_of(a)
+    if a.delay_levels is not None:
+        directory(store, "audit --delay-levels", "units of delay levels are in the files of the queues")
     index = not (a.log_only or a.no_index)
-    return Settings(a.store, a.partition_bytes, a.findings, not a.log_only, index, a.delay_levels)
+    return Settings(store, a.partition_bytes, a.findings, not a.log_only, index, a.delay_levels)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,11 +17,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqfast import properties as _properties
 from mqfast.errors import CorruptFile
-from mqfast.spark.commit import Transaction
 from mqfast.spark.staging import VERSION, read_note, unlink, write_note
 
 if TYPE_CHECKING:
@@ -58,6 +57,17 @@ def offsets_of(runs: Iterable[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.i
     return np.concatenate(found, dtype=np.int64) if found else np.empty(0, np.int64)
 
 
+class Noted(Protocol):
+    """A transaction of either kind: its directory, and which of its batches are done."""
+
+    @property
+    def directory(self) -> str:
+        """Where its notes are."""
+
+    def is_done(self, batch: int) -> bool:
+        """Is the batch, or a later one, where it goes to?"""
+
+
 @dataclass
 class SentLetters:
     """What one transaction has sent back, and the number of its next batch."""
@@ -65,9 +75,11 @@ class SentLetters:
     store_id: str = "empty"
     sent: dict[Queue, Runs] = field(default_factory=dict)
     batch: int = 0
+    last: dict[Queue, Runs] = field(default_factory=dict)
+    """Those of the last batch alone."""
 
     @classmethod
-    def load(cls, transaction: Transaction) -> SentLetters:
+    def load(cls, transaction: Noted) -> SentLetters:
         """As the last batch left it: one that is in no marker and has no intent was never sent.
 
         Raises: CorruptFile; UsageError where the id is another job's.
@@ -81,7 +93,8 @@ class SentLetters:
         try:
             known = cls(str(note["storeId"]), _by_queue(note["before"]), number + counts)
             if counts:
-                known.add(_by_queue(note["now"]))
+                known.last = _by_queue(note["now"])
+                known.add(known.last)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFile(
                 "a note of the job dlq is damaged", path=_path(transaction, number), found=str(error)
@@ -95,20 +108,20 @@ class SentLetters:
         for queue, runs in letters.items():
             self.sent[queue] = runs_of(np.union1d(offsets_of(self.sent.get(queue, [])), offsets_of(runs)))
 
-    def save(self, transaction: Transaction, store_id: str, letters: Mapping[Queue, Runs]) -> None:
+    def save(self, transaction: Noted, store_id: str, letters: Mapping[Queue, Runs]) -> None:
         """Note what the next batch is going to send; durable on return."""
         os.makedirs(transaction.directory, exist_ok=True)
         note = {"storeId": store_id, "before": _by_name(self.sent), "now": _by_name(letters)}
         write_note(_path(transaction, self.batch), {"version": VERSION, **note})
 
-    def forget_older(self, transaction: Transaction) -> None:
+    def forget_older(self, transaction: Noted) -> None:
         """The note of the last batch tells what those before it do."""
         for number in _notes(transaction.directory):
             if number < self.batch:
                 unlink(_path(transaction, number))
 
 
-def _path(transaction: Transaction, number: int) -> str:
+def _path(transaction: Noted, number: int) -> str:
     return os.path.join(transaction.directory, f"{number}.letters")
 
 

@@ -35,6 +35,7 @@ from mqfast.spark.jobs.dead_letters import (
     runs_of,
 )
 from mqfast.spark.jobs.files import locked
+from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, place_of
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.leases import HeldLease
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["Settings", "main", "run"]
+__all__ = [
+    "Found", "Settings", "letters_of", "main", "options_of", "pieces_of", "queues_of", "run", "tell_of",
+]  # fmt: skip
 
 _COLUMNS: Final = "topic,queueId,queueOffset,storeTimestamp,tags,properties"
 _TO_SEND: Final = "topic,queueId,queueOffset,bornTimestamp,bornHost,flag,sysFlag,properties,body"
@@ -68,7 +71,7 @@ class Settings:
     letter counts once, None for one made of the store's path.
     """
 
-    store: str
+    store: Place
     target: str | None = None
     groups: tuple[str, ...] | None = None
     since_ms: int | None = None
@@ -88,6 +91,10 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     Raises: UsageError, StoreLocked, CorruptFile, DataLoss, StorageError, and Spark's errors of failed tasks.
     """
+    if isinstance(settings.store, Cluster):
+        from mqfast.spark.jobs.dlq_cluster import resend_in_cluster
+
+        return resend_in_cluster(spark, settings)
     store = os.path.abspath(settings.store)
     target = os.path.abspath(settings.target or store)
     staging = os.path.abspath(settings.staging or os.path.join(target, "spark-staging"))
@@ -127,34 +134,37 @@ def _send(spark: SparkSession, settings: Settings, access: LogAccess, transactio
     if not settings.dry_run and known.batch:
         # One that was cut off in the middle of its append; its staged files are all that it takes.
         report.facts["resumed"] = transaction.commit(known.batch - 1, ()).appended
-    queues = _queues(snapshot, settings)
+    queues = queues_of(snapshot, settings)
     tell("dlq: looking for letters")
-    found = _Found(_letters(spark, settings, queues).toArrow() if queues else None)
+    found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
     now, before = found.new(known)
-    pieces = _pieces(now)
+    pieces = pieces_of(now)
     if pieces and not settings.dry_run:
         known.save(transaction, snapshot.store_id, now)
         work = [
-            _Work(settings, _options(settings), snapshot.store_id, piece, runs, transaction, known.batch, partition)
+            _Work(settings, options_of(settings), snapshot.store_id, piece, runs, transaction, known.batch, partition)
             for partition, (piece, runs) in enumerate(pieces)
         ]
-        with HeldLease(snapshot.root, _options(settings).lease_ttl) as held:
+        with HeldLease(snapshot.root, options_of(settings).lease_ttl) as held:
             held.move(access.physical_span([piece for piece, _ in pieces])[0])
             staged = [file for file in run_tasks(spark, work, _stage, "dlq") if file is not None]
         report.facts["sent"] = transaction.commit(known.batch, staged).appended
         known.forget_older(transaction)
     else:
         report.facts["sent"] = 0
-    _tell(report, found, now, before)
+    tell_of(report, found, now, before)
 
 
-def _queues(snapshot: Snapshot, settings: Settings) -> list[OffsetRange]:
-    """The dead letters' queues that have something. Raises: UsageError for a group that has none."""
+def queues_of(snapshot: Snapshot, settings: Settings, *, optional: bool = False) -> list[OffsetRange]:
+    """The dead letters' queues that have something.
+
+    Raises: UsageError for a group that has none, unless ``optional``: another broker may have its letters.
+    """
     dead = [q for q in snapshot.queues if q.topic.startswith(DLQ_PREFIX)]
     if settings.groups is not None:
         groups = sorted({q.topic.removeprefix(DLQ_PREFIX) for q in dead})
         chosen = {group.removeprefix(DLQ_PREFIX) for group in settings.groups}
-        for group in sorted(chosen.difference(groups)):
+        for group in sorted(chosen.difference(groups)) if not optional else ():
             raise UsageError(
                 f"group {group}: the store has no dead letters of it, no topic {DLQ_PREFIX}{group}"
                 f"{nearest_name(group, groups)}"
@@ -166,7 +176,7 @@ def _queues(snapshot: Snapshot, settings: Settings) -> list[OffsetRange]:
 # --- which letters ---------------------------------------------------------------------------------------------------
 
 
-def _letters(spark: SparkSession, settings: Settings, queues: Sequence[OffsetRange]) -> DataFrame:
+def letters_of(spark: SparkSession, settings: Settings, queues: Sequence[OffsetRange]) -> DataFrame:
     """One row a letter: topic, queueId, queueOffset, kind, target (null unless it is to be sent).
 
     Raises: UsageError for a condition that Spark refuses.
@@ -181,7 +191,7 @@ def _letters(spark: SparkSession, settings: Settings, queues: Sequence[OffsetRan
     )  # fmt: skip
     if settings.where is None:
         reader = reader.option("columns", _COLUMNS)
-    letters = reader.load(os.path.abspath(settings.store))
+    letters = reader.options(**as_options(settings.store)).load()
     try:
         wanted = _wanted(settings)
         letters = letters.withColumn("wanted", wanted)
@@ -238,7 +248,7 @@ def _by_topic(queues: Sequence[OffsetRange]) -> dict[str, list[int]]:
     return found
 
 
-class _Found:
+class Found:
     """What the first read found: counts, and the offsets of the letters that are to be sent."""
 
     def __init__(self, letters: pa.Table | None) -> None:
@@ -286,7 +296,7 @@ class _Found:
         return found
 
 
-def _tell(report: Report, found: _Found, now: dict[Queue, Runs], before: Counter[str]) -> None:
+def tell_of(report: Report, found: Found, now: dict[Queue, Runs], before: Counter[str]) -> None:
     chosen: Counter[str] = Counter()
     for (topic, _), runs in now.items():
         chosen[topic] += sum(end - start for start, end in runs)
@@ -316,13 +326,12 @@ class _Work:
     partition: int
 
 
-def _options(settings: Settings) -> Options:
-    store = os.path.abspath(settings.store)
-    options = {"path": store, "columns": _TO_SEND, "properties": "raw", "verifyCrc": "fail", "decompress": "false"}
-    return table.parse(options, table.BATCH)
+def options_of(settings: Settings) -> Options:
+    how = {"columns": _TO_SEND, "properties": "raw", "verifyCrc": "fail", "decompress": "false"}
+    return table.parse({**as_options(settings.store), **how}, table.BATCH)
 
 
-def _pieces(letters: dict[Queue, Runs]) -> list[tuple[OffsetRange, Runs]]:
+def pieces_of(letters: dict[Queue, Runs]) -> list[tuple[OffsetRange, Runs]]:
     """What each task sends."""
     pieces = []
     for (topic, queue_id), runs in sorted(letters.items()):
@@ -381,7 +390,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Send dead letters back to the topics that they came from, each once: a run that is repeated sends what has "
         "died since.",
     )
-    parser.add_argument("store", metavar="STORE", help="root directory of the store that has the dead letters")
+    add_place(parser, "root directory of the store that has the dead letters")
     parser.add_argument("--to", metavar="STORE", help="store to send them to, which nobody has open (default: STORE)")
     parser.add_argument("--topic", metavar="TOPIC", help="topic for all of them (default: each one's own)")
     chosen = parser.add_argument_group("which letters; what is given must all hold")
@@ -403,14 +412,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--txn-id", metavar="ID",
         help="name under which each letter is sent once (default: the store's path); another one sends all again",
     )  # fmt: skip
-    parser.add_argument("--staging", metavar="DIR", help="directory for staged files (default: <target>/spark-staging)")
+    parser.add_argument(
+        "--staging",
+        metavar="DIR",
+        help="directory for staged files and notes (default: <target>/spark-staging; needed with --namesrv)",
+    )
     return parser
 
 
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
     return Settings(
-        a.store, a.to, a.groups, a.since, a.until, a.tags, tuple(a.property), a.where, a.topic, a.max_attempts,
+        place_of(a), a.to, a.groups, a.since, a.until, a.tags, tuple(a.property), a.where, a.topic, a.max_attempts,
         a.txn_id, a.staging, a.dry_run,
     )  # fmt: skip
 

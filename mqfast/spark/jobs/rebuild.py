@@ -21,6 +21,7 @@ from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
 from mqfast.spark.jobs.index_files import build_index
+from mqfast.spark.jobs.places import add_place, directory, place_of
 from mqfast.spark.jobs.queue_files import (
     BATCH,
     COLUMNS,
@@ -235,7 +236,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "rebuild", "Make the queues and the index of a store from its log, in a new directory. Changes no store."
     )
-    parser.add_argument("store", metavar="STORE", help="root directory of the store")
+    add_place(parser, "root directory of the store")
     parser.add_argument("output", metavar="OUTPUT", help="directory to make, shared by all executors")
     parser.add_argument("--compare", action="store_true", help="compare with the store's own files, byte by byte")
     parser.add_argument("--no-index", action="store_true", help="only the queues")
@@ -267,8 +268,9 @@ def settings_of(a: argparse.Namespace) -> Settings:
         "max_index_num": a.index_entries, "message_delay_level": a.delay_levels,
     }  # fmt: skip
     config = StoreConfig(**{name: value for name, value in given.items() if value is not None})
+    store = directory(place_of(a), "rebuild", "queues and index are made from the files of the log")
     return Settings(
-        a.store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare, a.batch_topics,
+        store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare, a.batch_topics,
         not a.no_tags,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""``replay``: an archive back into a store, each message once, in the order in which they were stored.
+"""``replay``: an archive back into a store or a cluster, each message once, in the order in which they were stored.
 
 Room: the Spark adapter. Tasks read Parquet, encode and stage; the driver appends by the sink's protocol, one batch of
 pieces after the other (see ``staging.py``): a run that was cut off is finished by the next one with the same id. It
@@ -23,6 +23,8 @@ from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argum
 from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
 from mqfast.spark.jobs.merge import in_order, merged
+from mqfast.spark.jobs.places import Cluster, Place, add_cluster, place_of
+from mqfast.spark.jobs.replay_cluster import replay_to_cluster
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.options import Options
@@ -49,7 +51,7 @@ class Settings:
     """
 
     archive: str
-    store: str
+    store: Place
     topics: tuple[str, ...] | None = None
     txn_id: str | None = None
     staging: str | None = None
@@ -88,6 +90,8 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     Raises: UsageError, StoreLocked, CorruptFile, StorageError, and Spark's errors of failed tasks.
     """
+    if isinstance(settings.store, Cluster):
+        return replay_to_cluster(spark, settings)
     archive, store = os.path.abspath(settings.archive), os.path.abspath(settings.store)
     found = manifests(archive)
     if not found:
@@ -180,10 +184,14 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = job_parser(
         "replay",
-        "Append the messages of an archive to a store, once: a run that is repeated, or was cut off, goes on.",
+        "Append the messages of an archive to a store or a cluster, once: a repeated run goes on.",
     )
     parser.add_argument("archive", metavar="ARCHIVE", help="what the job archive has written")
-    parser.add_argument("store", metavar="STORE", help="root directory of a store that nobody has open, or a new one")
+    parser.add_argument(
+        "store", nargs="?", metavar="STORE",
+        help="root directory of a store that nobody has open, or a new one; or --namesrv",
+    )  # fmt: skip
+    add_cluster(parser)
     parser.add_argument("--topics", type=names, metavar="A,B", help="only these topics (default: all)")
     parser.add_argument("--txn-id", metavar="ID", help="name under which it counts once (default: the archive's path)")
     parser.add_argument("--staging", metavar="DIR", help="directory for staged files (default: STORE/spark-staging)")
@@ -201,7 +209,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def settings_of(a: argparse.Namespace) -> Settings:
     """The settings that a command line means."""
-    return Settings(a.archive, a.store, a.topics, a.txn_id, a.staging, a.batch_bytes, a.new_times, a.new_ids)
+    return Settings(a.archive, place_of(a), a.topics, a.txn_id, a.staging, a.batch_bytes, a.new_times, a.new_ids)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

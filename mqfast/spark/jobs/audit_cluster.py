@@ -1,0 +1,85 @@
+"""``audit`` of a running cluster: is every message there that its queues count, and does every checksum agree?
+
+Room: the Spark adapter. Brokers hand out messages, not files: what is compared is what consumers get. Gaps between
+records, units of queues and the index are checked where the files are. It must never call a message missing that
+retention removed while the job was reading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.spark.jobs.places import as_options, name_of, queue_ends
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mqfast.spark.jobs.audit import Settings
+
+__all__ = ["audit_cluster"]
+
+_KEY: Final = ("store", "topic", "queueId")
+_HEADS: Final = ("store", "topic", "queueId", "records", "crcErrors", "missing", "repeated", "disordered")
+_NOT_HERE: Final = "files of the log, units of the queues, index: audit STORE where the files of the broker are"
+
+
+def audit_cluster(spark: SparkSession, settings: Settings) -> Report:
+    """Read every message of every queue; the report is ``damaged`` when anything is wrong. Raises: Spark's errors."""
+    report = Report("audit", {"store": name_of(settings.store), "notChecked": _NOT_HERE})
+    tell("audit: asking for the queues")
+    before = _queues(spark, settings)
+    tell("audit: reading the messages")
+    rows = _read(spark, settings, queue_ends(before)).collect()
+    after = {tuple(row[name] for name in _KEY): row["minOffset"] for row in _queues(spark, settings).collect()}
+    found = {tuple(row[name] for name in _KEY): row for row in rows}
+    table: list[tuple[Any, ...]] = []
+    for queue in before.orderBy(*_KEY).collect():
+        key = tuple(queue[name] for name in _KEY)
+        row = found.get(key)
+        # Retention may have been at work: what the queue began with may be gone, and not all of it was read.
+        first = max(queue["minOffset"], after.get(key, queue["maxOffset"]))
+        if row is None:
+            table.append((*key, 0, 0, max(0, queue["maxOffset"] - first), 0, 0))
+            continue
+        there = row["last"] - row["first"] + 1
+        holes = there - row["distinct"]
+        at_ends = max(0, row["first"] - first) + max(0, queue["maxOffset"] - 1 - row["last"])
+        repeated = row["records"] - row["distinct"]
+        table.append((*key, row["records"], row["crcErrors"], holes + at_ends, repeated, row["disordered"]))
+    for number, name in enumerate(_HEADS[3:], 3):
+        report.facts[name] = sum(row[number] for row in table)
+    report.facts["queues"] = len(table)
+    report.facts["findings"] = sum(sum(row[4:]) for row in table)
+    report.damaged = report.facts["findings"] > 0
+    report.table("queues", _HEADS, [row for row in table if row[3] or any(row[4:])])
+    return report
+
+
+def _queues(spark: SparkSession, settings: Settings) -> DataFrame:
+    options = {**as_options(settings.store), "view": "queues", "columns": "store,topic,queueId,minOffset,maxOffset"}
+    rows = spark.read.format("mqfast").options(**options).load()
+    return spark.createDataFrame(rows.collect(), rows.schema)  # asked once
+
+
+def _read(spark: SparkSession, settings: Settings, ends: str) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    reader = spark.read.format("mqfast").options(**as_options(settings.store), endingOffsets=ends)
+    rows = reader.options(
+        columns="store,topic,queueId,queueOffset,physicalOffset,crcOk", verifyCrc="mark", failOnDataLoss="false",
+        partitionBytes=settings.partition_bytes,
+    ).load()  # fmt: skip
+    before = f.lag("physicalOffset").over(Window.partitionBy(*_KEY).orderBy("queueOffset", "physicalOffset"))
+    return (
+        rows.withColumn("before", before)
+        .groupBy(*_KEY)
+        .agg(
+            f.count("*").alias("records"), f.count_if(~f.col("crcOk")).alias("crcErrors"),
+            f.countDistinct("queueOffset").alias("distinct"), f.min("queueOffset").alias("first"),
+            f.max("queueOffset").alias("last"),
+            f.count_if(f.col("before") >= f.col("physicalOffset")).alias("disordered"),
+        )
+    )  # fmt: skip

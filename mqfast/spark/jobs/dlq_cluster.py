@@ -1,0 +1,175 @@
+"""``dlq`` of a running cluster: dead letters back to their topics over the network, each once.
+
+Room: the Spark adapter. Each broker's dead letters are one transaction, whose notes lie in a directory of the user's
+(``dead_letters.py``). A note is made before its letters are sent: a run that was cut off sends the same letters again,
+in the same tasks, and the brokers store each of them once (``remote/sink.py``). It must never send a letter of
+unknown origin, and never lose a note.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mqfast.errors import UsageError
+from mqfast.message import check_topic
+from mqfast.spark import options as table
+from mqfast.spark.access import Access, ReadSettings, open_access, stores_of
+from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, offsets_of, revived
+from mqfast.spark.jobs.dlq import Found, Settings, letters_of, options_of, pieces_of, queues_of, tell_of
+from mqfast.spark.jobs.files import locked, write_json
+from mqfast.spark.jobs.places import Cluster, as_options
+from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
+from mqfast.spark.options import Options
+from mqfast.spark.plan import OffsetRange
+from mqfast.spark.remote.sink import RemoteBatchWriter, Sent, key_of
+from mqfast.spark.schema import MESSAGES, chosen_columns, struct_type
+from mqfast.spark.source import opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["resend_in_cluster"]
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """The notes of one transaction: what a batch sends, that it was begun, and that it is done."""
+
+    directory: str
+    key: str
+
+    def is_done(self, batch: int) -> bool:
+        """Are the letters of a batch, or a later one, sent?"""
+        return any(int(name.partition(".")[0]) >= batch for name in self._named(".done"))
+
+    def _named(self, end: str) -> list[str]:
+        if not os.path.isdir(self.directory):
+            return []
+        return [name for name in os.listdir(self.directory) if name.endswith(end)]
+
+    def note(self, batch: int, end: str) -> None:
+        """Durable on return."""
+        write_json(os.path.join(self.directory, f"{batch}.{end}"), {"key": self.key})
+
+
+@dataclass(frozen=True)
+class _Work:
+    settings: Settings
+    options: Options
+    store_id: str
+    piece: OffsetRange
+    runs: Runs
+    writer: RemoteBatchWriter
+    key: str
+    batch: int
+
+
+def resend_in_cluster(spark: SparkSession, settings: Settings) -> Report:
+    """Send back what is to be sent and was not yet.
+
+    Raises: UsageError, ConfigError, StoreLocked, CorruptFile, ClientError, and Spark's errors of failed tasks.
+    """
+    assert isinstance(settings.store, Cluster)
+    context_of(spark, "dlq")
+    if settings.target is not None:
+        raise UsageError("--to: dead letters of a cluster go back to that cluster")
+    if settings.staging is None and not settings.dry_run:
+        raise UsageError(
+            "--staging: expected a directory for the notes of what was sent, found none; --dry-run needs none"
+        )
+    if settings.topic is not None:
+        check_topic(settings.topic)
+    txn_id = settings.txn_id or f"dlq of {settings.store.namesrv}"
+    facts = {"store": settings.store.namesrv, "target": settings.store.namesrv, "txnId": txn_id}
+    report = Report("dlq", {**facts, "dryRun": settings.dry_run, "resumed": 0, "sent": 0})
+    several = stores_of(table.parse(as_options(settings.store), table.BATCH))
+    for name, _ in several:
+        others = tuple(option for option in settings.store.options if option[0] != "brokers")
+        place = Cluster(settings.store.namesrv, (*others, ("brokers", name)))
+        key = key_of("dlq", txn_id, name)
+        notes = _Notes(os.path.join(os.path.abspath(settings.staging or os.curdir), f"dlq-{key}"), key)
+        one = Report("dlq")
+        alone = (
+            nullcontext() if settings.dry_run else locked(os.path.join(notes.directory, "lock"), f"dlq as {txn_id!r}")
+        )
+        with alone:
+            _resend(spark, dataclasses.replace(settings, store=place), notes, one)
+        _together(report, one, name, len(several) > 1)
+    return report
+
+
+def _together(report: Report, one: Report, broker: str, several: bool) -> None:
+    for name, value in one.facts.items():
+        report.facts[name] = report.facts.get(name, 0) + value
+    for found in one.tables:
+        report.table(f"{found.title}, {broker}" if several else found.title, found.heads, found.rows)
+
+
+def _resend(spark: SparkSession, settings: Settings, notes: _Notes, report: Report) -> None:
+    options = options_of(settings)
+    with closing(open_access(options)) as access:
+        snapshot = access.snapshot()
+        known = SentLetters.load(notes) if not settings.dry_run else SentLetters()
+        if known.store_id != "empty":
+            access.check(known.store_id)
+    if known.batch and not notes.is_done(known.batch - 1):
+        # One that was cut off: the same letters again, of which the brokers store the missing ones.
+        report.facts["resumed"] = _send(spark, settings, options, known.store_id, known.last, notes, known.batch - 1)
+    queues = queues_of(snapshot, settings, optional=True)
+    tell("dlq: looking for letters")
+    found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
+    now, before = found.new(known)
+    report.facts["sent"] = 0
+    if now and not settings.dry_run:
+        known.save(notes, snapshot.store_id, now)
+        notes.note(known.batch, "intent")
+        report.facts["sent"] = _send(spark, settings, options, snapshot.store_id, now, notes, known.batch)
+        known.forget_older(notes)
+    tell_of(report, found, now, before)
+
+
+def _send(
+    spark: SparkSession, settings: Settings, options: Options, store_id: str, letters: dict[Queue, Runs],
+    notes: _Notes, batch: int,
+) -> int:  # fmt: skip
+    """Send letters as one batch. Returns: how many."""
+    sink = {**as_options(settings.store), "preserveTimestamps": "true", "preserveIds": "true"}
+    sink.pop("brokers", None)
+    kinds = {column.name: column for column in MESSAGES}
+    names = ("topic", "properties", "bornTimestamp", "bornHost", "flag", "sysFlag", "body")
+    writer = RemoteBatchWriter(table.parse(sink, table.SINK), struct_type([kinds[name] for name in names]), False)
+    work = [
+        _Work(settings, options, store_id, piece, runs, writer, notes.key, batch) for piece, runs in pieces_of(letters)
+    ]
+    sent = run_tasks(spark, work, _send_part, "dlq")
+    writer.check(sent)
+    notes.note(batch, "done")
+    return sum(end - start for runs in letters.values() for start, end in runs)
+
+
+def _send_part(work: _Work) -> Sent:
+    """In a task: some letters of one queue, made new and sent in their order."""
+    access = opened(work.options, work.store_id)
+    try:
+        return work.writer.send(_letters_of(work, access), work.key, work.batch)
+    finally:
+        access.release_files()
+
+
+def _letters_of(work: _Work, access: Access) -> Iterator[pa.RecordBatch]:
+    import numpy as np
+    import pyarrow as pa
+
+    settings = ReadSettings(batch_bytes=work.options.batch_bytes, verify_crc=work.options.verify_crc)
+    wanted = offsets_of(work.runs)
+    for batch in access.gather(work.piece, chosen_columns(work.options), settings):
+        mine = batch.filter(pa.array(np.isin(batch.column("queueOffset").to_numpy(), wanted)))
+        if mine.num_rows:
+            yield revived(mine, work.settings.topic)
