@@ -65,12 +65,19 @@ class WritesFile:
             why = _not_of_this_log(self._engine, offset, last)
             if why is None:
                 memory.load(said["writes"])
+                memory.newest_begin = -1 if last is None else int(last[0])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             why = f"the file is damaged ({error!r})"
         if why is not None:
             _log.warning("what is remembered of writes is read from the log: %s", why)
             return None
         return offset
+
+    def forget(self) -> None:
+        """A slave's log is its master's, and may be cut and go on otherwise: no file says what is in it."""
+        door = self._engine.log.door
+        for path in (self._file.path, self._file.path + ".bak"):
+            door.unlink(path, missing_ok=True)
 
     def persist(self, writes: dict[str, Any], offset: int, last: list[int] | None, flush: Callable[[], object]) -> None:
         """Write it, once the log is durable up to the offset."""
@@ -136,13 +143,14 @@ def remember(engine: Engine, file: WritesFile, memory: Memory, now_ms: int) -> N
 
 
 def _take(
-    memory: Memory, end: int, store_ms: int, topic: str, queue_id: int, queue_offset: int, properties: bytes
+    memory: Memory, begin: int, end: int, store_ms: int, topic: str, queue_id: int, queue_offset: int, properties: bytes
 ) -> bool:
     pairs = decode(properties)
     if topic == ENDS_TOPIC:
         end_of = ended(pairs.get(STAMP, ""))
         if end_of is not None:
             memory.end(*end_of, store_ms)
+            memory.newest_begin = begin
         return end_of is not None
     mark = Mark.parse(pairs.get(STAMP, ""))
     if mark is None:
@@ -155,6 +163,7 @@ def _take(
     elif topic == HALF_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return False  # a copy of a message that has been in its topic
     memory.note(mark, topic, queue_id, Last(mark.row, mark.crc, end, queue_offset), store_ms)
+    memory.newest_begin = begin
     return True
 
 

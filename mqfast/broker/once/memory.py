@@ -66,12 +66,14 @@ class Memory:
     """The memory of one broker.
 
     Args: keep_ms: how long after its last row a write is remembered; places_max: tasks times queues in all.
+    Attributes: ``newest_begin``: the physical offset of the newest record that was noted, -1: none was.
     Thread: that of the event loop, or one at a time.
     """
 
     def __init__(self, keep_ms: int, places_max: int) -> None:
         self.keep_ms = keep_ms
         self.places_max = places_max
+        self.newest_begin = -1
         self._writes: dict[str, _Write] = {}
         self._places = 0
 

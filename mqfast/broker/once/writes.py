@@ -52,7 +52,6 @@ class OnceWrites:
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         self._dirty = False
-        self._last_begin = -1
         self._ends = 0  # behind the last note of a batch that is stored as a whole
         self._saved_ms = 0
         self._saved_end = 0
@@ -65,6 +64,9 @@ class OnceWrites:
 
     def start(self) -> None:
         """The file is written by the clock, once there is something to write."""
+        if self._context.config.is_slave:
+            self._file.forget()
+            return
         self._timer = self._context.loop.call_later(_LOOK_S, self._look)
 
     async def stop(self) -> None:
@@ -110,7 +112,7 @@ class OnceWrites:
         assert memory is not None
         memory.expire(context.now_ms())
         writes, end = memory.dump(), context.engine.raw.end
-        last = last_record(context.engine, self._last_begin) if self._last_begin >= 0 else None
+        last = last_record(context.engine, memory.newest_begin) if memory.newest_begin >= 0 else None
         self._dirty = False
         self._saved_ms, self._saved_end = context.now_ms(), end
         try:
@@ -154,7 +156,7 @@ class OnceWrites:
             if result is None or isinstance(result, BatchResult):
                 return request.response(done.code, remark=done.remark)
             self._dirty = True
-            self._last_begin = result.physical_offset
+            memory.newest_begin = result.physical_offset
             memory.end(key, batch, rows, context.now_ms())
             self._ends = result.physical_offset + result.size
         if context.writer.must_wait(b""):
@@ -244,7 +246,7 @@ class OnceWrites:
             last = result
             self._context.stats.put(topic, 1, result.size)
         self._dirty = True
-        self._last_begin = last.physical_offset
+        memory.newest_begin = last.physical_offset
         stored = Last(mark.row, mark.crc, last.physical_offset + last.size, last.queue_offset)
         memory.note(mark, topic, queue_id, stored, now_ms)
         return self._answer(request, queue_id, stored, "rest" if row > span.previous else "stored")
@@ -264,7 +266,6 @@ class OnceWrites:
         if done.remark is not None:
             return request.response(done.code, remark=done.remark)
         fields: dict[str, object] = {
-            "msgId": f"{self._context.store_host.hex().upper()}{last.end:016X}",
             "queueId": queue_id,
             "queueOffset": last.queue_offset,
             ONCE: how,

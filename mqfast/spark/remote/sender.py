@@ -332,7 +332,7 @@ class TaskSender:
                 with self._room:
                     self._bytes -= request.bytes
                     self._room.notify_all()
-        except MqfastError as error:
+        except Exception as error:  # whatever it is: the task's thread waits for an end
             self._fail(error)
         finally:
             del self._lanes[queue]

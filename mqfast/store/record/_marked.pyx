@@ -28,7 +28,7 @@ cdef bint has_property(const Record *r, const char *name, int64_t n) noexcept no
 
 
 def marked_records(block, bytes name not None, int64_t physical_offset) -> tuple:
-    """([(end offset, store timestamp, topic, queue id, queue offset, properties), ...] of the records in a block of the log that have the property,
+    """([(begin, end, store timestamp, topic, queue id, queue offset, properties), ...] of the records in a block of the log that have the property,
     bytes up to where the next walk goes on).
 
     Args: block: bytes of one log file from ``physical_offset`` on, cut anywhere. The second number is 0 when not one record is whole, and leads behind
@@ -66,7 +66,7 @@ def marked_records(block, bytes name not None, int64_t physical_offset) -> tuple
             if found < 0:
                 break
             made.append((
-                physical_offset + found, r.store_timestamp, (<const char *> r.topic)[:r.topic_bytes].decode("utf-8", "replace"), r.queue_id,
+                physical_offset + found - r.total, physical_offset + found, r.store_timestamp, (<const char *> r.topic)[:r.topic_bytes].decode("utf-8", "replace"), r.queue_id,
                 r.queue_offset, (<const char *> r.properties)[:r.properties_bytes],
             ))
     finally:

@@ -185,6 +185,27 @@ def test_a_file_of_another_log_is_not_believed(tmp_path: Path) -> None:
         assert stored(tmp_path / name)[1:] == rows(4)
 
 
+def test_a_slave_keeps_no_file_and_the_master_that_it_becomes_reads_the_log(tmp_path: Path) -> None:
+    task = Task(rows(4))
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+
+    async def as_slave(one: Running) -> None:
+        answer = await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    async def as_master(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "before"
+
+    serve(tmp_path, flow)
+    assert (tmp_path / "config" / "mqfastWrites.json").exists()
+    serve(tmp_path, as_slave, brokerRole="SLAVE", brokerId=1)
+    assert not list((tmp_path / "config").glob("mqfastWrites*"))
+    serve(tmp_path, as_master)
+    assert stored(tmp_path) == rows(4)
+
+
 def test_a_record_that_a_kill_cut_off_in_the_middle_of_a_batch_is_made_up_for(tmp_path: Path) -> None:
     """The first rows of a batch are in the log, its others are not: what a kill in the middle of the append leaves."""
     task = Task(rows(6))
