@@ -67,8 +67,10 @@ class _Flight:
             except StopIteration as end:
                 self._done(end.value, None)
                 return
-            except Exception as failure:
-                self._done(None, failure)
+            except BaseException as failure:  # of the user's selector: any
+                self._done(None, failure if isinstance(failure, Exception) else ClientError(f"send: {failure!r}"))
+                if isinstance(failure, KeyboardInterrupt):
+                    raise
                 return
             answer = error = None
             self._step = step

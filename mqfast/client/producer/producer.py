@@ -14,6 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from mqfast.client.net import fork, io_thread
@@ -327,7 +328,7 @@ class Producer(ProducerBase):
         out = prepared(contexts[0].message if contexts else message, self._wire)
         future: Future[SendResult] = Future()
         if on_done is not None:
-            future.add_done_callback(on_done)
+            future.add_done_callback(partial(_tell, on_done))
         self._start_async(out, self._usual, self._hooked(contexts, _into(future)))
         return future
 
@@ -517,6 +518,14 @@ async def _end(
 
 def _nothing(result: SendResult | None, error: Exception | None) -> None:
     """Nobody but the hooks hears of this end."""
+
+
+def _tell(on_done: Callable[[Future[SendResult]], None], future: Future[SendResult]) -> None:
+    """It runs in the loop of all sync clients, which nothing that it raises may end."""
+    try:
+        on_done(future)
+    except BaseException:
+        _log.exception("on_done of a send failed")
 
 
 def _into(future: Future[SendResult]) -> Done:

@@ -203,10 +203,10 @@ class Checks:
 
 
 def checked_outcome(message: Delivery, work: Callable[[], object]) -> TransactionStatus:
-    """The outcome of a check; one that raises knows nothing."""
+    """The outcome of a check; one that raises, whatever it is, knows nothing: the thread of checks goes on."""
     try:
         return status_of(work())
-    except Exception:
+    except BaseException:
         _log.exception("check of transaction %s failed; the broker will ask again", message.msg_id)
         return TransactionStatus.UNKNOWN
 
