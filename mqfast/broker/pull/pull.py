@@ -301,7 +301,7 @@ class PullProcessor:
         begin = self._broadcast.begin(pull.channel, pull.request, header)
         if begin >= 0:
             return self._moved(pull, begin)
-        limits = self._limits.get(pull.wanted)
+        limits = self._limits.get(pull.wanted, header.max_msg_nums)
         if context.engine.is_on_disk(header.topic, header.queue_id, _bounded(header.queue_offset), limits):
             return self._read_in_a_thread(pull, limits)
         return self._answer(pull, self._records(pull, limits))

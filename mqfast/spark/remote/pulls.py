@@ -24,11 +24,19 @@ from mqfast.spark.remote.cluster import BrokerAway, Cluster
 
 __all__ = ["Counts", "QueuePuller", "Records"]
 
-MOST_COUNT: Final = 1 << 14
+_MOST_COUNT: Final = 1 << 14
+# What Apache's brokers answer by default; and from how many on ours know that somebody reads much at once.
+_FEW: Final = 32
+_BULK: Final = 1025
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 _NO_MATCH: Final = "NO_MATCHED_MESSAGE"
 _RESET: Final = "OFFSET_RESET"
 _log = logging.getLogger("mqfast.spark")
+
+
+def _count(left: int) -> int:
+    """How many messages to ask for; what is not of the range is left out by whoever reads the answer."""
+    return left if left <= _FEW else min(max(left, _BULK), _MOST_COUNT)
 
 
 @dataclass
@@ -113,7 +121,7 @@ class QueuePuller:
         answer = self._cluster.run(
             raw_pull(
                 address, self._group, self._queue, self._at, self._subscription,
-                max_count=min(self._end - self._at, MOST_COUNT), max_bytes=self._most_bytes, post_subscription=True,
+                max_count=_count(self._end - self._at), max_bytes=self._most_bytes, post_subscription=True,
             )
         )  # fmt: skip
         matched = answer.status is PullStatus.NO_MATCHED_MSG and self.is_filtered and answer.remark == _NO_MATCH

@@ -239,6 +239,9 @@ def test_limits_of_one_answer_are_those_of_the_settings(tmp_path: Path) -> None:
             assert len(bodies(await pull(one, maxMsgBytes=1200))) == 2
             one.context.config.take({"maxTransferBytesOnMessageInMemory": "100"}, "test")
             assert len(bodies(await pull(one))) == 1  # the first one goes out whatever its size
+            assert len(bodies(await pull(one, maxMsgNums=1024))) == 1
+            assert len(bodies(await pull(one, maxMsgNums=1025))) == 12  # somebody who reads much at once
+            assert len(bodies(await pull(one, maxMsgNums=1025, maxMsgBytes=1200))) == 2
             # Nothing counts as in memory: the limits of the disk.
             one.context.config.take({"accessMessageInMemoryMaxRatio": "0"}, "test")
             found = await pull(one)
