@@ -189,7 +189,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 # release, the real programs of a file, the processors, a Spark session. Any other test goes to a process that is free.
 _SHARED_FOLDERS = {"compat": "java"}
 _OF_SPARK = ("job_analytics", "job_archive", "job_audit", "job_compact", "job_dlq", "job_rebuild", "job_replay")
-_OF_SPARK += ("cluster_jobs", "remote_sink", "sink", "source", "stores", "spark_tables", "stream_handover", "stream_queries")
+_OF_SPARK += (
+    "cluster_jobs",
+    "remote_sink",
+    "sink",
+    "source",
+    "stores",
+    "spark_tables",
+    "stream_handover",
+    "stream_queries",
+    "stream_of_cluster",
+)
 # So does what a file makes once for all of its tests, where that takes seconds.
 _SHARED_FILES = {
     **{f"test_{name}.py": "spark" for name in _OF_SPARK},

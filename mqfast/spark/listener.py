@@ -4,19 +4,23 @@ Room: the Spark adapter; runs in the driver's own Python. Spark tells a source o
 the one after, so the last batch of a run is never told; a listener hears of each one once it is done.
 
     spark.streams.addListener(GroupListener("/var/lib/app/store", group="audit"))
+    spark.streams.addListener(GroupListener({"namesrv": "host:9876"}, group="audit"))
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from mqfast.errors import UsageError
+from mqfast.errors import MqfastError, UsageError
+from mqfast.spark import options as table
+from mqfast.spark.access import Access, open_access
 from mqfast.spark.groups import GroupProgress, queue_offsets
-from mqfast.spark.offsets import LOG_KEY, STORES_KEY, backlog, decode
+from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, backlog, decode
 from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["GroupListener", "lag"]
+
+_log = logging.getLogger("mqfast.spark")
 
 
 def _offset(text: str | None, store: str | None = None) -> dict[str, Any] | None:
@@ -47,17 +53,23 @@ def _offset(text: str | None, store: str | None = None) -> dict[str, Any] | None
     return found
 
 
-def lag(path: str, start: Mapping[str, Any], end: Mapping[str, Any], *, store: str | None = None) -> int:
+def lag(path: str | None, start: Mapping[str, Any], end: Mapping[str, Any], *, store: str | None = None) -> int:
     """Messages between two offsets of a stream: of ``endOffset`` and ``latestOffset`` in a query's progress; ``store``:
-    which one of several.
+    which one of several, or which broker of a cluster; None: all of them together.
 
-    In log order the store is asked. Raises: StoreNotFound, StorageError.
+    In log order the store at ``path`` is asked. Raises: StoreNotFound, StorageError.
     """
-    if STORES_KEY in start and STORES_KEY in end and store is not None:
-        start, end = start[STORES_KEY][store], end[STORES_KEY][store]
+    if STORES_KEY in start and STORES_KEY in end:
+        stores = [store] if store is not None else list(end[STORES_KEY])
+        nothing: dict[str, Any] = {"queues": {}, "version": VERSION}
+        return sum(
+            lag(path, start[STORES_KEY].get(name, nothing), end[STORES_KEY].get(name, nothing)) for name in stores
+        )
     since, until = (decode(offset, along_log=LOG_KEY in offset) for offset in (start, end))
     if since.queues is not None and until.queues is not None:
         return backlog(since.queues, until.queues)
+    if path is None:
+        raise UsageError("path: expected the store, which is asked about offsets in log order, found None")
     with StoreReader(path) as reader:
         return backlog(queue_offsets(reader, start), queue_offsets(reader, end))
 
@@ -65,16 +77,26 @@ def lag(path: str, start: Mapping[str, Any], end: Mapping[str, Any], *, store: s
 class GroupListener(StreamingQueryListener):
     """Writes the end of each finished batch into the store as the offsets of a consumer group.
 
-    Args: query: only the query of this name, to be given where the session has other queries that read stores: a
-    listener hears of them all; source: which of its sources, counted from 0; store: the name of the store at ``path``
-    where the query reads several.
+    Args: path: of a store, or the options with which the query reads a cluster (``namesrv`` and what goes with it), all
+    of whose brokers are told then; query: only the query of this name, to be given where the session has other queries
+    that read stores: a listener hears of them all; source: which of its sources, counted from 0; store: the name of the
+    store at ``path`` where the query reads several.
     """
 
     def __init__(
-        self, path: str, group: str, *, query: str | None = None, source: int = 0, store: str | None = None
+        self,
+        path: str | Mapping[str, str],
+        group: str,
+        *,
+        query: str | None = None,
+        source: int = 0,
+        store: str | None = None,
     ) -> None:
-        self._store: Final = path if store is None else store
-        self._progress: Final = GroupProgress(path, group)
+        self._group: Final = group
+        self._cluster: Final = None if isinstance(path, str) else table.parse(path, table.STREAM)
+        self._brokers: Final[dict[str, Access]] = {}
+        self._store: Final = path if store is None and isinstance(path, str) else store
+        self._progress: Final = GroupProgress(path, group) if isinstance(path, str) else None
         self._query: Final = query
         self._source: Final = source
 
@@ -85,9 +107,25 @@ class GroupListener(StreamingQueryListener):
         """A batch is done: note its end."""
         progress = event.progress
         if (self._query is None or progress.name == self._query) and self._source < len(progress.sources):
-            end = _offset(progress.sources[self._source].endOffset, self._store)
-            if end is not None:
-                self._progress.commit(end)
+            text = progress.sources[self._source].endOffset
+            if self._progress is not None:
+                end = _offset(text, self._store)
+                if end is not None:
+                    self._progress.commit(end)
+            else:
+                self._tell_brokers(text)
+
+    def _tell_brokers(self, text: str | None) -> None:
+        assert self._cluster is not None
+        found = json.loads(text) if text else None
+        stores = found.get(STORES_KEY) if isinstance(found, dict) else None
+        for name, offset in stores.items() if isinstance(stores, dict) else ():
+            if name not in self._brokers:
+                self._brokers[name] = open_access(table.of_broker(self._cluster, name))
+            try:
+                self._brokers[name].commit_group(self._group, offset)
+            except MqfastError as error:
+                _log.warning("group %s: broker %s is not told: %s", self._group, name, error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing new."""

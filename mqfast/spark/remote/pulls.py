@@ -49,6 +49,13 @@ class Counts:
     waited_s: float = 0.0
     decoded_s: float = 0.0
 
+    def since(self, before: Counts) -> str:
+        """What was done since then, for a line of the log."""
+        return (
+            f"{self.rows - before.rows} rows, {self.bytes - before.bytes} bytes, {self.pulls - before.pulls} pulls, "
+            f"{self.waited_s - before.waited_s:.3f} s for answers, {self.decoded_s - before.decoded_s:.3f} s decoding"
+        )
+
 
 class Records(NamedTuple):
     """An answer with records: asked for at ``at``; the next one begins at ``next_offset``."""

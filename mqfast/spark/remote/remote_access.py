@@ -197,6 +197,7 @@ class RemoteAccess:
             most_bytes=self.options.pull_bytes, fail=settings.fail_on_data_loss, counts=self.counts,
         )  # fmt: skip
         answers = Ahead(puller.answers(), _ANSWERS_AHEAD)
+        before = dataclasses.replace(self.counts)
         try:
             for answer in answers:
                 for _ in self._through(answer, piece, gather, puller):
@@ -207,6 +208,7 @@ class RemoteAccess:
                 yield pa.record_batch(gather.take())
         finally:
             answers.close()
+            _log.info("broker %s: %s: %s", self.broker, piece, self.counts.since(before))
         if gather.skipped:
             _log.warning("%s %s: left out %d damaged records", self.root, piece, gather.skipped)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import ssl
 import sys
 import threading
@@ -32,6 +33,7 @@ from mqfast.client.values import Credentials
 from mqfast.errors import BrokerError, ConfigError, ConnectError, CorruptFile, DataLoss, Refused
 from mqfast.message import Message
 from mqfast.remoting.codes import RequestCode
+from mqfast.spark.explain import explain
 from mqfast.testing import Broker
 
 ALL = ReadAllAvailable()
@@ -506,3 +508,23 @@ def test_tls_and_whose_certificates_are_believed(tmp_path: Path) -> None:
         assert len(place.batch(subscribe="orders", tlsVerify="false", **SOON)) == 30
         with pytest.raises(ConfigError, match="tlsCa"):
             place.batch(subscribe="orders", tlsCa=tmp_path / "nothing.pem")
+
+
+# --- seen ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_and_the_work_of_tasks_in_words(two: Place, caplog: pytest.LogCaptureFixture) -> None:
+    options = {**two.options, "subscribe": "orders", "columns": "topic,body", "tagFilter": "tag1"}
+    lines = explain({**options, "minPartitions": "1", "endingOffsets": '{"broker-b": {"*": "earliest"}}'}).splitlines()
+    assert lines[0].endswith(": 340 messages along queues, 1 brokers, 1 partitions")
+    assert lines[1:] == [
+        "  columns: topic, body",
+        "  tags: tag1",
+        "  partition 0: broker-a: orders/0 from 0 to 114, orders/1 from 0 to 113, orders/2 from 0 to 113",
+    ]
+    with caplog.at_level(logging.INFO, logger="mqfast.spark"):
+        two.batch(subscribe="orders", brokers="broker-b", columns="body")
+    told = [record.getMessage() for record in caplog.records if "for answers" in record.getMessage()]
+    assert len(told) == 3
+    assert sum(int(re.search(r"(\d+) rows", line)[1]) for line in told) == 70  # type: ignore[index]
+    assert all(re.search(r"\d+ bytes, \d+ pulls, \d+\.\d+ s for answers, \d+\.\d+ s decoding", line) for line in told)

@@ -1,0 +1,49 @@
+"""What a read would do, in words: Spark's own ``explain`` has no place for it in a Python source.
+
+Room: the Spark adapter. It plans as a batch read does, and must never read a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mqfast.spark import options as table
+from mqfast.spark.plan import Piece
+from mqfast.spark.schema import chosen_columns
+from mqfast.spark.source import BatchReader, ScanPartition
+
+__all__ = ["explain"]
+
+
+def explain(options: Mapping[str, str]) -> str:
+    """The plan of a batch read with these options, of which ``path`` is one: a line for the whole, and one for each
+    partition with its store or broker, queues and offsets.
+
+    Raises: as the read.
+    """
+    given = table.parse({name: str(value) for name, value in options.items()}, table.BATCH)
+    reader = BatchReader(given, chosen_columns(given))
+    parts = [part for part in reader.partitions() if isinstance(part, ScanPartition)]
+    messages = sum(r.end - r.start for part in parts for r in part.piece.queues)
+    log = sum(part.piece.scan.end - part.piece.scan.start for part in parts if part.piece.scan is not None)
+    stores = len({part.store for part in parts})
+    much = [f"{messages} messages along queues"] if messages else []
+    much += [f"{log} bytes of log"] if log else []
+    lines = [
+        f"mqfast {given.view} of {given.namesrv or given.path or 'several paths'}: {', '.join(much) or 'nothing'}, "
+        f"{stores} {'brokers' if given.namesrv is not None else 'stores'}, {len(parts)} partitions",
+        f"  columns: {', '.join(column.name for column in reader.columns)}",
+    ]
+    if given.tag_filter is not None:
+        lines.append(f"  tags: {given.tag_filter}")
+    if given.sql_filter is not None:
+        lines.append(f"  SQL92, by the brokers: {given.sql_filter}")
+    for number, part in enumerate(parts):
+        lines.append(f"  partition {number}: {part.store}: {_places(part.piece)}")
+    return "\n".join(lines)
+
+
+def _places(piece: Piece) -> str:
+    if piece.scan is not None:
+        return f"log from {piece.scan.start} to {piece.scan.end}"
+    return ", ".join(f"{r.topic}/{r.queue_id} from {r.start} to {r.end}" for r in piece.queues)
