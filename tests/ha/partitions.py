@@ -29,7 +29,7 @@ from running import SMALL
 
 from mqfast.ha.epochs import EpochFile
 from mqfast.ha.failover.etcd import Etcd, EtcdUnreachable
-from mqfast.ha.failover.record import State
+from mqfast.ha.failover.record import Leader, State
 from mqfast.store.base._os import OsDoor
 from mqfast.store.reader.store_reader import StoreReader
 
@@ -260,6 +260,12 @@ class Network:
             return self._ask(work)
         except EtcdUnreachable:
             return False
+
+    def leader(self) -> int:
+        """The broker that has the lease."""
+        value = self._ask(lambda etcd: etcd.read(f"{_PREFIX}/leader")[0])
+        assert value is not None
+        return Leader.decoded(value).member.id
 
     def masters(self) -> dict[int, int]:
         """Epoch -> broker id, out of all states that etcd ever had."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ SCHEDULES = int(os.environ.get("MQFAST_SCHEDULES", "100" if WHOLE else "1"))
 FIRST_SEED = int(os.environ.get("MQFAST_FIRST_SCHEDULE", "1"))
 OF_ONE_CLUSTER = 5
 FAULTS_S = 8.0
+KILLS = 10
 
 
 def check(network: Network, *, may_lose: bool = False) -> dict[str, Any]:
@@ -79,6 +81,28 @@ def test_no_acknowledged_message_is_lost_under_partitions(seed: int, disk_path: 
     _write(seed, done, figures)
     assert figures["acknowledged"] > 0
     assert figures["lost"] == 0
+
+
+@NEEDS_NAMESPACES
+@pytest.mark.skipif(not WHOLE, reason="two minutes: make ha")
+def test_a_killed_master_is_replaced_within_five_seconds_of_its_lease(disk_path: Path) -> None:
+    """From the moment at which etcd shows no leader to the first acknowledged send, with nothing else in the way."""
+    with running_network(disk_path) as network:
+        done = []
+        for _ in range(KILLS):
+            master = f"b{network.leader()}"
+            network.signal(master, signal.SIGKILL)
+            network.brokers[master].wait(30)
+            killed_s = time.monotonic()
+            network.until(lambda at=killed_s: network.acknowledged_since(at, 5), "the other broker takes messages")
+            network.start(master)
+            network.until(network.both_in_sync, "both are in sync again")
+            done.append([f"kill {master}"])
+        figures = check(network)
+    times = figures["take_overs_s"]
+    _write(-2, done, figures)
+    assert len(times) >= KILLS
+    assert max(times) <= 5.0
 
 
 @NEEDS_NAMESPACES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from our_broker import OurBroker, a_port
-from real_programs import NEEDS_JAVA, Machine
+from real_programs import NEEDS_JAVA, NEWEST, STEP_S, Machine, compile_java
 from sampling import WHOLE
 
 import mqfast
@@ -112,6 +113,11 @@ def test_a_slave_of_ours_replaces_a_java_master_while_clients_go_on(release: str
             send(producer, "ours-", 200)
             until(lambda: received >= set(sent), "what the promoted slave gave")
         assert (tmp_path / "ours" / "epochFileCheckpoint").exists()
+        if release == NEWEST:
+            compile_java(java.home, HERE / "Admin.java")
+            words = ("getBrokerEpoch", "-b", "brk", "-n", java.namesrv, "--")
+            out, _ = java.java(*words, main="Admin").communicate(timeout=2 * STEP_S)
+            assert re.search(r"epoch\D+1\D", out, re.IGNORECASE), out
         ours[1].stop()
         verified = subprocess.run(
             [sys.executable, "-m", "mqfast.cli", "store", "verify", str(tmp_path / "ours")],
