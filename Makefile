@@ -25,7 +25,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test sweeps debug test-debug interop crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
+.PHONY: demo demo-spark test sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
 	distclean build help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test    install and run the whole test suite"
 	@echo "make sweeps  whole, what the suite only samples (the tests marked as sampled)"
 	@echo "make interop Apache RocketMQ's own brokers, clients and tools on ours (needs Java and Maven)"
+	@echo "make ha      replication: HA_KILLS kills of a master or a slave, 1 GiB under load, full disks, cut connections, partitions (needs root for some, Java for others)"
 	@echo "make test-debug  a part of the suite on a build that checks its own rules (csrc/invariants.h), and that each lane stops at a broken one"
 	@echo "make lint    ruff, mypy --strict, stubtest, C warnings, clang-format"
 	@echo "make docs    the documentation as a site in build/site; a broken link is an error"
@@ -54,6 +55,7 @@ help:
 	@echo "make bench-spark   reading with Spark beside its own reader of Parquet (needs Java 17)"
 	@echo "make bench-rivals   other stores on the same bytes; writes docs/dev/benchmarks.md and its picture"
 	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails; then crowds of queues and connections"
+	@echo "make bench-ha   replication beside RocketMQ's: rate, what a slave costs its master, SYNC_MASTER, the window of async mode"
 	@echo "make bench-client   our client beside a lean C sender and the Java and Go clients, rows C1 to C15 in one table"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
@@ -76,6 +78,12 @@ sweeps: $(TESTING)
 # Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
 interop: $(TESTING)
 	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop tests/client/flows $(PYTEST_ARGS)
+
+# Masters and slaves of ours and of Java: the long form of what make test has in short. HA_KILLS: kills of each pair.
+HA_KILLS ?= 200
+ha: $(TESTING)
+	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) $(BIN)/python -m pytest tests/ha tests/broker/test_replicas.py tests/broker/test_replica_tables.py \
+		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py $(PYTEST_ARGS)
 
 # A copy of the tree whose engine checks its own rules (csrc/invariants.h). The long lanes run there.
 DEBUG_TREE := build/debug/tree

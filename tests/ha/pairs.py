@@ -22,6 +22,7 @@ from mqfast.store.log.acks import AckTable
 __all__ = [
     "FILE",
     "KEEPS_TWO_FILES",
+    "QUICK",
     "SIZES",
     "as_slave",
     "fill",
