@@ -124,12 +124,12 @@ class OnceWrites:
     # --- the question ---
 
     async def ask(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """ASK_ONCE. Fields: ``topic`` (names with ; between them, for access control), ``key``, ``batch``.
+        """ASK_ONCE. Fields: ``topic`` (names with ; between them, for access control), ``key``, ``batch``, ``tasks``.
 
         The body of the answer: ``version``; ``newest``: the newest batch of the write, -1: it is not known;
-        ``divisions``: topic -> [queues, brokers] of this batch; ``before``: of the newest batch before it; ``rows``:
-        [partition, topic, queue id, last row, crc] of this batch; ``done``: the newest batch that is stored as a
-        whole, -1: none is.
+        ``divisions``: topic -> [queues, brokers] of this batch; ``before``: of the newest batch before it; ``done``:
+        the newest batch that is stored as a whole, -1: none is; ``rows``: [partition, topic, queue id, last row, crc]
+        of this batch, where ``tasks`` is true.
         """
         key, batch, _ = self._asked(request)
         memory = await self._loaded()
@@ -139,7 +139,7 @@ class OnceWrites:
             "newest": -1 if newest is None else newest,
             "divisions": memory.divisions(key, batch),
             "before": memory.before(key, batch),
-            "rows": memory.rows(key, batch),
+            "rows": memory.rows(key, batch) if request.ext_fields.get("tasks") == "true" else [],
             "done": memory.done(key)[0],
         }
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))

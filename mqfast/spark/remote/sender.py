@@ -434,13 +434,15 @@ def _unlike(division: Division, batch: int, memories: list[Memory]) -> str | Non
     return None
 
 
-async def _ask(instance: ClientInstance, address: str, topic: str, key: str, batch: int) -> Memory | None:
-    fields = {"topic": topic, "key": key, "batch": batch}
+async def _ask(
+    instance: ClientInstance, address: str, topic: str, key: str, batch: int, tasks: bool = False
+) -> Memory | None:
+    fields = {"topic": topic, "key": key, "batch": batch, "tasks": "true" if tasks else "false"}
     answer = await instance.shell.ask(Ask(address, ASK_ONCE, fields, timeout_s=_ATTEMPT_S))
     assert answer is not None
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return None
-    if answer.code in RETRIED:
+    if answer.code in RETRIED and answer.code != ResponseCode.SYSTEM_ERROR:  # as which accounts are refused
         raise ConnectionLost(str(broker_error(answer, address, "what is remembered of writes")))
     if answer.code != ResponseCode.SUCCESS:
         raise broker_error(answer, address, "what is remembered of writes")
@@ -514,7 +516,7 @@ class Batch:
     async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
         found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
         for name, (address, topic) in (await self._asked(instance)).items():
-            memory = await _ask(instance, address, topic, self._key, self._batch)
+            memory = await _ask(instance, address, topic, self._key, self._batch, tasks=True)
             if memory is not None:
                 for partition, of, queue_id, row, crc in memory.rows:
                     found[partition, of, name, queue_id] = row, crc

@@ -63,6 +63,12 @@ class _RemoteSink:
         check_columns(schema, options)
         settings_of(options)
         self.options: Final = options
+        self._once = uuid.uuid4().hex  # of this job, or of this start of a query
+
+    @property
+    def is_careless(self) -> bool:
+        """Rows of at_least_once have names of their own, which no other try has or remembers."""
+        return self.options.delivery == "at_least_once"
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, batch: int) -> Sent:
         """In a task: encode and send all rows, and wait until they are acknowledged."""
@@ -130,7 +136,7 @@ class _RemoteSink:
                 "crash repeats them (delivery=exactly_once refuses such brokers, at_least_once says nothing)",
                 name,
             )
-        if self.options.delivery == "at_least_once":
+        if self.is_careless:
             return
         if any(one.repeated for one in sent):
             _log.warning("batch %d of write %s: rows were stored by an earlier try, and not again", batch, key)
@@ -174,13 +180,12 @@ class RemoteBatchWriter(_RemoteSink, DataSourceArrowWriter):
         super().__init__(options, schema)
         if overwrite:
             raise ConfigError('mode: expected append, found overwrite; a log is only ever added to: .mode("append")')
-        self._job: Final = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Send the rows of one task."""
         name = self.options.txn_id
-        if name is None:
-            return self.send(iterator, key_of("job", self._job), 0)
+        if name is None or self.is_careless:
+            return self.send(iterator, key_of("job", self._once), 0)
         query, batch = _streaming()
         if query is not None and batch is not None:  # foreachBatch: the name means something in the query only
             return self.send(iterator, key_of("query", query, name), batch)
@@ -213,7 +218,8 @@ class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
         query, batch = _streaming()
         if query is None or batch is None:
             raise UsageError("the sink of a stream: expected the id of its query and batch from Spark, found none")
-        return self.send(iterator, key_of("stream", query, self.options.txn_id or ""), batch)
+        name = self._once if self.is_careless else self.options.txn_id or ""
+        return self.send(iterator, key_of("stream", query, name), batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Compare what was sent with what is stored. Raises: see ``check``."""

@@ -257,7 +257,9 @@ def test_what_is_remembered_can_be_asked(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         task = Task(rows(5))
         await task.send(one, 0, 5)
-        answer = await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)).body))
+        assert said["rows"] == []  # a task does not need them
+        answer = await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7, tasks="true")
         said = json.loads(bytes(answer.body))
         assert said["rows"] == [[3, "t", 1, 8, task.marks[4].crc]]
         assert (said["newest"], said["divisions"], said["before"]) == (7, {"t": [4, 1]}, {})
@@ -280,7 +282,7 @@ def test_a_batch_that_is_stored_as_a_whole_is_noted_in_the_log(tmp_path: Path) -
         assert (await one.call(END_ONCE, topic="t", key="a:b", batch=7)).code == ResponseCode.INVALID_PARAMETER
 
     async def again(one: Running) -> None:
-        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)).body))
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7, tasks="true")).body))
         assert (said["done"], len(said["rows"])) == (7, 1)
         said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="other", batch=7)).body))
         assert said["done"] == -1

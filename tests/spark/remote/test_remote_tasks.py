@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -251,6 +252,27 @@ def test_a_topic_is_made_where_brokers_make_topics_and_is_an_error_elsewhere(bro
     assert len(broker.admin().topic_stats("new")) == 8
     with Broker(auto_create_topics=False) as strict, pytest.raises(NoRoute, match="no broker makes topics"):
         send(strict, rows(1), topic="new")
+
+
+def test_a_namespace_and_accounts_are_those_of_the_options(tmp_path: Path) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(
+        "accounts:\n"
+        "- {accessKey: writer1, secretKey: abcdefgh, admin: false, defaultTopicPerm: DENY, defaultGroupPerm: DENY,\n"
+        "   topicPerms: [tenant%t=PUB, t=SUB]}\n"
+    )
+    rules = {"aclEnable": "true", "aclFile": str(accounts)}
+    with Broker(topics={"tenant%t": 4, "t": 4}, config=rules) as broker:
+        with pytest.raises(BrokerError, match="No accessKey is configured"):
+            send(broker, rows(3), namespace="tenant")
+        keys = {"accessKey": "writer1", "secretKey": "abcdefgh"}
+        one = writer(broker, rows(1), namespace="tenant", **keys)
+        for _ in range(2):
+            one.check([one.send(iter([rows(30)]), KEY, 0)])
+        assert bodies(broker, "tenant%t") == list(range(30))
+        with pytest.raises(BrokerError, match="permission"):
+            send(broker, rows(3), **keys)
+        assert bodies(broker) == []
 
 
 def test_bytes_on_their_way_are_bounded(broker: Broker) -> None:
