@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from sampling import WHOLE
 
 from mqfast.testing import Broker
 
@@ -22,7 +23,7 @@ def run(folder: Path, text: str, *options: str, expected: int = 0) -> str:
     plugin = [] if FOUND else ["-p", "mqfast.testing.plugin"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options, "test_it.py"]
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTEST_ADDOPTS": ""},
+        command, cwd=folder, capture_output=True, text=True, timeout=400, env={**os.environ, "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout
@@ -183,10 +184,11 @@ def test_brokers_of_several_processes_do_not_meet(tmp_path: Path) -> None:
     text = """
 import pytest
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(COUNT))
 def test_it(rocketmq_broker, number):
     rocketmq_broker.assert_nothing_sent("orders")
     rocketmq_broker.send("orders", str(number))
     rocketmq_broker.assert_sent("orders", body=str(number), times=1)
 """
-    assert "8 passed" in run(tmp_path, text, "-n", "2")
+    count, processes = (128, "16") if WHOLE else (8, "2")
+    assert f"{count} passed" in run(tmp_path, text.replace("COUNT", str(count)), "-n", processes)
