@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -86,6 +86,16 @@ class Division(NamedTuple):
     def counts(self) -> tuple[int, int]:
         """Queues and brokers, as marks have them."""
         return len(self.queues), len(self.brokers)
+
+    def as_before(self, memories: Sequence[Memory]) -> Division:
+        """The first queues of each broker, where the topic has more of them than when this batch began."""
+        for memory in memories:
+            queues, brokers = memory.divisions.get(self.topic, self.counts)
+            each = queues // brokers if brokers else 0
+            had = tuple(queue for queue in self.queues if queue.queue_id < each)
+            if (queues, brokers) != self.counts and (len(had), len(self.brokers)) == (queues, brokers):
+                return Division(self.topic, had)
+        return self
 
 
 class End(NamedTuple):
@@ -198,8 +208,10 @@ class TaskSender:
                 division = Division(name, await self._queues(name))
                 reason = None
                 if self._how.delivery != "at_least_once":
-                    memories = [await self._memory(one, name) for one in division.brokers]
-                    reason = _unlike(division, self._how.batch, [one for one in memories if one is not None])
+                    asked = [await self._memory(one, name) for one in division.brokers]
+                    memories = [one for one in asked if one is not None]
+                    division = division.as_before(memories)
+                    reason = _unlike(division, self._how.batch, memories)
                 if reason is None:
                     return division
                 why = reason
@@ -361,7 +373,7 @@ class TaskSender:
             else:
                 assert answer is not None
                 if answer.code == ResponseCode.SUCCESS and (not once or ONCE in answer.ext_fields):
-                    self.repeated += answer.ext_fields.get(ONCE) == "before"
+                    self.repeated += answer.ext_fields.get(ONCE) in ("before", "rest")
                     return
                 refusal = broker_error(answer, address, queue.topic)
                 if answer.code == ResponseCode.SUCCESS:

@@ -173,13 +173,26 @@ def test_rows_that_differ_from_those_of_an_earlier_try_are_refused(broker: Broke
     assert bodies(broker) == sorted([*range(50), 0, 0])
 
 
-def test_other_queues_for_a_batch_that_is_repeated_are_refused_and_a_new_batch_takes_them(broker: Broker) -> None:
+def test_a_batch_that_is_repeated_keeps_its_queues_and_a_new_one_takes_those_that_were_added(broker: Broker) -> None:
     send(broker, rows(50))
     broker.create_topic("t", 8)
-    with pytest.raises(ClientError, match="among 4 queues of 1 brokers, and the topic has 8 of 1 now"):
-        send(broker, rows(50), brokerTimeout="1s")
-    send(broker, rows(50, 50), batch=1)
+    again = send(broker, rows(100))
+    assert again.repeated > 0
+    assert {end.queue_id for end in again.ends} <= {0, 1, 2, 3}
     assert bodies(broker) == list(range(100))
+    sent = send(broker, rows(50, 100), batch=1, queueSelector="round_robin")
+    assert {end.queue_id for end in sent.ends} == set(range(8))
+    assert bodies(broker) == list(range(150))
+
+
+def test_a_batch_that_is_repeated_is_refused_while_queues_are_missing(broker: Broker) -> None:
+    send(broker, rows(50))
+    broker.create_topic("t", 2)
+    with pytest.raises(ClientError, match="among 4 queues of 1 brokers, and the topic has 2 of 1 now"):
+        send(broker, rows(50), brokerTimeout="1s")
+    broker.create_topic("t", 4)
+    send(broker, rows(60))
+    assert bodies(broker) == list(range(60))
 
 
 def test_several_brokers_share_the_rows_and_one_that_is_away_is_waited_for() -> None:
