@@ -205,8 +205,8 @@ bench-broker: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/run.py $(BROKER_ARGS)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/crowds.py $(BROKER_ARGS)
 
-# Each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look; --long: 10 million
-# messages each way for C14.
+# Each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look; --long 10000000
+# --rounds 1 --rows C14: memory over as many messages each way.
 bench-client: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/run.py $(CLIENT_ARGS)
 

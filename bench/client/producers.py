@@ -211,7 +211,7 @@ def fill(address: str, count: float) -> dict[str, float]:
     from mqfast import Message, Producer
 
     with Producer("bench", address) as producer:
-        message = Message("filled", BODY)
+        message = Message("filled", BODY if count <= 1e6 else SMALL)
         found = sum(not isinstance(one, Exception) for one in producer.send_many(message for _ in range(int(count))))
     return {"messages": found}
 

@@ -2,7 +2,7 @@
 
 It must never compare figures of different runs: each is the median over rounds, in which the programs take turns, each
 in a process of its own. Rows of the client alone talk to a stub in C that answers at once. A rival that cannot be
-built here has no column of figures. ``--long`` makes C14 send and receive 10 million messages.
+built here has no column of figures. ``--long 10000000`` makes C14 send and receive as many messages.
 """
 
 from __future__ import annotations
@@ -180,10 +180,11 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--seconds", type=float, default=1.0)
     arguments.add_argument("--rows", nargs="*", default=None, help="names, such as C1 C4")
-    arguments.add_argument("--long", action="store_true", help="C14 with 10 million messages each way")
+    arguments.add_argument("--long", type=int, default=0, help="messages each way for C14, such as 10000000")
     given = arguments.parse_args()
     rows = [row for row in ROWS if given.rows is None or row.name.split()[0] in given.rows or row.name in given.rows]
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
+    in_memory = Path("/dev/shm").is_dir() and not given.long
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if in_memory else None) as directory:
         work = Path(directory)
         sender = compiled(work, ROOT / "bench" / "broker" / "sender.c")
         wanted = {one for row in rows for one in row.rivals}
@@ -198,7 +199,7 @@ def main() -> None:
                     "broker": broker, "stub": f"127.0.0.1:{stub.stdout.readline().strip()}", "nobody": "127.0.0.1:1",
                 }  # fmt: skip
                 turn([sys.executable, HERE / "producers.py", "C10", broker, 0.1])  # the topic is made
-                filled = 10_000_000 if given.long else FILLED
+                filled = max(given.long, FILLED)
                 if any(row.name.startswith(OF_CONSUMERS) and row.against == "broker" for row in rows):
                     turn([sys.executable, HERE / "producers.py", "fill", broker, filled])
                 turn([sys.executable, HERE / "producers.py", "C12", broker, 0.1])  # everything is compiled

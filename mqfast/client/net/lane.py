@@ -1,7 +1,6 @@
 """Sync callers on their own threads: one blocking socket a broker, read by whichever caller waits (leader/follower).
 
-    the caller writes its frame; nobody reads -> it reads, for all, until its own answer or deadline, and hands the
-    reading on; somebody reads -> it sleeps on its own lock until its answer, the reading, or its deadline comes
+How callers share a socket: ``_lane.pyx``. Here: connections, the socket of a request, steps on the caller's thread.
 
 Room: client. It must never start a thread, wait without a deadline, or send twice by itself. It serves no request of a
 broker: a heartbeat never goes over a lane, so that brokers do not know it. With TLS a socket has one caller at a time.
@@ -11,318 +10,40 @@ Source: NettyRemotingClient.invokeSync, for what a caller may rely on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import select
 import socket
 import ssl
-import struct
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
-from itertools import count
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mqfast.client.net import fork
+from mqfast.client.net._lane import IDLE_S, Gone, Lane, Socket
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps, of_client
-from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, RemotingError
+from mqfast.errors import CallTimeout, ConnectError, ConnectionLost
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import LanguageCode, ResponseCode
-from mqfast.remoting.command import ONEWAY, FrameDecoder, RemotingCommand, encode
+from mqfast.remoting.command import ONEWAY, RemotingCommand, encode
 
 __all__ = ["Lanes", "lanes_of"]
 
 CONNECT_TIMEOUT_S: Final = 3.0
-IDLE_S: Final = 60.0
-"""A socket that was not used for so long is replaced; a server closes it after 120 s."""
 TLS_SOCKETS: Final = 4
-_LOOK_AFTER_S: Final = 0.1
-"""A socket that rested for so long is looked at before it is used: its peer may have gone."""
-_BUFFER_BYTES: Final = 64 * 1024
-_OPAQUE_MASK: Final = 0x7FFFFFFF
 
 T = TypeVar("T")
 Sign = Callable[[int, dict[str, Any], Any], dict[str, Any]]
 AnyAsk: TypeAlias = Ask | ReadyAsk
 
 
-class _Gone(Exception):
-    """The connection had ended before a byte of the request was written."""
-
-
-class _Waiter:
-    __slots__ = ("answer", "code", "done", "error", "leads", "lock", "waits")
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        self.lock = threading.Lock()
-        self.lock.acquire()
-        self.answer: RemotingCommand | None = None
-        self.error: str | None = None
-        self.done = False
-        self.leads = False
-        self.waits = False
-
-
-class _Socket:
-    """A connected socket whose waits end at a deadline, without a system call for each deadline.
-
-    A time-out stands in the socket itself; it is set anew only where it would end after the deadline, or far before.
-    """
-
-    def __init__(self, address: str, sock: socket.socket) -> None:
-        self.address = address
-        self.sock = sock
-        self._tls = isinstance(sock, ssl.SSLSocket)
-        self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0} if _HAS_TIMEVAL and not self._tls else None
-        sock.settimeout(None)
-
-    def _limit(self, which: int, left: float) -> None:
-        if self._limits is None:
-            self.sock.settimeout(left)
-            return
-        now = self._limits[which]
-        if not left / 8 <= now <= left:
-            now = max(0.001, left * 0.9)
-            self._limits[which] = now
-            self.sock.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(now), int(now % 1 * 1e6)))
-
-    def receive_into(self, buffer: bytearray, deadline: float) -> int:
-        """Bytes received, 0 at the end of the connection. Raises: TimeoutError, OSError."""
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._limit(socket.SO_RCVTIMEO, left)
-            try:
-                return self.sock.recv_into(buffer)
-            except (BlockingIOError, InterruptedError, TimeoutError, ssl.SSLWantReadError):
-                continue
-
-    def send_all(self, data: bytes, deadline: float) -> None:
-        """Send it. Raises: TimeoutError (a part may be out), OSError."""
-        view = memoryview(data)
-        while view:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._limit(socket.SO_SNDTIMEO, left)
-            try:
-                view = view[self.sock.send(view) :]
-            except (BlockingIOError, InterruptedError, TimeoutError, ssl.SSLWantWriteError):
-                continue
-
-    def has_ended(self) -> bool:
-        """Is there an end or a byte that nobody asked for?"""
-        if not hasattr(select, "poll"):
-            return bool(select.select([self.sock], [], [], 0)[0])
-        look = select.poll()
-        look.register(self.sock, select.POLLIN)
-        return bool(look.poll(0))
-
-    def shut(self) -> None:
-        """Wake whoever reads it."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close this process's copy."""
-        with contextlib.suppress(OSError):
-            self.sock.close()
-
-
-_HAS_TIMEVAL: Final = sys.platform != "win32"  # SO_RCVTIMEO takes a timeval
-
-
-class _Lane:
-    """The socket of one address, used by many callers at once.
-
-    ``_reading`` is held by the one caller that reads; it goes from caller to caller under ``_hand``.
-    """
-
-    def __init__(self, connected: _Socket) -> None:
-        self.socket = connected
-        self.address = connected.address
-        self.last_used = time.monotonic()
-        self.dead: str | None = None
-        self._waiters: dict[int, _Waiter] = {}
-        self._opaque = count()
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._hand = threading.Lock()
-        self._decoder = FrameDecoder()
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-
-    @property
-    def is_busy(self) -> bool:
-        """Does anybody wait for an answer?"""
-        return bool(self._waiters)
-
-    def is_usable(self) -> bool:
-        """May a request go over it? One that rested is looked at first."""
-        if self.dead is not None:
-            return False
-        rested = time.monotonic() - self.last_used
-        if rested < _LOOK_AFTER_S or self._waiters:
-            return True
-        if rested < IDLE_S and not self.socket.has_ended():
-            return True
-        self.end("it was idle")
-        return False
-
-    def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
-        """One request. Raises: ConnectionLost, CallTimeout."""
-        opaque = next(self._opaque) & _OPAQUE_MASK
-        data = frame(opaque)
-        if oneway:
-            self._write(data, deadline)
-            return None
-        waiter = self._waiters[opaque] = _Waiter(code)
-        try:
-            self._write(data, deadline)
-            if self._begins_to_lead(waiter) or self._wait(waiter, deadline):
-                self._lead(waiter, deadline)
-        finally:
-            self._waiters.pop(opaque, None)
-        if waiter.answer is not None:
-            return waiter.answer
-        if waiter.error is not None:
-            raise ConnectionLost(f"{self.address}: {waiter.error}")
-        raise CallTimeout(f"{self.address}: no answer to request {code} in time")
-
-    def _write(self, data: bytes, deadline: float) -> None:
-        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise CallTimeout(f"{self.address}: other requests were not written in time; nothing of this one was sent")
-        try:
-            if self.dead is not None:
-                raise _Gone(self.dead)
-            self.socket.send_all(data, deadline)
-            self.last_used = time.monotonic()
-        except TimeoutError:
-            self.end("a request was not taken in time")
-            raise CallTimeout(f"{self.address}: the request was not taken in time") from None
-        except OSError as error:
-            self.end(f"the connection ended: {error}")
-            raise ConnectionLost(f"{self.address}: the connection ended: {error}") from None
-        except BaseException:
-            if self.dead is None:
-                self.end("a request was interrupted")  # a part of its frame may be out
-            raise
-        finally:
-            self._writing.release()
-
-    def _begins_to_lead(self, waiter: _Waiter) -> bool:
-        """Become the one who reads, if nobody is; the caller is then to ``_lead``."""
-        if self._reading.acquire(False):
-            return True
-        with self._hand:  # the reader hands over under it: it cannot miss this waiter
-            if self._reading.acquire(False):
-                return True
-            waiter.waits = True
-        return False
-
-    def _wait(self, waiter: _Waiter, deadline: float) -> bool:
-        """Sleep until the answer, the end or the deadline. Returns: has the caller to read now?"""
-        try:
-            waiter.lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
-        except BaseException:
-            self._give_up(waiter)
-            raise
-        with self._hand:
-            waiter.waits = False
-            return waiter.leads
-
-    def _give_up(self, waiter: _Waiter) -> None:
-        with self._hand:
-            waiter.waits = False
-            if waiter.leads:
-                self._hand_over()
-
-    def _lead(self, waiter: _Waiter, deadline: float) -> None:
-        try:
-            while not waiter.done and self.dead is None:
-                size = self.socket.receive_into(self._buffer, deadline)
-                if not size:
-                    self.end("the connection ended before the answer came")
-                    break
-                for command in self._decoder.feed(self._view[:size]):
-                    self._deliver(command)
-                if self._decoder.error is not None:
-                    self.end(f"the connection is given up: {self._decoder.error}")
-        except TimeoutError:
-            pass
-        except OSError as error:
-            self.end(f"the connection ended before the answer came: {error}")
-        finally:
-            with self._hand:
-                self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Give the reading to a caller that sleeps, or to nobody. Under ``_hand``, by the one who reads."""
-        if self.dead is None:
-            for waiter in list(self._waiters.values()):
-                if waiter.waits and not waiter.done:
-                    waiter.waits = False
-                    waiter.leads = True
-                    waiter.lock.release()
-                    return
-        else:
-            self.socket.close()
-        self._reading.release()
-
-    def _deliver(self, command: RemotingCommand) -> None:
-        if not command.is_response:
-            self._refuse(command)
-            return
-        waiter = self._waiters.pop(command.opaque, None)
-        if waiter is None:
-            return  # its caller has gone at its deadline
-        waiter.answer = command
-        waiter.done = True
-        _wake(waiter)
-
-    def _refuse(self, request: RemotingCommand) -> None:
-        if request.is_oneway:
-            return
-        answer = request.response(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-        )
-        with contextlib.suppress(RemotingError):
-            self._write(encode(answer), time.monotonic() + 1.0)
-
-    def end(self, why: str) -> None:
-        """The connection is no more: every caller that waits hears of it."""
-        with self._hand:
-            if self.dead is not None:
-                return
-            self.dead = why
-            self.socket.shut()
-            for waiter in list(self._waiters.values()):
-                waiter.error = why
-                waiter.done = True
-                _wake(waiter)
-            if self._reading.acquire(False):  # nobody reads: who does closes it when it hands over
-                self.socket.close()
-                self._reading.release()
-
-
-def _wake(waiter: _Waiter) -> None:
-    try:
-        waiter.lock.release()
-    except RuntimeError:  # it was woken to read just now
-        pass
-
-
 class _Single:
     """The sockets of one address with TLS: each serves one caller at a time, up to TLS_SOCKETS of them."""
 
-    def __init__(self, connect: Callable[[float], _Socket], address: str) -> None:
+    def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
         self._connect = connect
         self._address = address
-        self._free: list[_Lane] = []
+        self._free: list[Lane] = []
         self._slots = threading.BoundedSemaphore(TLS_SOCKETS)
         self._closed = False
 
@@ -330,15 +51,15 @@ class _Single:
         """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise ConnectError(f"{self._address}: all {TLS_SOCKETS} connections were in use until the deadline")
-        lane: _Lane | None = None
+        lane: Lane | None = None
         try:
             while self._free and lane is None:
                 lane = self._free.pop()
                 if not lane.is_usable():
                     lane = None
-            lane = lane or _Lane(self._connect(deadline))
+            lane = lane or Lane(self._connect(deadline))
             return lane.call(frame, code, oneway, deadline)
-        except _Gone as gone:
+        except Gone as gone:
             raise ConnectError(f"{self._address}: {gone}") from None
         finally:
             if lane is not None and lane.dead is None:
@@ -360,7 +81,7 @@ class _Single:
             if time.monotonic() - lane.last_used >= IDLE_S:
                 lane.end("it was idle")
 
-    def abandon(self) -> list[_Socket]:
+    def abandon(self) -> list[Socket]:
         """The sockets, for a child of a fork."""
         return [lane.socket for lane in self._free]
 
@@ -368,10 +89,10 @@ class _Single:
 class _Shared:
     """The one socket of an address without TLS."""
 
-    def __init__(self, connect: Callable[[float], _Socket], address: str) -> None:
+    def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
         self._connect = connect
         self._address = address
-        self._lane: _Lane | None = None
+        self._lane: Lane | None = None
         self._connecting = threading.Lock()
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
@@ -382,16 +103,16 @@ class _Shared:
                 lane = self._connected(deadline)
             try:
                 return lane.call(frame, code, oneway, deadline)
-            except _Gone as gone:  # nothing was written: a new connection is tried, each attempt has the same deadline
+            except Gone as gone:  # nothing was written: a new connection is tried, each attempt has the same deadline
                 if time.monotonic() >= deadline:
                     raise ConnectError(f"{self._address}: {gone}") from None
 
-    def _connected(self, deadline: float) -> _Lane:
+    def _connected(self, deadline: float) -> Lane:
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise ConnectError(f"{self._address}: no connection in time")
         try:
             if self._lane is None or not self._lane.is_usable():
-                self._lane = _Lane(self._connect(deadline))
+                self._lane = Lane(self._connect(deadline))
             return self._lane
         finally:
             self._connecting.release()
@@ -408,7 +129,7 @@ class _Shared:
         if lane is not None and time.monotonic() - lane.last_used >= IDLE_S and not lane.is_busy:
             lane.end("it was idle")
 
-    def abandon(self) -> list[_Socket]:
+    def abandon(self) -> list[Socket]:
         """The sockets, for a child of a fork."""
         return [] if self._lane is None else [self._lane.socket]
 
@@ -498,7 +219,7 @@ class Lanes:
         except ValueError as error:
             raise ConnectError(str(error)) from None
 
-        def connect(deadline: float) -> _Socket:
+        def connect(deadline: float) -> Socket:
             # Half of the time, so that another broker can be tried when a connection is not made.
             left = deadline - time.monotonic()
             return _connected(address, host, port, self._context, min(CONNECT_TIMEOUT_S, left / 2))
@@ -550,7 +271,7 @@ async def _rest(instance: ClientInstance, lanes: Lanes) -> None:
         lanes.close()
 
 
-def _connected(address: str, host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> _Socket:
+def _connected(address: str, host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> Socket:
     if timeout_s <= 0:
         raise ConnectError(f"{address}: the time was over before a connection was tried")
     begin = time.monotonic()
@@ -564,7 +285,7 @@ def _connected(address: str, host: str, port: int, context: ssl.SSLContext | Non
         if context is not None:
             sock.settimeout(max(0.001, timeout_s - (time.monotonic() - begin)))
             sock = context.wrap_socket(sock, server_hostname=host if context.check_hostname else None)
-        return _Socket(address, sock)
+        return Socket(address, sock)
     except OSError as error:  # ssl.SSLError is one
         sock.close()
         raise ConnectError(f"{address}: no TLS: {error}") from None

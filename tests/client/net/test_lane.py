@@ -324,14 +324,14 @@ def test_an_interrupted_caller_leaves_the_lane_usable(
     """As when Ctrl-C comes while a caller writes or reads: other callers go on."""
     with RawServer(echo) as server:
         assert lanes.ask(ask(server.address)) is not None
-        from mqfast.client.net.lane import _Socket
+        from mqfast.client.net._lane import Socket
 
         name: str = {"send": "send_all", "wait": "receive_into"}[where]
-        kept: Callable[..., Any] = getattr(_Socket, name)
-        monkeypatch.setattr(_Socket, name, interrupt)
+        kept: Callable[..., Any] = getattr(Socket, name)
+        monkeypatch.setattr(Socket, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
             lanes.ask(ask(server.address))
-        monkeypatch.setattr(_Socket, name, kept)
+        monkeypatch.setattr(Socket, name, kept)
         answer = lanes.ask(ask(server.address, 9))
         assert answer is not None
         assert answer.ext_fields["number"] == "9"
