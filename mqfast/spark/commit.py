@@ -55,8 +55,8 @@ _BESIDE: Final = frozenset(
     ("lock", "checkpoint", "abort", "abort.bak", "config", "consumequeue", "index", "spark-staging", "spark-leases")
 )
 _LIVE: Final = (
-    "{path} is open in another process: a store has one writer. Writing into a live broker's store goes through the "
-    "broker, in a later release; until then stop its owner or write to a store of your own"
+    "{path} is open in another process: a store has one writer. Write into a running broker by the option namesrv in "
+    "place of the path; otherwise stop its owner, or write to a store of your own"
 )
 
 Step = Callable[[str], None]

@@ -54,7 +54,7 @@ COLUMNS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 PLACES: Final = frozenset(
     (
         *("queueOffset", "physicalOffset", "msgSize", "bodySize", "storeTimestamp", "storeHost"),
-        *("preparedTransactionOffset", "bodyCrc", "msgId", "crcOk"),
+        *("preparedTransactionOffset", "bodyCrc", "msgId", "crcOk", "store"),
     )
 )
 """Columns of the source that say where a message was: accepted, and left out."""

@@ -161,7 +161,7 @@ def test_a_live_store_is_refused_and_told_why(spark: SparkSession, place: Path) 
     assert owner.stdout is not None
     assert owner.stdout.readline() == "open\n"
     text = refusal(lambda: save(frame(spark, 3, 1), path))
-    assert "goes through the broker, in a later release" in text
+    assert "by the option namesrv" in text
     owner.communicate("")
     save(frame(spark, 3, 1), path)
     assert numbers(path) == [0, 1, 2]

@@ -503,7 +503,7 @@ def test_a_store_that_somebody_writes_is_never_written_by_the_sink(tmp_path: Pat
     transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=200)
     files = stage(transaction, 0)
     for refused in (lambda: check_target(store), lambda: transaction.commit(0, files)):
-        with pytest.raises(StoreLocked, match="goes through the broker, in a later release"):
+        with pytest.raises(StoreLocked, match="by the option namesrv"):
             refused()
     owner.communicate("")
     check_target(store)

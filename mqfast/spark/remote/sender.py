@@ -8,14 +8,12 @@ acknowledged, nor send rows to a broker without a memory of writes where exactly
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from mqfast.client.net import io_thread
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
@@ -24,34 +22,23 @@ from mqfast.client.producer.send import RETRIED
 from mqfast.client.route.namespace import wrap
 from mqfast.client.values import MessageQueue
 from mqfast.errors import (
-    CallTimeout,
     ClientError,
     ConfigError,
     ConnectError,
-    ConnectionLost,
     MqfastError,
     NoRoute,
-    TooManyCalls,
     UsageError,
 )
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, Mark, Span
+from mqfast.remoting.once import ONCE, Mark, Span
+from mqfast.spark.remote.asked import ATTEMPT_S, LOST, STORED_NOT_SAFE, BatchDone, Division, Memory, ask, pause, unlike
 
-__all__ = ["Batch", "BatchDone", "Division", "End", "How", "TaskSender"]
+__all__ = ["End", "How", "TaskSender"]
 
-T = TypeVar("T")
 _log = logging.getLogger("mqfast.spark")
 GROUP: Final = "mqfast-spark"
 _AUTO_CREATE: Final = "TBW102"
 _TOPIC_QUEUES: Final = 8
-_ATTEMPT_S: Final = 10.0
-_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-_STORED_NOT_SAFE: Final = {
-    int(ResponseCode.FLUSH_DISK_TIMEOUT): "FLUSH_DISK_TIMEOUT",
-    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): "FLUSH_SLAVE_TIMEOUT",
-    int(ResponseCode.SLAVE_NOT_AVAILABLE): "SLAVE_NOT_AVAILABLE",
-}
-_LOST: Final = (ConnectError, ConnectionLost, CallTimeout, TooManyCalls)
 
 
 class How(NamedTuple):
@@ -71,33 +58,6 @@ class How(NamedTuple):
     given_queues: bool = False
 
 
-class Division(NamedTuple):
-    """Among which queues the rows of a topic are divided. Attributes: topic: with its namespace."""
-
-    topic: str
-    queues: tuple[MessageQueue, ...]
-
-    @property
-    def brokers(self) -> tuple[str, ...]:
-        """The brokers of the queues."""
-        return tuple(sorted({queue.broker_name for queue in self.queues}))
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Queues and brokers, as marks have them."""
-        return len(self.queues), len(self.brokers)
-
-    def as_before(self, memories: Sequence[Memory]) -> Division:
-        """The first queues of each broker, where the topic has more of them than when this batch began."""
-        for memory in memories:
-            queues, brokers = memory.divisions.get(self.topic, self.counts)
-            each = queues // brokers if brokers else 0
-            had = tuple(queue for queue in self.queues if queue.queue_id < each)
-            if (queues, brokers) != self.counts and (len(had), len(self.brokers)) == (queues, brokers):
-                return Division(self.topic, had)
-        return self
-
-
 class End(NamedTuple):
     """The last row of a task for a queue."""
 
@@ -106,19 +66,6 @@ class End(NamedTuple):
     queue_id: int
     row: int
     crc: int
-
-
-class Memory(NamedTuple):
-    """The answer to ASK_ONCE."""
-
-    divisions: dict[str, list[int]]
-    before: dict[str, list[int]]
-    rows: list[tuple[int, str, int, int, int]]
-    done: int
-
-
-class BatchDone(Exception):
-    """The batch is stored as a whole, by an earlier try: there is nothing to send."""
 
 
 class _Request(NamedTuple):
@@ -181,7 +128,7 @@ class TaskSender:
         found = self._divisions.get(topic)
         if found is None:
             # Each question has its own time-out within the whole.
-            found = self._io.call(self._divide(topic), self._how.timeout_s + 2 * _ATTEMPT_S)
+            found = self._io.call(self._divide(topic), self._how.timeout_s + 2 * ATTEMPT_S)
             if self._how.given_queues and len(found.brokers) > 1:
                 raise UsageError(
                     f"column queueId: topic {topic} is on the brokers {', '.join(found.brokers)}, and a queue id alone "
@@ -211,15 +158,15 @@ class TaskSender:
                     asked = [await self._memory(one, name) for one in division.brokers]
                     memories = [one for one in asked if one is not None]
                     division = division.as_before(memories)
-                    reason = _unlike(division, self._how.batch, memories)
+                    reason = unlike(division, self._how.batch, memories)
                 if reason is None:
                     return division
                 why = reason
-            except _LOST as error:
+            except LOST as error:
                 why = error
             if time.monotonic() >= deadline:
                 raise ClientError(f"topic {topic}: no rows were sent in {self._how.timeout_s:g} s: {why}")
-            await asyncio.sleep(_pause(attempt))
+            await asyncio.sleep(pause(attempt))
             attempt += 1
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -246,7 +193,7 @@ class TaskSender:
             address = route.brokers[name].addresses.get(0)
             if address is not None:
                 answer = await self._instance.shell.ask(
-                    Ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=_ATTEMPT_S)
+                    Ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=ATTEMPT_S)
                 )
                 assert answer is not None
                 if answer.code != ResponseCode.SUCCESS:
@@ -274,7 +221,7 @@ class TaskSender:
     async def _memory(self, broker: str, topic: str) -> Memory | None:
         """What a broker remembers of this batch; None: it remembers no writes."""
         address = self._address(broker)
-        memory = await _ask(self._instance, address, topic, self._how.key, self._how.batch)
+        memory = await ask(self._instance, address, topic, self._how.key, self._how.batch)
         if memory is None:
             if self._how.delivery == "exactly_once":
                 raise ConfigError(
@@ -365,9 +312,9 @@ class TaskSender:
                 )
             try:
                 address = self._address(queue.broker_name)
-                ask = Ask(address, code, self._fields(request, once), request.body, min(left, _ATTEMPT_S))
-                answer = await self._instance.shell.ask(ask)
-            except _LOST as error:
+                wanted = Ask(address, code, self._fields(request, once), request.body, min(left, ATTEMPT_S))
+                answer = await self._instance.shell.ask(wanted)
+            except LOST as error:
                 why = error
                 await self._refresh(queue.topic)
             else:
@@ -381,8 +328,8 @@ class TaskSender:
                         f"{address}: the broker that remembered writes was replaced by one that does not; rows up to "
                         f"{request.span.last.row} of task {self._how.partition} may be stored twice"
                     )
-                if answer.code in _STORED_NOT_SAFE:
-                    status = _STORED_NOT_SAFE[answer.code]
+                if answer.code in STORED_NOT_SAFE:
+                    status = STORED_NOT_SAFE[answer.code]
                     why = f"{address} stored the rows with status {status}"
                     if not once:
                         raise ClientError(f"topic {queue.topic}: {why}; they are not as safe as the broker promises")
@@ -390,7 +337,7 @@ class TaskSender:
                     why = refusal
                 else:
                     raise refusal
-            await asyncio.sleep(_pause(attempt))
+            await asyncio.sleep(pause(attempt))
             attempt += 1
 
     def _fields(self, request: _Request, once: bool) -> dict[str, Any]:
@@ -420,126 +367,3 @@ class TaskSender:
             await self._instance.shell.run(self._instance.route(topic, refresh=True, timeout_s=1.0))
         except MqfastError as error:
             _log.info("%s", error)
-
-
-def _pause(attempt: int) -> float:
-    return _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
-
-
-def _unlike(division: Division, batch: int, memories: list[Memory]) -> str | None:
-    """Why the rows may not be divided this way; None: they may."""
-    own = division.counts
-    for memory in memories:
-        before = memory.divisions.get(division.topic)
-        if before is not None and tuple(before) != own:
-            return (
-                f"rows of batch {batch} were divided among {before[0]} queues of {before[1]} brokers, and the topic "
-                f"has {own[0]} of {own[1]} now; a batch that is repeated needs the same queues"
-            )
-        before = memory.before.get(division.topic)
-        if before is not None and before[1] > own[1]:
-            return (
-                f"the batch before had {before[1]} brokers, and the topic has {own[1]} now "
-                f"({', '.join(division.brokers)}): rows of this batch may be on a broker that is away. If it is gone "
-                "for good, start with another txnId"
-            )
-    return None
-
-
-async def _ask(
-    instance: ClientInstance, address: str, topic: str, key: str, batch: int, tasks: bool = False
-) -> Memory | None:
-    fields = {"topic": topic, "key": key, "batch": batch, "tasks": "true" if tasks else "false"}
-    answer = await instance.shell.ask(Ask(address, ASK_ONCE, fields, timeout_s=_ATTEMPT_S))
-    assert answer is not None
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        return None
-    if answer.code in RETRIED and answer.code != ResponseCode.SYSTEM_ERROR:  # as which accounts are refused
-        raise ConnectionLost(str(broker_error(answer, address, "what is remembered of writes")))
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer, address, "what is remembered of writes")
-    try:
-        said = json.loads(bytes(answer.body))
-        return Memory(said["divisions"], said["before"], said["rows"], said["done"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClientError(f"{address}: what is remembered of writes cannot be read: {error!r}") from None
-
-
-class Batch:
-    """A batch, as the driver asks brokers about it and tells them that it is stored.
-
-    Args: topics: with their namespace; forgetful: brokers that are not asked; timeout_s: of each call.
-    Thread: one.
-    """
-
-    def __init__(
-        self, settings: InstanceSettings, key: str, batch: int, topics: set[str], forgetful: set[str], timeout_s: float
-    ) -> None:
-        self._io = io_thread.shared()
-        self._settings: Final = settings
-        self._key: Final = key
-        self._batch: Final = batch
-        self._topics: Final = topics
-        self._forgetful: Final = forgetful
-        self._timeout_s: Final = timeout_s
-
-    def rows(self) -> dict[tuple[int, str, str, int], tuple[int, int]]:
-        """(partition, topic, broker, queue id) -> (last row, crc), as the brokers of the topics remember them.
-
-        Raises: ClientError.
-        """
-        return self._run(self._rows)
-
-    def end(self, rows: int) -> None:
-        """All its rows are stored: the brokers note that. Raises: ClientError."""
-        self._run(lambda instance: self._end(instance, rows))
-
-    def _run(self, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
-        instance = ClientInstance.shared(self._settings, self._io.loop)
-
-        async def tried() -> T:
-            await instance.acquire()
-            try:
-                deadline, attempt = time.monotonic() + self._timeout_s, 0
-                while True:
-                    try:
-                        return await work(instance)
-                    except _LOST as error:
-                        if time.monotonic() >= deadline:
-                            raise
-                        _log.info("%s", error)
-                    await asyncio.sleep(_pause(attempt))
-                    attempt += 1
-            finally:
-                await instance.release()
-
-        return self._io.call(tried(), self._timeout_s + 2 * _ATTEMPT_S)
-
-    async def _asked(self, instance: ClientInstance) -> dict[str, tuple[str, str]]:
-        """Broker -> its address and one of the topics."""
-        asked: dict[str, tuple[str, str]] = {}
-        for topic in sorted(self._topics):
-            route = await instance.shell.run(instance.route(topic, refresh=True))
-            for name, place in route.brokers.items():
-                if name not in self._forgetful and 0 in place.addresses:
-                    asked.setdefault(name, (place.addresses[0], topic))
-        return asked
-
-    async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
-        found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
-        for name, (address, topic) in (await self._asked(instance)).items():
-            memory = await _ask(instance, address, topic, self._key, self._batch, tasks=True)
-            if memory is not None:
-                for partition, of, queue_id, row, crc in memory.rows:
-                    found[partition, of, name, queue_id] = row, crc
-        return found
-
-    async def _end(self, instance: ClientInstance, rows: int) -> None:
-        for address, topic in (await self._asked(instance)).values():
-            fields = {"topic": topic, "key": self._key, "batch": self._batch, "rows": rows}
-            answer = await instance.shell.ask(Ask(address, END_ONCE, fields, timeout_s=_ATTEMPT_S))
-            assert answer is not None
-            if answer.code in RETRIED or answer.code in _STORED_NOT_SAFE:
-                raise ConnectionLost(str(broker_error(answer, address, "the end of a batch")))
-            if answer.code != ResponseCode.SUCCESS:
-                raise broker_error(answer, address, "the end of a batch")

@@ -22,8 +22,9 @@ from mqfast.errors import ConfigError, UsageError
 from mqfast.remoting.once import STAMP
 from mqfast.spark.options import Options
 from mqfast.spark.remote._elements import Elements
+from mqfast.spark.remote.asked import Batch, BatchDone
 from mqfast.spark.remote.client import settings_of
-from mqfast.spark.remote.sender import Batch, BatchDone, End, How, TaskSender
+from mqfast.spark.remote.sender import End, How, TaskSender
 from mqfast.spark.rows import RowWriter, check_columns
 
 if TYPE_CHECKING:

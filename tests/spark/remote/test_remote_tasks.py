@@ -94,7 +94,7 @@ def test_a_task_that_is_repeated_stores_nothing_twice_however_its_batches_are_cu
 def test_a_lost_answer_is_asked_for_again_and_stores_nothing_twice(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqfast.spark.remote.sender._ATTEMPT_S", 0.3)
+    monkeypatch.setattr("mqfast.spark.remote.sender.ATTEMPT_S", 0.3)
     with broker.faults.lose_answers(only=[BATCH], times=3), broker.faults.lose_requests(only=[BATCH], times=2):
         sent = send(broker, rows(400), sendBytes="4k")
     assert sent.repeated >= 1
@@ -105,7 +105,7 @@ def test_a_lost_answer_is_asked_for_again_and_stores_nothing_twice(
 
 
 def test_without_exactly_once_a_lost_answer_repeats_rows(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqfast.spark.remote.sender._ATTEMPT_S", 0.3)
+    monkeypatch.setattr("mqfast.spark.remote.sender.ATTEMPT_S", 0.3)
     with broker.faults.lose_answers(only=[BATCH], times=1):
         send(broker, rows(4), delivery="at_least_once", queueSelector="round_robin")
     assert sorted(set(bodies(broker))) == list(range(4))
