@@ -26,6 +26,7 @@ _POLL_S: Final = 0.001
 _POLLS_WITHOUT_DATA: Final = 20
 _SLEEP_S: Final = 0.5
 _WRITE_HIGH_BYTES: Final = 1 << 20
+_PARTS_A_WRITE: Final = 32
 _BYTES_A_TURN: Final = 1 << 20  # then the loop has other work
 
 
@@ -114,16 +115,21 @@ class _Follower(asyncio.Protocol):
         sent = 0
         try:
             while left > 0 and not self._paused:
-                views = self._master.raw.read(self.position, min(batch, left), unflushed=True)
-                if not views:
+                frames: list[bytes | memoryview] = []  # one call of the kernel for several
+                while left > 0 and len(frames) < _PARTS_A_WRITE:
+                    views = self._master.raw.read(self.position, min(batch, left), unflushed=True)
+                    if not views:
+                        break
+                    view = views[0]  # a frame ends where the file does
+                    for other in views[1:]:
+                        other.release()
+                    frames += (frame_head(self.position, len(view)), view)
+                    self.position += len(view)
+                    left -= len(view)
+                    sent += len(view)
+                if not frames:
                     break
-                view = views[0]  # a frame ends where the file does
-                for other in views[1:]:
-                    other.release()
-                self._transport.writelines((frame_head(self.position, len(view)), view))
-                self.position += len(view)
-                left -= len(view)
-                sent += len(view)
+                self._transport.writelines(frames)
         except OffsetError as error:
             self.end(f"its log ends before this one begins: {error}")
         except (StorageError, StoreClosed, MqfastError) as error:
