@@ -30,7 +30,7 @@ PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
 help:
 	@echo "make demo    install and run the main job on a real store"
-	@echo "make demo-spark   stores in Spark: rows, SQL, a stream with a restart, the jobs and their charts (needs Java 17)"
+	@echo "make demo-spark   stores and a running broker in Spark: rows, SQL, streams with restarts, jobs, charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
 	@echo "make sweeps  whole, what the suite only samples (the tests marked as sampled)"
 	@echo "make interop Apache RocketMQ's own brokers, clients and tools on ours (needs Java and Maven)"

@@ -1,4 +1,4 @@
-"""``python -m mqfast.spark.demo``: stores in Spark, start to end: rows, SQL, a stream with a restart, the jobs.
+"""``python -m mqfast.spark.demo``: stores and a running broker in Spark: rows, SQL, streams with restarts, the jobs.
 
 The first store is one that a real broker wrote, the second one is made here. Room: the Spark adapter, an end of the
 graph that nobody imports. It must never open the broker's store in place, and it fails when a figure is not as it must
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.spark import conf
+from mqfast.spark.demo_cluster import live_cluster
 from mqfast.spark.jobs import analytics, archive, audit, replay
 from mqfast.spark.options import size
 
@@ -55,7 +56,7 @@ def _timed(what: str, work: Callable[[], T]) -> T:
 def _expect(what: str, found: Any, expected: Any) -> None:
     if found != expected:
         raise DemoFailed(f"{what}: expected {expected}, found {found}")
-    print(f"   {what}: {found:,}, as it must be", flush=True)
+    print(f"   {what}: {f'{found:,}' if isinstance(found, int) else found}, as it must be", flush=True)
 
 
 def make_store(path: Path, total_bytes: int) -> int:
@@ -176,6 +177,7 @@ def run(golden: Path, base: Path, total_bytes: int) -> None:
         _step("A stream, stopped and started again")
         _stream(spark, store, base, count)
         _jobs(spark, store, base, count)
+        live_cluster(spark, base, _step, _expect)
     finally:
         spark.stop()
 
