@@ -45,13 +45,18 @@ class Stored(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """``take_overs_s``: from the moment at which etcd showed no leader to the first send acknowledged by a new one."""
+    """How it went.
+
+    Attributes: take_overs_s: from the moment at which etcd showed no leader to the first send acknowledged by a new
+        one; loss_windows_s: how long each run of lost acknowledged sends was.
+    """
 
     sends: int
     acknowledged: int
     lost: int
     epochs: int
     take_overs_s: list[float]
+    loss_windows_s: list[float]
 
 
 def read_history(path: Path) -> tuple[list[Send], list[Leading]]:
@@ -126,6 +131,7 @@ def faults_of(
 def figures_of(sends: Sequence[Send], leading: Sequence[Leading], stored: Mapping[int, Sequence[Stored]]) -> Figures:
     """How it went."""
     acknowledged = _acknowledged(sends)
+    windows: list[list[float]] = []
     bodies = {one.body for messages in stored.values() for one in messages}
     take_overs = []
     for gone, there in pairwise(leading):
@@ -133,10 +139,17 @@ def figures_of(sends: Sequence[Send], leading: Sequence[Leading], stored: Mappin
             first = next((s for s in acknowledged if s.ended_s > gone.at_s and s.broker == there.broker), None)
             if first is not None:
                 take_overs.append(first.ended_s - gone.at_s)
+    for one in acknowledged:
+        if one.body in bodies:
+            continue
+        if not windows or one.ended_s - windows[-1][1] > 1.0:
+            windows.append([one.ended_s, one.ended_s])
+        windows[-1][1] = one.ended_s
     return Figures(
         len(sends),
         len(acknowledged),
         sum(one.body not in bodies for one in acknowledged),
         len({one.epoch for one in leading if one.broker is not None}),
         take_overs,
+        [last - first for first, last in windows],
     )

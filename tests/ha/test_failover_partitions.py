@@ -119,7 +119,8 @@ def test_what_async_loses_is_what_the_slave_did_not_have(disk_path: Path) -> Non
             network.until(network.both_in_sync, "both are in sync again")
         figures = check(network, may_lose=True)
     _write(-1, done, figures)
-    assert figures["lost"] < figures["acknowledged"] / 10
+    # The slave leaves the set after three seconds (see partitions.py), or the lease ends, of three seconds too.
+    assert max(figures["loss_windows_s"], default=0.0) <= 3.0 + 3.0
 
 
 def _write(seed: int, done: list[list[str]], figures: dict[str, Any]) -> None:
