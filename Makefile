@@ -83,7 +83,7 @@ interop: $(TESTING)
 HA_KILLS ?= 200
 ha: $(TESTING)
 	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) $(BIN)/python -m pytest tests/ha tests/broker/test_replicas.py tests/broker/test_replica_tables.py \
-		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py $(PYTEST_ARGS)
+		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py tests/interop/test_promotion_java.py $(PYTEST_ARGS)
 
 # A copy of the tree whose engine checks its own rules (csrc/invariants.h). The long lanes run there.
 DEBUG_TREE := build/debug/tree
