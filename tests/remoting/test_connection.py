@@ -103,6 +103,29 @@ def test_calls_time_out_one_by_one_and_late_answers_are_unmatched() -> None:
     assert connection.expired() == []
 
 
+def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:
+    """Deadlines of answered calls are dropped from time to time; those of the others stay, in their order."""
+    clock = Clock()
+    connection = Connection(clock)
+    left = []
+    for i in range(20_000):
+        clock.now += 0.001
+        context = object()
+        deadline_s = connection.call_ready(lambda opaque: b"x", 310, 30.0 if i % 100 else 5.0 + i % 7, context)
+        if i % 1000 < 3:
+            left.append((deadline_s, i, context))
+            continue
+        connection.receive(encode(RemotingCommand(0, opaque=i, flag=1)))
+    left.sort()
+    assert connection.next_deadline_s() == left[0][0]
+    found = []
+    while (deadline := connection.next_deadline_s()) is not None:
+        clock.now = max(clock.now, deadline)
+        found += connection.expired()
+    assert [(call.deadline_s, call.opaque, call.context) for call in found] == left
+    assert connection.close() == []
+
+
 def test_one_way_requests_get_no_answer_and_others_one() -> None:
     connection = Connection(Clock())
     oneway, request = RemotingCommand(15, opaque=1, flag=2), RemotingCommand(14, opaque=2, serialize=ROCKETMQ)

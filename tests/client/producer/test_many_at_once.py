@@ -10,6 +10,7 @@ import pytest
 from client.net.raw_server import RawServer
 
 from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.producer.producer import Producer
 from mqfast.client.values import Credentials, SendResult
 from mqfast.errors import ClientClosed, ClientError, ConnectError, SendFailed
 from mqfast.message import Message
@@ -79,6 +80,21 @@ def test_without_a_name_server_each_has_its_own_error() -> None:
     assert all(isinstance(end, ConnectError) and "no name server answered" in str(end) for end in ends)
     assert len({end.msg_id for end in ends}) == COUNT
     assert most < TASKS_MAX
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_each_message_of_a_group_has_its_result_and_is_counted(is_there: bool) -> None:
+    with RawServer(lambda one, request: one.answer(request)) as server:
+        if not is_there:
+            server.broker = nobody()
+        with Producer("g", server.address, retries=0) as producer:
+            messages = [Message("T", f"{i}", delay_level=1 if i % 50 == 0 else None) for i in range(COUNT)]
+            ends = list(producer.send_many(messages))
+            counts = producer.stats()
+    assert len({end.msg_id for end in ends}) == COUNT
+    assert all(isinstance(end, SendResult if is_there else ClientError) for end in ends)
+    assert (counts["sent"], counts["failed"]) == ((COUNT, 0) if is_there else (0, COUNT))
+    assert (counts["in_flight"], counts["in_flight_bytes"]) == (0, 0)
 
 
 def test_no_send_waits_for_a_connection_longer_than_its_time() -> None:
