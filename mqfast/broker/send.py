@@ -32,7 +32,7 @@ from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
-from mqfast.remoting.once import ONCE
+from mqfast.remoting.once import ONCE, STAMP
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.meta.metadata import TopicConfig
 from mqfast.store.put._put_result import BatchResult
@@ -48,6 +48,7 @@ _SLOW_S: Final = 0.001
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _UNIT, _UNIT_SUB = 1, 2
 _SHORT_TOPIC_MAX: Final = 127
+_MARK: Final = STAMP.encode() + b"\x01"
 
 PrepareHook = Callable[[Record], Record]
 """Makes a half message of a record (transactions)."""
@@ -172,7 +173,8 @@ class SendProcessor:
         sys_flag = header.sys_flag | topic.sys_flag
         properties = self._with_additions(header.properties)
         is_batch = header.batch or request.code == _BATCH
-        if (span := request.ext_fields.get(ONCE)) is not None:
+        may_be_once = is_batch or _MARK in properties  # no other request has its fields looked at
+        if may_be_once and (span := request.ext_fields.get(ONCE)) is not None:
             return self._send_once(
                 channel, request, span, header, topic, queue_id, sys_flag, b"" if is_batch else properties
             )
