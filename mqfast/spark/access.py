@@ -188,9 +188,10 @@ class LogAccess(Access, Protocol):
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
-def stores_of(options: Options) -> list[tuple[str, Options]]:
+def stores_of(options: Options, *, begins: bool = False) -> list[tuple[str, Options]]:
     """Each store that the options name, with the options for it alone: directories, or the brokers of a cluster.
 
+    Args: begins: a read begins here, so the offsets that the options name have to be those of brokers that are there.
     Raises: ConfigError; ClientError where no name server answers.
     """
     if options.namesrv is None:
@@ -198,7 +199,8 @@ def stores_of(options: Options) -> list[tuple[str, Options]]:
     from mqfast.spark.remote.cluster import brokers_of
 
     names = brokers_of(options)
-    table.check_brokers(options, names)
+    if begins:
+        table.check_brokers(options, names)
     return [(name, table.of_broker(options, name)) for name in names]
 
 

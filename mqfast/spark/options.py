@@ -688,9 +688,6 @@ def check_brokers(o: Options, names: Sequence[str]) -> None:
 
     Raises: ConfigError.
     """
-    for name in o.brokers or ():
-        if name not in names:
-            raise ConfigError(f"option brokers: the cluster has no broker {name}{nearest_name(name, list(names))}")
     for bound, option in ((o.starting_offsets, "startingOffsets"), (o.ending_offsets, "endingOffsets")):
         for name in (bound.by_store or {}) if bound is not None else ():
             if name not in names:

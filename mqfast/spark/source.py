@@ -270,7 +270,7 @@ class BatchReader(DataSourceReader):
         with ExitStack() as stack:
             stores = [
                 (name, options, stack.enter_context(closing(open_access(options))))
-                for name, options in stores_of(self.options)
+                for name, options in stores_of(self.options, begins=True)
             ]
             snapshots = [access.snapshot() for _, _, access in stores]
             if self.options.has_stores:

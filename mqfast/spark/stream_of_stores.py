@@ -100,7 +100,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_names(self) -> None:
         if not self._checked:
             snapshots = []
-            for _, given in stores_of(self.options):
+            for _, given in stores_of(self.options, begins=True):
                 access = open_access(given)
                 snapshots.append(access.snapshot())
                 access.close()

@@ -377,9 +377,10 @@ def wanted_topics(cluster: Cluster, options: Options, broker: str) -> list[str]:
 
 
 def brokers_of(options: Options) -> list[str]:
-    """The names of the brokers that have something of what the options name, of those that are there now.
+    """The names of the brokers that have something of what the options name: of those that are there now, but for
+    brokers that are named.
 
-    Raises: ConfigError for a broker that is named and not there; BrokerAway where no name server answers.
+    Raises: BrokerAway where no name server answers.
     """
     cluster = Cluster.shared(options)
     return cluster.patiently("name servers", lambda: _brokers_of(cluster, options))
@@ -387,10 +388,7 @@ def brokers_of(options: Options) -> list[str]:
 
 def _brokers_of(cluster: Cluster, options: Options) -> list[str]:
     if options.brokers is not None:
-        missing = [name for name in options.brokers if name not in cluster.brokers()]
-        if missing:
-            raise BrokerAway(f"broker {missing[0]}: the name servers know {', '.join(sorted(cluster.brokers()))}")
-        return sorted(options.brokers)
+        return sorted(options.brokers)  # also one that is away: what it has is wanted
     if options.subscribe is None and options.assign is None:
         return sorted(cluster.brokers())
     found: set[str] = set()

@@ -190,6 +190,25 @@ def test_a_stream_goes_on_without_a_broker_that_is_away_and_then_with_it(two: Pl
         one_reader.stop()
 
 
+@pytest.mark.parametrize("more", [
+    {"brokers": "broker-a,broker-b"},
+    {"startingOffsets": '{"broker-a": {"*": "earliest"}, "broker-b": {"*": "earliest"}}'},
+])  # fmt: skip
+def test_a_broker_that_the_options_name_may_be_away_as_well(two: Place, more: dict[str, str]) -> None:
+    reader = two.stream(**{"subscribe": "orders", "startingOffsets": "earliest", **more})
+    batches, end = to_the_end(reader, reader.initialOffset())
+    assert flat(batches) == EXPECTED
+    two.broker.kill("broker-b")
+    two.broker.send("orders", b"%06d" % 2000, broker="broker-a", queue_id=0)
+    batches, end = to_the_end(reader, end)
+    assert flat(batches) == [2000]
+    two.broker.restart("broker-b")
+    two.broker.send("orders", b"%06d" % 3000, broker="broker-b", queue_id=0)
+    two.broker.wait_until(lambda: reader.latestOffset(end, ALL) != end, timeout_s=20)
+    assert flat(to_the_end(reader, end)[0]) == [3000]
+    reader.stop()
+
+
 def test_a_stream_fails_or_waits_for_a_broker_that_stays_away(two: Place) -> None:
     fails = two.stream(subscribe="orders", startingOffsets="earliest", brokerTimeout="300ms")
     waits = two.stream(subscribe="orders", startingOffsets="earliest", brokerTimeout="300ms", brokerAway="wait")
