@@ -198,6 +198,28 @@ def test_a_stream_goes_from_the_archive_to_the_brokers(broker: Broker, tmp_path:
 
 
 @pytest.mark.usefixtures("in_this_process")
+def test_queues_of_two_brokers_are_kept_apart(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    def fill_both(first: int, end: int) -> None:
+        for n in range(first, end):
+            name = "broker-a" if n % 3 else "broker-b"
+            two.send("orders", b"%06d" % n, queue_id=n % QUEUES, broker=name)
+
+    with Broker(topics={"orders": QUEUES}, brokers=2) as two:
+        fill_both(0, 90)
+        assert run_archive(two, tmp_path / "archive").facts["messages"] == 90
+        fill_both(90, 120)
+        assert run_archive(two, tmp_path / "archive").facts["messages"] == 30
+        fill_both(120, 150)
+        (manifest, _) = manifests(str(tmp_path / "archive"))
+        assert {file.broker for file in manifest.files} == {"broker-a", "broker-b"}
+        found, _ = batches(lambda: stream(two, tmp_path / "archive"))
+        assert sorted(n for batch in found for n in batch) == list(range(150))
+        assert [len(batch) for batch in found] == [120, 30]
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_stream_goes_from_the_files_of_a_broker_to_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ class Source:
         self._next[queue] += 1
 
 
-@pytest.fixture(params=["store", "broker"])
+@pytest.fixture(params=["store", "broker"] if WHOLE else ["broker"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     """A store, and a broker that is reached over the network."""
     if request.param == "store":
