@@ -83,7 +83,8 @@ interop: $(TESTING)
 HA_KILLS ?= 200
 ha: $(TESTING)
 	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) $(BIN)/python -m pytest tests/ha tests/broker/test_replicas.py tests/broker/test_replica_tables.py \
-		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py tests/interop/test_promotion_java.py $(PYTEST_ARGS)
+		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py tests/interop/test_promotion_java.py \
+		-o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 # A copy of the tree whose engine checks its own rules (csrc/invariants.h). The long lanes run there.
 DEBUG_TREE := build/debug/tree
@@ -204,6 +205,10 @@ bench-rivals: $(TESTING) $(BENCH_VENV)/.rivals
 bench-broker: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/run.py $(BROKER_ARGS)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/broker/crowds.py $(BROKER_ARGS)
+
+# Replication beside Java's: HA_ARGS='--rounds 1 --mib 64 --seconds 1' for a short look.
+bench-ha: $(TESTING)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/ha/run.py $(HA_ARGS)
 
 # Each row in a process of its own: CLIENT_ARGS='--rounds 1 --seconds 1 --rows C1 C4' for a short look; --long 10000000
 # --rounds 1 --rows C14: memory over as many messages each way.
