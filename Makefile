@@ -43,7 +43,7 @@ help:
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
 	@echo "make broker-kills   brokers killed under a stream of Spark: nothing lost, nothing repeated"
 	@echo "make test-spark-versions   the core of the tests of Spark on pyspark 4.1 and 4.2 (some 1 GB; needs Java 17)"
-	@echo "make test-spark-tables   the scripts of docs/spark-tables.md: Parquet, Delta Lake, Iceberg (the same environments; needs Maven)"
+	@echo "make test-spark-tables   the scripts of docs/spark-tables.md: Parquet, Delta Lake, Iceberg (the same environments; jars come from Maven Central)"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
 	@echo "make mutants break lines of the engine one by one; every one must be caught (ONLY=part of a name or file)"
 	@echo "make memory  failing allocations in every public call"
