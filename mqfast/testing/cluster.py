@@ -188,7 +188,11 @@ class Cluster:
             make_channel=self.gate.maker(member.name),
         )
         self.disk.apply(member.door, None)
-        await member.broker.start()
+        self.gate.starting += 1
+        try:
+            await member.broker.start()
+        finally:
+            self.gate.starting -= 1
         member.port = member.broker.address[1]
         member.state = RUNNING
         self.disk.apply(member.door, member.context.store)

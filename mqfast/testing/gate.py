@@ -113,8 +113,8 @@ class Gate:
 
     Args: now_ms: the cluster's time.
     Attributes: ``faults``: those that are on, the oldest first; ``refuses``: are new connections refused?
-        ``channels``: all connections; ``arrived``: called after each answer and each closed connection.
-        ``asked``: requests, the last ones; ``counts``: how many of each code ever came;
+        ``starting``: how many brokers start now; ``channels``: all connections; ``asked``: requests, the last ones;
+        ``arrived``: called after each answer and each closed connection; ``counts``: how many of each code ever came;
         ``first_pulls``: where a group began with a queue; ``delivered``: the offsets that it got, pull by pull.
     Thread: that of the event loop.
     """
@@ -122,6 +122,7 @@ class Gate:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.faults: list[Fault] = []
         self.refuses = 0
+        self.starting = 0
         self.channels: set[GatedChannel] = set()
         self.asked: deque[Asked] = deque(maxlen=_NOTED_MAX)
         self.counts: Counter[int] = Counter()
@@ -219,7 +220,9 @@ class GatedChannel(Channel):
         gate, code = self._gate, request.code
         if self._of_brokers and code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
             self.is_broker = True
-        if self.is_broker:
+        # A broker that starts asks for other masters of its name, before it registers.
+        is_start = gate.starting and self._of_brokers and code == RequestCode.GET_BROKER_CLUSTER_INFO
+        if self.is_broker or is_start:
             self._serve(self, request)
             return
         asked = gate.note(self, request)
