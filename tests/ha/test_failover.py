@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import errno
 import shutil
 import subprocess
 import time
@@ -165,6 +167,79 @@ def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path) -> None:
             assert await both.send(2, b"x") == ResponseCode.SERVICE_NOT_AVAILABLE
             await both.start(1)
             assert await both.send(1, b"back") == ResponseCode.SUCCESS
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_master_whose_store_failed_gives_its_lease_back(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            one.broker.context.store.log.fail(errno.EIO)
+            began = time.monotonic()
+            while await both.send(2, b"y") != ResponseCode.SUCCESS:
+                assert time.monotonic() - began < 60
+                await asyncio.sleep(0.01)
+            await until(lambda: in_sync(two) == {1, 2})  # reopened, and recovered, as a slave
+            assert one.broker.config.is_slave
+            await until(lambda: both.bodies(1) == both.bodies(2))
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_change_of_role_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port is taken for a while when the slave becomes master."""
+
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            stop, taken, address = two.broker.stop, [], two.broker.address
+
+            async def stop_and_lose_the_port() -> None:
+                await stop()
+                taken.append(await asyncio.start_server(lambda _, one: one.close(), *address))
+                asyncio.get_running_loop().call_later(1.0, taken[0].close)
+
+            monkeypatch.setattr(two.broker, "stop", stop_and_lose_the_port)
+            await both.stop(1)
+            began = time.monotonic()
+            while await both.send(2, b"y") != ResponseCode.SUCCESS:
+                assert time.monotonic() - began < 60
+                await asyncio.sleep(0.05)
+            assert taken
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_without_its_only_member_an_operator_begins_anew(tmp_path: Path) -> None:
+    """As docs/ha.md says: the state is deleted at etcd, and another store leads as broker 1, in a newer epoch."""
+
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, _ = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            await until(lambda: len(both.bodies(2)) == 1)
+            await both.stop(2)
+            await until(lambda: in_sync(one) == {1})
+            await both.stop(1)
+            shutil.rmtree(tmp_path / "b1")
+            etcd = Etcd([both.etcd.endpoint], 2.0)
+            key = base64.b64encode(one.state_key.encode()).decode()
+            etcd._call("/v3/kv/deleterange", {"key": key}, is_write=True)
+            etcd.close()
+            (tmp_path / "b2").rename(tmp_path / "b1")
+            new = await both.start(1)
+            assert new.right.holds()
+            assert await both.send(1, b"y") == ResponseCode.SUCCESS
+            assert both.bodies(1) == [b"x", b"y"]
+            assert new.broker.context.replicas.epochs.last > 1
 
     asyncio.run(flow())
 

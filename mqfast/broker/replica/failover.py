@@ -76,6 +76,7 @@ class FailoverBroker:
         self._state: State | None = None
         self._set: SyncSet | None = None
         self._takes = False
+        self._is_open = False
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -106,7 +107,7 @@ class FailoverBroker:
         if lease:
             with contextlib.suppress(MqfastError):
                 await self._call(self.etcd.revoke, lease)
-        if hasattr(self, "broker"):
+        if self._is_open:
             await self.broker.stop()
         self._close()
 
@@ -126,6 +127,7 @@ class FailoverBroker:
 
     async def _open(self, *, is_slave: bool) -> None:
         """Start the broker in a role; the one before was stopped."""
+        self._is_open = False
         self.broker = Broker(self._config.in_role(is_slave=is_slave), right=self.right)
         await self.broker.start()
         context = self.broker.context
@@ -136,9 +138,11 @@ class FailoverBroker:
         self._member = Member(
             self._config["brokerId"], context.address, with_port(self._config["brokerIP2"] or host.strip("[]"), port)
         )
+        self._is_open = True
 
     async def _reopen(self, *, is_slave: bool) -> None:
         self._keeper.patience_s = _SWITCH_S
+        self._is_open = False
         try:
             await self.broker.stop()
             await self._open(is_slave=is_slave)
@@ -178,6 +182,8 @@ class FailoverBroker:
                 self._limit.warning("etcd", "%s", error)
             except (MqfastError, OSError) as error:
                 self._limit.warning("turn", "fail-over: %s", error)
+            except Exception:
+                _log.exception("a turn of the fail-over failed; the next one tries again")
             await asyncio.sleep(self._ttl_s / 12)
 
     async def _look(self) -> View:
@@ -185,6 +191,8 @@ class FailoverBroker:
         return View(None if leader is None else Leader.decoded(leader), None if state is None else State.decoded(state))
 
     async def _turn(self, view: View) -> None:
+        if not self._is_open:  # a change of role failed
+            await self._open(is_slave=True)
         leader, is_slave = view.leader, self.broker.config.is_slave
         if leader is None:
             await self._campaign(view)
@@ -209,6 +217,7 @@ class FailoverBroker:
         own, last = self._config["brokerId"], self.broker.context.replicas.epochs.last
         self._leader = None
         self.right.end()
+        self.broker.context.store.log.check_state()  # a store that failed cannot lead
         if (state := view.state) is None:
             if own != _FIRST:
                 self._limit.warning("first", "no master yet: broker %d becomes the first one", _FIRST)
@@ -224,10 +233,6 @@ class FailoverBroker:
                 own,
                 last,
             )
-            return
-        following = self.broker.context.replicas.following
-        if following is not None and following.state == "SHUTDOWN":
-            self._limit.warning("candidate", "no master, and the store of this broker failed: %s", following.error)
             return
         state = replace(state, epoch=max(state.epoch, last, 0) + 1, master=own)
         asked_s = self.right.clock()
@@ -284,7 +289,7 @@ class FailoverBroker:
         lease = self._keeper.drop()
         with contextlib.suppress(EtcdUnreachable):
             await self._call(self.etcd.revoke, lease)
-        if not hasattr(self.broker, "context") or self.broker.context.stopping:
+        if not self._is_open:
             await self._open(is_slave=True)
 
     # -- being master --------------------------------------------------------------------------------------------------
@@ -293,6 +298,11 @@ class FailoverBroker:
         """The lease is this broker's: keep the set of brokers that are in sync."""
         assert self._leader is not None
         assert self._set is not None
+        try:
+            self.broker.context.store.log.check_state()
+        except MqfastError:
+            await self._give_back()
+            raise
         if view.state is None or view.state.epoch != self._leader.epoch:
             self.right.end()
             raise EtcdUnreachable(f"etcd: expected the state of epoch {self._leader.epoch}, found {view.state}")
