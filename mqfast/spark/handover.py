@@ -39,7 +39,7 @@ from mqfast.spark.archived_rows import (
 )
 from mqfast.spark.jobs.files import read_json, write_json
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest
-from mqfast.spark.offsets import VERSION, Spark
+from mqfast.spark.offsets import ARCHIVE_KEY, VERSION, Spark
 from mqfast.spark.options import Bound, Options
 from mqfast.spark.schema import Column
 from mqfast.spark.source import ScanPartition, freeze_loaded, read_part
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamFromArchive"]
 
-_KEY: Final = "archive"
+_KEY: Final = ARCHIVE_KEY
 _STATE: Final = "handover.json"
 # A file of an archive is a fifth to a ninth of the log that it holds.
 _RATIO: Final = 4
@@ -155,6 +155,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._live_of: Final = live_of
         self._live: Any = None
         self._first: Spark | None = None
+        self._place: _Place | None = None  # of the last offset that was asked about
         self._known: list[Manifest] = []
 
     # --- where the stream begins ---
@@ -191,6 +192,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._first = _Place(len(found), 0, len(wanted_files(found, self.options)), live).encode()
                 if path is not None:
                     write_json(path, self._first)
+        self._place = self._place or _decode(self._first)
         return self._first
 
     # --- how far it goes ---
@@ -207,14 +209,14 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Spark | None:
         """The end of the live source, for the lag in the query's progress."""
         live = self._reader().reportLatestOffset()
-        if live is None or self._first is None:
+        if live is None or self._place is None:
             return None
-        place = _decode(self._first)
+        place = self._place
         return dataclasses.replace(place, files=place.of, live=live, moved=True).encode()
 
     def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
         """The end of the next batch; ``start`` itself when there is none yet. Raises: as StreamReader.latestOffset."""
-        place = _decode(start)
+        place = self._place = _decode(start)
         if place.files < place.of:
             files = self._files(place.manifests)
             return dataclasses.replace(place, files=self._cut(files, place.files, limit)).encode()

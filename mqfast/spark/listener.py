@@ -20,7 +20,7 @@ from mqfast.errors import MqfastError, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.access import Access, open_access
 from mqfast.spark.groups import GroupProgress, queue_offsets
-from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, backlog, decode
+from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, backlog, decode, live_part
 from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def _offset(text: str | None, store: str | None = None) -> dict[str, Any] | None
         found = json.loads(text) if text else None
     except ValueError:
         return None
+    found = live_part(found) if isinstance(found, dict) else None
     if isinstance(found, dict) and isinstance(found.get(STORES_KEY), dict):
         found = found[STORES_KEY].get(store)
     if not isinstance(found, dict) or not found:
@@ -57,8 +58,10 @@ def lag(path: str | None, start: Mapping[str, Any], end: Mapping[str, Any], *, s
     """Messages between two offsets of a stream: of ``endOffset`` and ``latestOffset`` in a query's progress; ``store``:
     which one of several, or which broker of a cluster; None: all of them together.
 
-    In log order the store at ``path`` is asked. Raises: StoreNotFound, StorageError.
+    Of a stream that begins in an archive: messages of the live part. In log order the store at ``path`` is asked.
+    Raises: StoreNotFound, StorageError.
     """
+    start, end = start.get("live", start), end.get("live", end)
     if STORES_KEY in start and STORES_KEY in end:
         stores = [store] if store is not None else list(end[STORES_KEY])
         nothing: dict[str, Any] = {"queues": {}, "version": VERSION}
@@ -118,6 +121,7 @@ class GroupListener(StreamingQueryListener):
     def _tell_brokers(self, text: str | None) -> None:
         assert self._cluster is not None
         found = json.loads(text) if text else None
+        found = live_part(found) if isinstance(found, dict) else None
         stores = found.get(STORES_KEY) if isinstance(found, dict) else None
         for name, offset in stores.items() if isinstance(stores, dict) else ():
             if name not in self._brokers:

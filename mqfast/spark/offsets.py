@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from mqfast.errors import UsageError
 
 __all__ = [
+    "ARCHIVE_KEY",
     "LOG_KEY",
     "VERSION",
     "Anchor",
@@ -33,12 +34,15 @@ __all__ = [
     "encode",
     "limit_bytes",
     "limit_rows",
+    "live_part",
 ]
 
 VERSION: Final = 2
 LOG_KEY: Final = "phy"
 STORES_KEY: Final = "stores"
 """Of a stream over several stores: the offset of each."""
+ARCHIVE_KEY: Final = "archive"
+"""Of a stream that begins in an archive: how much of it is done, beside the offset of the live part."""
 _MOST: Final = 2**63 - 1
 _SIZES_AT_ONCE: Final = 1024
 
@@ -115,6 +119,17 @@ def encode(offset: StreamOffset) -> Spark:
         found["topics"] = sorted(offset.topics)
     found["version"] = VERSION
     return found
+
+
+def live_part(spark: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The live offset of a stream that began in an archive, None as long as the archive is not done; of any other
+    stream the offset itself.
+    """
+    archive = spark.get(ARCHIVE_KEY)
+    if not isinstance(archive, dict):
+        return spark
+    live = spark.get("live")
+    return live if isinstance(live, dict) and archive.get("files") == archive.get("of") else None
 
 
 def decode(spark: Mapping[str, Any], *, along_log: bool) -> StreamOffset:

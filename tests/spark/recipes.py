@@ -24,7 +24,7 @@ DOCUMENT = ROOT / "docs" / "spark-tables.md"
 TOPIC = "orders"
 QUEUES = 3
 _BLOCK = re.compile(r'^```python\n("""(\w+\.py) .*?)^```', re.MULTILINE | re.DOTALL)
-_LONGEST_S = 400
+_LONGEST_S = 1200
 # Maven Central alone: a local repository of Maven may have the description of a jar and not the jar.
 _REPOSITORIES = """<ivysettings>
   <settings defaultResolver="central"/>

@@ -30,6 +30,7 @@ from mqfast.spark import options as table
 from mqfast.spark.handover import StreamFromArchive
 from mqfast.spark.jobs import archive as archive_job
 from mqfast.spark.jobs.manifest import manifests
+from mqfast.spark.listener import _offset, lag
 from mqfast.spark.schema import VIEWS, chosen_columns
 from mqfast.spark.source import BatchReader, MqFastSource
 
@@ -174,6 +175,22 @@ def test_the_first_live_batch_begins_where_its_plan_says(base: Path) -> None:
     again = reader(base, subscribe="t").initialOffset()
     assert again != start
     assert sorted(numbers(rows_of(reader(base, subscribe="t"), again, end))) == list(range(30, 60))
+
+
+def test_lag_and_groups_know_the_live_part(base: Path) -> None:
+    put(base / "store", 0, 60)
+    archive(base, partition_bytes=5000)
+    put(base / "store", 60, 100)
+    chain = offsets(lambda: reader(base, maxOffsetsPerTrigger=30))
+    one = reader(base)
+    assert one.latestOffset(chain[-1], ALL) == chain[-1]
+    newest = one.reportLatestOffset()
+    assert newest is not None
+    assert lag(str(base / "store"), chain[0], newest) == 40
+    assert lag(str(base / "store"), chain[-1], newest) == 0
+    # A group is not told of messages of the archive that nobody has read yet.
+    assert _offset(json.dumps(chain[1])) is None
+    assert _offset(json.dumps(chain[-1])) == chain[-1]["live"]
 
 
 def test_state_of_the_first_start_is_kept(base: Path) -> None:
