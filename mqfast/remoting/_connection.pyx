@@ -12,12 +12,16 @@ from libc.stdint cimport int64_t
 from mqfast.remoting._codec cimport RemotingCommand
 
 from mqfast.errors import InternalError, TooManyCalls
-from mqfast.remoting._codec import FRAME_BYTES_MAX, HEADER_BYTES_MAX, JSON, VERSION, FrameDecoder, encode
+from mqfast.remoting import _codec
+from mqfast.remoting._codec import FrameDecoder, encode
 
 cdef int64_t OPAQUE_MASK = 0x7FFFFFFF
 cdef int RESPONSE = 1
 cdef int ONEWAY = 2
-cdef int JSON_CODEC = JSON
+cdef Py_ssize_t FRAME_MAX = _codec.FRAME_BYTES_MAX
+cdef Py_ssize_t HEADER_MAX = _codec.HEADER_BYTES_MAX
+cdef int JSON_CODEC = _codec.JSON
+cdef int OWN_VERSION = _codec.VERSION
 cdef int JAVA = 0
 cdef int SYSTEM_ERROR = 1
 cdef Py_ssize_t DEADLINES_MIN = 1024
@@ -149,8 +153,8 @@ cdef class Connection:
         self,
         clock,
         *,
-        Py_ssize_t frame_bytes_max=FRAME_BYTES_MAX,
-        Py_ssize_t header_bytes_max=HEADER_BYTES_MAX,
+        Py_ssize_t frame_bytes_max=FRAME_MAX,
+        Py_ssize_t header_bytes_max=HEADER_MAX,
         Py_ssize_t calls_max=65_535,
         Py_ssize_t requests_max=10_000,
         int language=JAVA,
@@ -242,7 +246,7 @@ cdef class Connection:
 
     def call(
         self, int code, dict ext_fields=None, body=b"", *, timeout_ms, context=None, serialize=None,
-        int version=VERSION
+        int version=OWN_VERSION
     ):
         """Ask the peer for something. Returns: the Call. Raises: TooManyCalls."""
         cdef int opaque = self._free_opaque()
@@ -300,7 +304,7 @@ cdef class Connection:
         """Tell the peer something that it does not answer."""
         cdef int64_t opaque = self._next_opaque
         self._next_opaque = opaque + 1 & OPAQUE_MASK
-        self._send(self._command(<int> opaque, code, ext_fields, body, ONEWAY, serialize, VERSION))
+        self._send(self._command(<int> opaque, code, ext_fields, body, ONEWAY, serialize, OWN_VERSION))
 
     cdef RemotingCommand _command(self, int opaque, int code, dict ext_fields, body, int flag, serialize, int version):
         cdef int codec = self.serialize if serialize is None else serialize

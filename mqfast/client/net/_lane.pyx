@@ -31,8 +31,8 @@ cdef int BUFFER_BYTES = 64 * 1024
 cdef int OPAQUE_MASK = 0x7FFFFFFF
 cdef int RESPONSE = 1
 cdef bint HAS_TIMEVAL = sys.platform != "win32"  # SO_RCVTIMEO takes a timeval
-RECEIVES = socket.SO_RCVTIMEO
-SENDS = socket.SO_SNDTIMEO
+cdef int RECEIVES = socket.SO_RCVTIMEO
+cdef int SENDS = socket.SO_SNDTIMEO
 
 
 class Gone(Exception):

@@ -14,9 +14,10 @@ from libc.string cimport memchr, memcpy
 from mqfast.remoting._codec cimport RemotingCommand
 from mqfast.remoting._headers cimport SendAnswer, send_answer
 
+from mqfast import message as _message
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
 from mqfast.errors import FieldError, MessageIllegal
-from mqfast.message import RETRY_PREFIX, Message
+from mqfast.message import Message
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -25,6 +26,7 @@ cdef const char *HEX = b"0123456789ABCDEF"
 cdef int SEND = 310
 cdef int PROPERTIES_MAX = 32767
 cdef object ZERO = 0
+cdef str RETRY = _message.RETRY_PREFIX
 cdef object SEND_OK = SendStatus.SEND_OK
 
 
@@ -132,7 +134,7 @@ cdef class Outgoing:
         """May it be part of a batch?"""
         return not (
             self.delayed or self.sys_flag or self.code != SEND or self.reconsume_times
-            or self.topic.startswith(RETRY_PREFIX)
+            or self.topic.startswith(RETRY)
         )
 
     @property
