@@ -119,8 +119,8 @@ class NestedCall(UsageError, RuntimeError):
 
 
 class NotMaster(UsageError):
-    """The store was opened as a slave and takes no puts, because its log must stay equal to its master's log
-    (RocketMQ: SERVICE_NOT_AVAILABLE).
+    """The store was opened as a slave and takes no puts, because its log must stay equal to its master's log; or its
+    master was replaced, or has no lease (RocketMQ: SERVICE_NOT_AVAILABLE).
     """
 
 
