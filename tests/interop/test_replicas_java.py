@@ -159,3 +159,46 @@ def test_a_java_slave_follows_our_master(release: str, tmp_path: Path) -> None:
     ):
         java.namesrv = ours.namesrv
         asyncio.run(flow(ours, java, free_port()))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+def test_a_slave_ahead_of_a_restored_java_master_names_both_offsets(release: str, tmp_path: Path) -> None:
+    """A Java master sends heartbeats for bytes that it does not have: its bounds come from 28."""
+
+    async def flow(java: Any, master: Any, port: int) -> None:
+        client = RemotingClient()
+        address = f"127.0.0.1:{port}"
+        settings = {
+            "brokerName": "brk", "brokerClusterName": "golden", "brokerRole": "SLAVE", "brokerId": 1,
+            "namesrvAddr": java.namesrv, "mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000,
+            "haSendHeartbeatInterval": 500,
+        }  # fmt: skip
+        await address_of(client, java.namesrv, 0)
+        await send(client, address, "T", 100)
+        async with running_broker(tmp_path / "ours", **settings) as slave:
+            end_of = lambda: slave.context.store.engine.raw.end  # noqa: E731
+            following = lambda: slave.context.replicas.following  # noqa: E731
+            await until(lambda: following().state is FollowState.TRANSFER)
+            await until(lambda: sum(slave.context.store.max_offset("T", one) for one in range(4)) == 100)
+            end = end_of()
+            java.stop(master)
+            shutil.rmtree(tmp_path / "java")
+            java.start_broker(tmp_path / "java", sizes, port)
+            await client.close()
+            client = RemotingClient()
+            await send(client, address, "T", 5)
+            answer = await client.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            restored = int(json.loads(bytes(answer.body))["table"]["commitLogMaxOffset"])
+            told = f"ends at {end}, its master's at {restored}: the slave is ahead"
+            await until(lambda: told in str(following().error))
+            assert following().state is FollowState.DIVERGED
+            assert end_of() == end
+        await client.close()
+
+    with machine(release, tmp_path) as java:
+        java.start_namesrv()
+        port = free_port()
+        sizes = {"mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500}
+        master = java.start_broker(tmp_path / "java", sizes, port)
+        asyncio.run(flow(java, master, port))
