@@ -31,7 +31,7 @@ from mqfast.client.producer.producer import Producer
 
 __all__ = ["names", "older_clients"]  # fixtures
 
-pytestmark = [NEEDS_JAVA, pytest.mark.skipif(not WHOLE, reason="minutes long: make interop runs it")]
+pytestmark = [*NEEDS_JAVA, pytest.mark.skipif(not WHOLE, reason="minutes long: make interop runs it")]
 CHANGES = 200
 EACH = 20  # changes until the group is looked at
 MOST = 4
