@@ -39,6 +39,7 @@ def running(base: Path) -> Iterator[tuple[Broker, str]]:
         fill(broker, 500, 520, OTHER)
         with broker.admin() as admin:
             admin.reset_offset("readers", TOPIC, "first", dry_run=False)
+        broker.wait_until(lambda: len(Place(broker, root, "files").batch()) == 110)
         yield broker, root
 
 
@@ -53,7 +54,9 @@ def moving(request: pytest.FixtureRequest, tmp_path: Path, base: Path) -> Iterat
     root = str(base / f"moving-{tmp_path.name}")
     with Broker(topics={TOPIC: 3}, store=root) as broker:
         fill(broker, 0, 60)
-        yield Place(broker, root, request.param)
+        place = Place(broker, root, request.param)
+        broker.wait_until(lambda: len(place.batch(subscribePattern=TOPIC)) == 60)  # queues are written behind the log
+        yield place
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
