@@ -80,12 +80,12 @@ def zigzag(number: int) -> bytes:
 
 
 def as_avro(*, note: bool = False) -> Callable[[int], bytes]:
-    """Orders as Avro: long id, int cents, and then a string note."""
+    """Orders as Avro: long id, int cents, and then a note, null or string."""
 
     def encode(number: int) -> bytes:
         body = order(number, note=note)
         text = str(body.get("note", "")).encode()
-        tail = zigzag(len(text)) + text if note else b""
+        tail = zigzag(1) + zigzag(len(text)) + text if note else b""  # the second type of the union
         return zigzag(int(body["id"])) + zigzag(int(body["cents"])) + tail
 
     return encode
