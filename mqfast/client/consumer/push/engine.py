@@ -225,6 +225,7 @@ class PushEngine:
         with contextlib.suppress(TimeoutError):  # one that runs takes no queue any more
             async with asyncio.timeout_at(self.loop.time() + deadline - time.monotonic()), self._rebalancing:
                 pass
+        await asyncio.sleep(0)  # verdicts that were told before take effect: a dropped queue takes none
         mine = list(self.assigned.values())
         for assigned in mine:
             if assigned.task is not None:

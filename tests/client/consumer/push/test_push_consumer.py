@@ -395,6 +395,7 @@ from mqfast.client.consumer.push_consumer import PushConsumer
 
 def mine(number, frame): ...
 signal.signal(signal.SIGTERM, mine)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background has none
 consumer = PushConsumer("signal-group", sys.argv[1])
 
 @consumer.on("signals")
