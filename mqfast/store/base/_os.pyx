@@ -494,7 +494,7 @@ def _is_directory(entry) -> bool:
 
 
 cdef int NO_FILE = 2       # ENOENT
-STEPS = ("open", "write", "fsync", "stat", "rename", "fsync of directory")
+_STEPS = ("open", "write", "fsync", "stat", "rename", "fsync of directory")
 cdef enum:
     OPEN = 0
     WRITE = 1
@@ -507,9 +507,9 @@ cdef enum:
 cdef int _check_step(OsDoor door, int rc, int step, object path, int64_t n) except -1:
     """Raise what a step of writing a file ended with."""
     if step <= WRITE:
-        check_room(door, rc, STEPS[step], path, n, None)
+        check_room(door, rc, _STEPS[step], path, n, None)
     else:
-        check(rc, STEPS[step], path)
+        check(rc, _STEPS[step], path)
     return 0
 
 
