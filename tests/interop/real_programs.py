@@ -21,16 +21,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "golden" / "make"), str(HERE.parent / "compat")]
 
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
-from make import STEP_S, Machine, free_port, wait_for  # noqa: E402
+from make import STEP_S, Machine, compile_java, free_port, wait_for  # noqa: E402
 
 _there, _why = JavaOracle.available()
 NEEDS_JAVA = [pytest.mark.interop, pytest.mark.skipif(not _there, reason=_why or "Java is there")]
-
-
-def compile_java(home: Path, source: Path) -> None:
-    """Compile one file beside the client's classes."""
-    command = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(home / "classes"), "-cp", f"{home}/jars/*"]
-    subprocess.run([*command, str(source)], check=True, timeout=STEP_S)
 
 
 class OurNamesrv:

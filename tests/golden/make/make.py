@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import lzma
 import os
@@ -56,9 +57,25 @@ def jars(release: str, client: Path = HERE / "Client.java", *, timeout_s: float 
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars'}"]
         subprocess.run(command, cwd=home, check=True, timeout=timeout_s)
         (home / "jars.stamp").touch()
-    command = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", str(home / "classes"), "-cp", f"{home}/jars/*"]
-    subprocess.run([*command, str(client)], check=True, timeout=STEP_S)
+    compile_java(home, client)
     return home
+
+
+def compile_java(home: Path, source: Path) -> None:
+    """Compile one file beside the client's classes, once for each content; other processes may use the classes."""
+    classes = home / "classes"
+    stamp = classes / f"{source.stem}.{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.stamp"
+    if stamp.exists():
+        return
+    classes.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home) as fresh:
+        command = ["javac", "-nowarn", "-encoding", "UTF-8", "-d", fresh, "-cp", f"{home}/jars/*:{classes}"]
+        subprocess.run([*command, str(source)], check=True, timeout=STEP_S)
+        for one in classes.glob(f"{source.stem}.*.stamp"):
+            one.unlink(missing_ok=True)
+        for compiled in Path(fresh).iterdir():
+            compiled.replace(classes / compiled.name)
+    stamp.touch()
 
 
 def free_port() -> int:
