@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_port
+
 from mqfast.broker.broker import Broker
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.context import BrokerContext
@@ -114,7 +116,7 @@ class BrokerProcess:
         self.store = work / "store"
         self.log = work / "mqfast-up.log"
         self._settings = {**SMALL, **settings}
-        self._ports = ("0", "0")
+        self._ports = ("0", str(free_port()))  # it comes back on them, and on the one of its fast listener
         self.start()
 
     def start(self) -> None:

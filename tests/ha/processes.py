@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import mqfast
 from mqfast.errors import MqfastError
 from mqfast.remoting.client import RemotingClient
-from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.fastjson import standard
 
 __all__ = [
@@ -210,6 +210,8 @@ async def log_end(address: str) -> int:
     client = RemotingClient()
     try:
         answer = await client.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        if answer.code != ResponseCode.SUCCESS:  # a Java broker that starts
+            return -1
         return int(json.loads(standard(bytes(answer.body)))["table"]["commitLogMaxOffset"])
     except (MqfastError, OSError, KeyError):
         return -1

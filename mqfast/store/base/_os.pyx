@@ -546,7 +546,8 @@ cdef int _replace(mq_os *os, const char *target, const char *temporary, const ch
         step[0] = RENAME
         rc = os.rename(os, temporary, target)
     if rc < 0:
-        os.unlink(os, temporary)        # a part of it would keep blocks of a full disk
+        if step[0] != OPEN:
+            os.unlink(os, temporary)    # a part of it would keep blocks of a full disk
         return rc
     step[0] = FSYNC_DIRECTORY
     return min(os.sync_directory(os, directory), 0)

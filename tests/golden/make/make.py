@@ -27,8 +27,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent
-sys.path.insert(0, str(GOLDEN.parent / "compat"))
+sys.path[:0] = [str(GOLDEN.parent / "compat"), str(GOLDEN.parent)]
 
+from free_ports import free_port  # noqa: E402
 from java_oracle import MAVEN_TIMEOUT_S, NEWEST, OPENS, JavaOracle, cache_dir, copy_store  # noqa: E402
 
 # Small, so that everything rolls. Sizes are part of the format, so these stand in every expected.json.
@@ -76,17 +77,6 @@ def compile_java(home: Path, source: Path) -> None:
         for compiled in Path(fresh).iterdir():
             compiled.replace(classes / compiled.name)
     stamp.touch()
-
-
-def free_port() -> int:
-    """A loopback port with free ones beside it: a broker listens on three. Which one is random: others look as well."""
-    for port in random.sample(range(20911, 32700, 50), 236):
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for one in (port - 2, port, port + 1):
-                taken = held.enter_context(socket.socket())
-                taken.bind(("127.0.0.1", one))
-            return port
-    raise SystemExit("no free port on the loopback interface")
 
 
 class Machine:
