@@ -41,6 +41,7 @@ cdef class Call:
     cdef readonly int code
     cdef readonly double deadline_s
     cdef readonly object context
+    cdef double begun_s
 
 
 cdef class Event:
@@ -147,6 +148,7 @@ cdef class Connection:
     cdef readonly Py_ssize_t open_requests
     cdef readonly int serialize
     cdef readonly double last_active_s
+    cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
     cdef readonly bint closed
 
     def __init__(
@@ -170,6 +172,7 @@ cdef class Connection:
         self._out = []
         self.serialize = JSON_CODEC
         self.last_active_s = clock()
+        self._partial_s = -1
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -192,7 +195,12 @@ cdef class Connection:
         if self.closed or self._broken:
             return events
         self.last_active_s = self._clock()
-        for command in self._decoder.feed(data):
+        commands = self._decoder.feed(data)
+        if not self._decoder.buffered:
+            self._partial_s = -1
+        elif commands or self._partial_s < 0:
+            self._partial_s = self.last_active_s
+        for command in commands:
             if command.flag & RESPONSE:
                 call = self._calls.pop(command.opaque, None)
                 if call is None:
@@ -279,7 +287,8 @@ cdef class Connection:
         cdef list deadlines = self._deadlines
         call.opaque = opaque
         call.code = code
-        call.deadline_s = <double> self._clock() + timeout_s
+        call.begun_s = self._clock()
+        call.deadline_s = call.begun_s + timeout_s
         call.context = context
         self._calls[opaque] = call
         heappush(deadlines, (call.deadline_s, opaque))
@@ -361,6 +370,10 @@ cdef class Connection:
         while (deadline := self.next_deadline_s()) is not None and deadline <= now:
             found.append(self._calls.pop(heappop(self._deadlines)[1]))
         return found
+
+    def is_stuck(self, Call call not None):
+        """Is a frame incomplete that began before this call, which has expired? A length that was wrong would swallow every answer."""
+        return 0 <= self._partial_s <= call.begun_s
 
     def idle_s(self):
         """Seconds since anything was received or sent."""

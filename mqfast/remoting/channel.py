@@ -374,6 +374,11 @@ class Channel(asyncio.Protocol):
             self._connection.oneway(code, ext_fields, body, serialize=serialize)
             self._flush_soon()
 
+    @property
+    def is_usable(self) -> bool:
+        """Can requests be sent? The connection has neither ended nor begun to end."""
+        return not (self.is_closed or self._ending)
+
     def close(self) -> None:
         """End the connection once what was sent is out."""
         if self._transport is None or self._ending:
@@ -435,11 +440,15 @@ class Channel(asyncio.Protocol):
 
     def _time_out(self) -> None:
         self._timer, self._timer_s = None, math.inf
-        for call in self._connection.expired():
+        expired = self._connection.expired()
+        for call in expired:
             if not call.context.done():
                 call.context.set_exception(
                     CallTimeout(f"{self.peer[0]}:{self.peer[1]}: no answer to request {call.code} in time")
                 )
+        if any(self._connection.is_stuck(call) for call in expired):
+            self._break(FrameError("expected the rest of a frame, found none before an answer was due"))
+            return
         deadline = self._connection.next_deadline_s()
         if deadline is not None:
             self._set_timer(deadline)

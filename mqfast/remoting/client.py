@@ -65,7 +65,7 @@ class RemotingClient:
     async def channel(self, address: str) -> Channel:
         """The connection to an address, made where there is none. Raises: ConnectionLost, ValueError."""
         task = self._channels.get(address)
-        if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed):
+        if task is not None and task.done() and (task.cancelled() or task.exception() or not task.result().is_usable):
             task = None
         if task is None:
             host, port = split_address(address)
@@ -116,7 +116,7 @@ class RemotingClient:
     def ready(self, address: str) -> Channel | None:
         """The connection to an address, if there is one that can be used at once."""
         channel = self._ready.get(address)
-        return None if channel is None or channel.is_closed else channel
+        return channel if channel is not None and channel.is_usable else None
 
     def filenos(self) -> list[int]:
         """The file descriptors of all connections."""

@@ -103,6 +103,25 @@ def test_calls_time_out_one_by_one_and_late_answers_are_unmatched() -> None:
     assert connection.expired() == []
 
 
+def test_a_frame_that_never_ends_is_found_by_the_next_call_that_expires() -> None:
+    """A length that was wrong on its way takes all later answers for the rest of its frame."""
+    clock = Clock()
+    connection = Connection(clock)
+    first = connection.call(14, timeout_ms=500)
+    answer = encode(sent(connection)[0].response())
+    clock.now = 100.1
+    assert connection.receive(answer[:-1]) == []
+    clock.now = 100.5
+    assert connection.expired() == [first]
+    assert not connection.is_stuck(first)  # its own answer may be that slow
+    second = connection.call(14, timeout_ms=500)
+    clock.now = 101.0
+    assert connection.expired() == [second]
+    assert connection.is_stuck(second)
+    connection.receive(answer[-1:])
+    assert not connection.is_stuck(second)
+
+
 def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:
     """Deadlines of answered calls are dropped from time to time; those of the others stay, in their order."""
     clock = Clock()

@@ -146,6 +146,7 @@ cdef class Lane:
     cdef readonly object socket
     cdef readonly str address
     cdef readonly double last_used
+    cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
     cdef readonly str dead
     cdef dict _waiters
     cdef object _opaque
@@ -160,6 +161,7 @@ cdef class Lane:
         self.socket = connected
         self.address = connected.address
         self.last_used = monotonic()
+        self._partial_s = -1
         self.dead = None
         self._waiters = {}
         self._opaque = count()
@@ -190,6 +192,7 @@ cdef class Lane:
     def call(self, frame, int code, bint oneway, double deadline):
         """One request. Raises: ConnectionLost, CallTimeout."""
         cdef Waiter waiter
+        cdef double begun = monotonic()
         opaque = next(self._opaque) & OPAQUE_MASK
         data = frame(opaque)
         if oneway:
@@ -206,6 +209,8 @@ cdef class Lane:
             return waiter.answer
         if waiter.error is not None:
             raise ConnectionLost(f"{self.address}: {waiter.error}")
+        if 0 <= self._partial_s <= begun:   # a length that was wrong would swallow every answer
+            self.end("an answer stayed incomplete")
         raise CallTimeout(f"{self.address}: no answer to request {code} in time")
 
     cdef int _write(self, bytes data, double deadline) except -1:
@@ -265,7 +270,12 @@ cdef class Lane:
                 if not size:
                     self.end("the connection ended before the answer came")
                     break
-                for command in self._decoder.feed(self._view[:size]):
+                commands = self._decoder.feed(self._view[:size])
+                if not self._decoder.buffered:
+                    self._partial_s = -1
+                elif commands or self._partial_s < 0:
+                    self._partial_s = monotonic()
+                for command in commands:
                     self._deliver(command)
                 if self._decoder.error is not None:
                     self.end(f"the connection is given up: {self._decoder.error}")

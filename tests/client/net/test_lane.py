@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
@@ -19,6 +20,7 @@ from mqfast import Message, Producer
 from mqfast.client.net.lane import TLS_SOCKETS, Lanes
 from mqfast.client.net.steps import Ask, Pause, Steps
 from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, TooManyCalls
+from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
 
 CODE = 310
@@ -222,6 +224,44 @@ def test_nonsense_ends_the_connection_and_the_client_lives(lanes: Lanes, nonsens
         with pytest.raises(ConnectionLost, match="the connection is given up"):
             lanes.ask(ask(server.address))
         assert lanes.ask(ask(server.address)) is not None
+
+
+def test_a_frame_that_never_ends_costs_two_requests_and_no_more(lanes: Lanes) -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if one.number == 0 and request.ext_fields["number"] == "0":
+            one.send(b"\x00\x01\x00\x00" + encode(request.response(0))[4:])  # its length says 64 KiB
+        else:
+            echo(one, request)
+
+    with RawServer(serve) as server:
+        for number in range(2):
+            with pytest.raises(CallTimeout):
+                lanes.ask(ask(server.address, number, timeout_s=0.3))
+        assert lanes.ask(ask(server.address, 2)) is not None
+        assert len(server.connections) == 2
+
+
+def test_a_frame_that_never_ends_costs_a_loop_as_much() -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if one.number == 0 and request.ext_fields["number"] == "0":
+            one.send(b"\x00\x01\x00\x00" + encode(request.response(0))[4:])
+        else:
+            echo(one, request)
+
+    async def flow(address: str) -> None:
+        client = RemotingClient()
+        try:
+            for number in range(2):
+                with pytest.raises(CallTimeout):
+                    await client.call(address, CODE, {"number": str(number)}, timeout_ms=300)
+            answer = await client.call(address, CODE, {"number": "2"}, timeout_ms=10_000)
+            assert answer.ext_fields["number"] == "2"
+        finally:
+            await client.close()
+
+    with RawServer(serve) as server:
+        asyncio.run(flow(server.address))
+        assert len(server.connections) == 2
 
 
 def test_a_request_of_the_broker_is_answered_that_it_is_not_served(lanes: Lanes) -> None:
