@@ -116,8 +116,15 @@ class BrokerProcess:
         self.store = work / "store"
         self.log = work / "mqfast-up.log"
         self._settings = {**SMALL, **settings}
-        self._ports = ("0", str(free_port()))  # it comes back on them, and on the one of its fast listener
-        self.start()
+        # It comes back on its ports, and on the one of its fast listener; another process may be quicker to take one.
+        for tries_left in reversed(range(10)):
+            self._ports = ("0", str(free_port()))
+            try:
+                self.start()
+                break
+            except AssertionError as error:
+                if not tries_left or "address already in use" not in str(error):
+                    raise
 
     def start(self) -> None:
         """Start it; after an end it comes back on its ports."""

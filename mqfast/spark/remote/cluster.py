@@ -151,6 +151,8 @@ class Cluster:
         """What name servers said may be wrong: ask them again."""
         self._brokers = (_LONG_AGO, self._brokers[1])
         self._routes = {topic: (_LONG_AGO, route) for topic, (_, route) in self._routes.items()}
+        self._topics = (_LONG_AGO, self._topics[1])
+        self._of_broker = {broker: (_LONG_AGO, found) for broker, (_, found) in self._of_broker.items()}
 
     # --- name servers ---
 

@@ -77,6 +77,7 @@ class RemoteAccess:
 
     def snapshot(self) -> Snapshot:
         """The queues as they are now, with a sample of how large messages are."""
+        self.cluster.forget()  # a topic that was made just now is there
         found = self.look()
         return dataclasses.replace(found, record_bytes=self._record_bytes(found))
 
