@@ -27,6 +27,9 @@ _HONOURS_RECONSUME_MAX: Final = 121  # V3_4_9
 _UNIT_SUB: Final = 2
 _FIRST_LEVEL: Final = 3
 _DLQ_QUEUES: Final = 1
+_STORED: Final = (
+    ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
+)  # fmt: skip
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -91,12 +94,12 @@ class SendBack:
         context.stats.add("SNDBCK_PUT_NUMS", f"{origin_topic}@{name}")
         if is_dead:
             context.stats.add("SEND_TO_DLQ", f"{origin_topic}@{name}")
-        if context.store.config.sync_flush:
+        if context.writer.must_wait(b""):
             return self._when_durable(request, Stored(0, None, again.result))
         return request.response()
 
     async def _when_durable(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
-        # RocketMQ does not wait here: a power cut then loses a message that the consumer has given back.
+        # RocketMQ does not wait here: a power cut, or the loss of a master, then loses a message that was given back.
         done = await self._context.writer.durable(stored)
-        code = 0 if done.code == ResponseCode.FLUSH_DISK_TIMEOUT else done.code
-        return request.response(code, remark=done.remark)
+        # It is stored; a consumer that hears of an error stores the message once more.
+        return request.response(0 if done.code in _STORED else done.code, remark=done.remark)

@@ -252,6 +252,40 @@ def test_with_sync_flush_a_message_given_back_is_durable_when_it_is_answered(tmp
     run(flow())
 
 
+def test_with_a_sync_master_a_message_given_back_is_at_the_slave_when_it_is_answered(tmp_path: Path) -> None:
+    async def flow() -> None:
+        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 60_000}
+        async with running_broker(tmp_path, **settings) as one:
+            offset, raw, acks = put(one), one.context.engine.raw, one.context.replicas._acks
+            assert acks is not None
+            acks.report("slave", raw.end)
+            end = raw.end
+            answer = asyncio.ensure_future(give_back(one, offset))
+            while raw.end == end:
+                await asyncio.sleep(0.01)
+            for _ in range(5):  # each is answered behind it, were it not held back
+                await one.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+            assert not answer.done()
+            acks.report("slave", raw.end)
+            assert (await answer).code == 0
+
+    run(flow())
+
+
+def test_without_a_slave_a_message_given_back_is_stored_once(tmp_path: Path) -> None:
+    """A consumer that hears of an error stores the message a second time."""
+
+    async def flow() -> None:
+        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "flushDiskType": "SYNC_FLUSH"}
+        async with running_broker(tmp_path, **settings) as one:
+            offset = put(one)
+            await asyncio.to_thread(one.context.store.flush)  # it is looked up by its offset
+            assert (await give_back(one, offset)).code == 0
+            assert one.context.store.max_offset(SCHEDULE, 2) == 1
+
+    run(flow())
+
+
 def test_a_message_sent_back_is_delivered_and_in_time(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, messageDelayLevel="1s 5s") as one:
