@@ -19,16 +19,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from mqfast.errors import (
-    CorruptFile,
-    DataLoss,
-    FrameError,
-    LogPlaceError,
-    MqfastError,
-    StorageError,
-    StoreClosed,
-    StoreFailed,
-)
+from mqfast.errors import DataLoss, FrameError, StoreClosed, StoreFailed
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.wire import Frames, identity_report, report
 from mqfast.store.raw_log import RawLog
@@ -192,9 +183,7 @@ class HaSlave:
             except (StoreFailed, StoreClosed) as error:
                 self._say(FollowState.SHUTDOWN, error)
                 return
-            except (OSError, FrameError, CorruptFile, LogPlaceError, StorageError) as error:
-                self._say(FollowState.READY, error)
-            except MqfastError as error:
+            except Exception as error:  # an address may be no address: a thread that ended would follow nobody any more
                 self._say(FollowState.READY, error)
             self._stopping.wait(self._settings.reconnect_s)
 
@@ -249,7 +238,7 @@ class HaSlave:
                 one.sendall(identity_report(*identity))
                 told = identity
             if comparison.is_done and (raw.end > reported or now_s - wrote_s >= settings.heartbeat_s):
-                reported = raw.end
+                reported = raw.safe_end()
                 one.sendall(report(reported))
                 self._wrote_s = wrote_s = now_s
             if raw.end >= self._master_end:

@@ -128,6 +128,16 @@ class RawLog:
         """
         return self._raw.next_offset
 
+    def safe_end(self) -> int:
+        """As ``end``; with sync flush everything before that is on disk when the call returns.
+
+        GIL: released while it waits. Raises: FlushError, StoreClosed, StoreFailed.
+        """
+        end = self.end
+        if self._log.sync_flush:
+            self._log.wait_flushed(end)
+        return end
+
     def forget_part(self) -> None:
         """A connection ended: the next one begins at ``end``."""
         self._raw.forget_part()

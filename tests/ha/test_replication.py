@@ -16,7 +16,7 @@ from sampling import WHOLE
 
 import mqfast
 from mqfast.errors import FrameError
-from mqfast.ha.slave import FollowState
+from mqfast.ha.slave import FollowState, HaSlave
 from mqfast.ha.wire import Frames, Reports, frame_head, report
 
 
@@ -38,6 +38,43 @@ def test_a_slave_has_the_log_and_the_queues_of_its_master(tmp_path: Path) -> Non
                         got = theirs.get("T", queue_id, 0, max_count=1000)
                         assert [bytes(one.body) for one in got] == [bytes(one.body) for one in mine]
         assert mqfast.verify(tmp_path / "s").ok
+
+    asyncio.run(flow())
+
+
+def test_a_slave_with_sync_flush_confirms_what_is_on_its_disk(tmp_path: Path) -> None:
+    async def flow() -> None:
+        with (
+            mqfast.open(tmp_path / "m", **SIZES) as ours,
+            mqfast.open(tmp_path / "s", broker_role="SLAVE", flush_disk_type="SYNC_FLUSH", **SIZES) as theirs,
+        ):
+            ahead = []
+            async with serving(ours, needed=1) as master:
+                master.acks.watch(lambda acked: ahead.append(acked - theirs.log.flushed))
+                with following(theirs, master.port):
+                    for turn in range(50):
+                        fill(ours, 4, seed=turn)
+                        await until(lambda: master.acks.acked == ours.engine.raw.end)
+            assert ahead
+            assert max(ahead) <= 0
+
+    asyncio.run(flow())
+
+
+def test_a_slave_outlives_an_address_that_is_none(tmp_path: Path) -> None:
+    async def flow() -> None:
+        with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:
+            fill(ours, 3)
+            async with serving(ours) as master:
+                address = ["a" * 70, 1]
+                slave = HaSlave(theirs.engine.raw, QUICK, lambda: (str(address[0]), int(address[1])))
+                slave.start()
+                try:
+                    await until(lambda: slave.status.error)
+                    address[:] = ["127.0.0.1", master.port]
+                    await until(lambda: theirs.engine.raw.end == ours.engine.raw.end)
+                finally:
+                    slave.stop()
 
     asyncio.run(flow())
 
