@@ -88,7 +88,7 @@ class _Follower(asyncio.Protocol):
             return
         if self.position < 0:
             # Where the slave wants to go on. Its log may be of another history, so this acknowledges nothing yet.
-            self.position = offset or self._master.start_of_last_file()
+            self.position = offset or self._master.start_of_empty_slave()
             _log.info("slave %s: gets the log from %d to %d", self.address, self.position, end)
             offset = 0
         self.acknowledged = offset
@@ -234,10 +234,10 @@ class HaMaster:
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
-    def start_of_last_file(self) -> int:
+    def start_of_empty_slave(self) -> int:
         """Where a slave without a log begins."""
-        end = self.raw.end
-        return max(end - end % self._file_bytes, self.raw.min_offset, 0)
+        end, first = self.raw.end, max(self.raw.min_offset, 0)
+        return first if self.settings.whole_log else max(end - end % self._file_bytes, first)
 
     def wake(self) -> None:
         """Somebody waits for slaves: send at once what there is."""

@@ -132,6 +132,19 @@ def test_a_slave_without_a_log_begins_with_the_last_file_of_a_trimmed_master(tmp
     asyncio.run(flow())
 
 
+def test_a_slave_without_a_log_gets_the_whole_log_of_a_trimmed_master(tmp_path: Path) -> None:
+    async def flow() -> None:
+        with master_of(tmp_path / "m") as ours, as_slave(tmp_path / "s") as theirs:
+            trimmed(ours, 3 * FILE)
+            async with serving(ours, whole_log=True) as master:
+                with following(theirs, master.port):
+                    await until(lambda: theirs.engine.raw.end == ours.engine.raw.end)
+            assert theirs.engine.raw.min_offset == 3 * FILE
+            assert log_of(theirs) == log_of(ours)
+
+    asyncio.run(flow())
+
+
 def test_files_that_go_under_a_slave_that_reads_slowly(tmp_path: Path) -> None:
     """What was sent stays readable; a slave that comes too late hears where the log begins, and keeps what it has."""
 

@@ -44,13 +44,17 @@ _LOOK_S: Final = 1.0
 
 
 def settings_of(config: BrokerConfig) -> HaSettings:
-    """The settings of replication by RocketMQ's names. Under fail-over a slave tries its new master every second."""
+    """The settings of replication by RocketMQ's names.
+
+    Under fail-over a slave tries its new master every second, and gets the whole log: it may be the next master.
+    """
     return HaSettings(
         batch_bytes=config["haTransferBatchSize"],
         heartbeat_s=config["haSendHeartbeatInterval"] / 1000,
         housekeeping_s=config["haHousekeepingInterval"] / 1000,
         flow_bytes_per_s=config["maxHaTransferByteInSecond"] if config["haFlowControlEnable"] else None,
         truncate_diverged=config["haTruncateDiverged"],
+        whole_log=bool(config["haEtcdEndpoints"]),
         reconnect_s=1.0 if config["haEtcdEndpoints"] else 5.0,
     )
 
