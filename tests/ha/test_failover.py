@@ -8,8 +8,10 @@ import contextlib
 import errno
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +234,7 @@ def test_without_its_only_member_an_operator_begins_anew(tmp_path: Path) -> None
             shutil.rmtree(tmp_path / "b1")
             etcd = Etcd([both.etcd.endpoint], 2.0)
             key = base64.b64encode(one.state_key.encode()).decode()
-            etcd._call("/v3/kv/deleterange", {"key": key}, is_write=True)
+            etcd._call("/v3/kv/deleterange", {"key": key}, lambda _answer: None, is_write=True)
             etcd.close()
             (tmp_path / "b2").rename(tmp_path / "b1")
             new = await both.start(1)
@@ -279,7 +281,8 @@ def test_broker_1_is_the_first_master_and_names_hear_of_a_master_only_when_it_ta
 def test_calls_of_etcd(tmp_path: Path) -> None:
     with one_etcd(tmp_path) as member:
         dead = f"127.0.0.1:{free_ports(1)}"
-        etcd = Etcd([dead, member.endpoint], 1.0)
+        no_name = "a" * 70
+        etcd = Etcd([dead, no_name, member.endpoint], 1.0)
         assert etcd.read("a", "b") == [None, None]
         revision = etcd.write([Compare("a", 0)], [("a", b"one", 0), ("b", b"", 0)])
         assert revision is not None
@@ -348,3 +351,33 @@ def test_settings_without_which_there_is_no_failover(tmp_path: Path, settings: d
 
     with pytest.raises(ConfigError, match=named):
         asyncio.run(make())
+        with pytest.raises(EtcdUnreachable, match="lease"):
+            etcd.write([], [("c", b"x", lease)])
+@pytest.mark.parametrize("text", [b"{}", b"[]", b'{"result": []}', b'{"code": null, "error": 1}', b"", b"\xff"])
+def test_a_member_that_answers_nonsense_gave_no_answer(text: bytes) -> None:
+    """A lease is renewed in a thread that would end otherwise."""
+
+    class Nonsense(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        etcd = Etcd([f"127.0.0.1:{server.server_port}"], 5.0)
+        calls: list[Callable[[], object]] = [
+            lambda: etcd.keep_alive(1), lambda: etcd.grant(3), lambda: etcd.read("a", "b"),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(EtcdUnreachable):
+                call()
+        etcd.close()
+        server.shutdown()
+
+

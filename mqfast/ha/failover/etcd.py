@@ -14,15 +14,18 @@ import contextlib
 import http.client
 import json
 import ssl
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from mqfast.errors import ConfigError, MqfastError
 
 __all__ = ["Compare", "Etcd", "EtcdUnreachable", "Value", "endpoints_of"]
 
+T = TypeVar("T")
 _PORT: Final = 2379
+_NO_ANSWER: Final = (ValueError, LookupError, TypeError, AttributeError)  # other JSON than that of etcd
+_NOT_FOUND: Final = 5  # of gRPC: a lease that has ended
 
 
 class EtcdUnreachable(MqfastError, ConnectionError):
@@ -46,7 +49,7 @@ class Compare(NamedTuple):
     of_change: bool = False
 
 
-class _Refused(Exception):
+class _Refused(EtcdUnreachable):
     """A member answered with an error. ``code``: of gRPC."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -100,13 +103,16 @@ class Etcd:
     def read(self, *keys: str) -> list[Value | None]:
         """Some keys at one moment, as a majority of the members has them. Raises: EtcdUnreachable."""
         wanted = [{"request_range": {"key": _text(key.encode())}} for key in keys]
-        answer = self._call("/v3/kv/txn", {"compare": [], "success": wanted}, is_write=False)
-        return [_value(one["response_range"]) for one in answer["responses"]]
+        return self._call(
+            "/v3/kv/txn",
+            {"compare": [], "success": wanted},
+            lambda answer: [_value(one["response_range"]) for one in answer["responses"]],
+        )
 
     def read_at(self, key: str, revision: int) -> Value | None:
         """A key as it was at a revision that etcd still has. Raises: EtcdUnreachable."""
         request = {"key": _text(key.encode()), "revision": str(revision)}
-        return _value(self._call("/v3/kv/range", request, is_write=False))
+        return self._call("/v3/kv/range", request, _value)
 
     def write(self, compares: Sequence[Compare], puts: Sequence[tuple[str, bytes, int]]) -> int | None:
         """Write some keys (key, data, lease) if all compares hold.
@@ -128,27 +134,38 @@ class Etcd:
                 for key, data, lease in puts
             ],
         }
-        answer = self._call("/v3/kv/txn", request, is_write=True)
-        return int(answer["header"]["revision"]) if answer.get("succeeded") else None
+        return self._call(
+            "/v3/kv/txn",
+            request,
+            lambda answer: int(answer["header"]["revision"]) if answer.get("succeeded") else None,
+            is_write=True,
+        )
 
     def grant(self, ttl_s: int) -> int:
         """A lease of so many seconds. Raises: EtcdUnreachable."""
-        return int(self._call("/v3/lease/grant", {"TTL": str(ttl_s)}, is_write=False)["ID"])
+        return self._call("/v3/lease/grant", {"TTL": str(ttl_s)}, lambda answer: int(answer["ID"]))
 
     def keep_alive(self, lease: int) -> int:
         """Begin the time of a lease anew. Returns: its seconds, 0 where it has ended. Raises: EtcdUnreachable."""
-        answer = self._call("/v3/lease/keepalive", {"ID": str(lease)}, is_write=False)
-        return int(answer["result"].get("TTL", 0))
+        with contextlib.suppress(_Refused):
+            return self._call(
+                "/v3/lease/keepalive", {"ID": str(lease)}, lambda answer: int(answer["result"].get("TTL", 0))
+            )
+        return 0
 
     def revoke(self, lease: int) -> None:
         """End a lease, and the keys that go with it. Raises: EtcdUnreachable."""
         with contextlib.suppress(_Refused):
-            self._call("/v3/lease/revoke", {"ID": str(lease)}, is_write=False)
+            self._call("/v3/lease/revoke", {"ID": str(lease)}, lambda _answer: None)
 
     # -- HTTP ----------------------------------------------------------------------------------------------------------
 
-    def _call(self, path: str, request: dict[str, Any], *, is_write: bool) -> dict[str, Any]:
-        """Args: is_write: a second attempt might do harm, so only a member that cannot be reached is passed over."""
+    def _call(
+        self, path: str, request: dict[str, Any], take: Callable[[dict[str, Any]], T], *, is_write: bool = False
+    ) -> T:
+        """Args: take: what is wanted of an answer; one that lacks it is no answer. is_write: a second attempt might do
+        harm, so only a member that cannot be reached is passed over.
+        """
         failures: list[str] = []
         body = json.dumps(request).encode()
         for _ in range(len(self._endpoints) + 1):  # one more for a connection that had ended
@@ -156,17 +173,17 @@ class Etcd:
             try:
                 is_fresh = self._connection is None
                 connection = self._connected()
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # a name that is none of a host
                 failures.append(f"{endpoint.netloc}: {error}")
                 self._next()
                 continue
             try:
-                return self._ask(connection, path, body)
+                return take(self._ask(connection, path, body))
             except _Refused as error:
-                if error.code == 5:  # NOT_FOUND: a lease that has ended
+                if error.code == _NOT_FOUND:
                     raise
                 failures.append(f"{endpoint.netloc}: {error}")
-            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            except (OSError, http.client.HTTPException, *_NO_ANSWER) as error:
                 failures.append(f"{endpoint.netloc}: {str(error) or type(error).__name__}")
                 # A member ends idle connections; nothing was sent on one that was closed before.
                 if not is_fresh and isinstance(error, (ConnectionError, http.client.RemoteDisconnected)):
