@@ -69,7 +69,7 @@ class EpochFile:
     """The epochs of one store.
 
     Args: root: of the store.
-    Attributes: ``entries``: oldest first.
+    Attributes: ``entries``: oldest first; ``damage``: the file was damaged, so the newest epoch may be missing.
     Thread: one at a time. Durability: every change is on the disk when the call returns.
     """
 
@@ -84,6 +84,7 @@ class EpochFile:
         damaged, StorageError.
         """
         path = os.path.join(root, _NAME)
+        self.damage: CorruptFile | None = None
         failure: CorruptFile | None = None
         for one in (path, path + ".bak"):
             try:
@@ -94,7 +95,9 @@ class EpochFile:
                 failure = failure or error
                 continue
             if entries:
-                return cls(door, root, entries)
+                found = cls(door, root, entries)
+                found.damage = failure
+                return found
         if failure is not None:
             raise failure
         return cls(door, root)

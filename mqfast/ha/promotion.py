@@ -124,6 +124,8 @@ def _looked_at(
     try:
         epochs = EpochFile.load(door, path)
         old = epochs.last_epoch
+        if epochs.damage is not None:  # the file before this one may lack an epoch, whose number would be given twice
+            raise epochs.damage
         if epochs.entries and epochs.entries[-1].start > end:
             last = epochs.entries[-1]
             refusals.append(f"epoch {last.epoch} begins at {last.start}, behind the end of the log at {end}")

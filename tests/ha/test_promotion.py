@@ -142,6 +142,17 @@ def test_epochs_that_begin_behind_the_log_and_damaged_ones_are_refused(tmp_path:
     assert "damaged" in plan_promotion(str(tmp_path), config).refusals[0]
 
 
+def test_a_number_that_only_a_damaged_file_knows_is_not_given_again(tmp_path: Path) -> None:
+    put(tmp_path, 10)
+    epochs = EpochFile.load(OsDoor(), str(tmp_path))
+    epochs.begin(1, 0)
+    epochs.begin(2, 100)
+    (tmp_path / "epochFileCheckpoint").write_bytes(b"nonsense")
+    assert EpochFile.load(OsDoor(), str(tmp_path)).entries == [(1, 0)], "the one before it"
+    plan = plan_promotion(str(tmp_path), broker_config(tmp_path).store_config())
+    assert any("epochFileCheckpoint" in text and "damaged" in text for text in plan.refusals)
+
+
 def test_the_old_master_is_fenced_and_comes_back_as_a_slave(tmp_path: Path) -> None:
     """The way of an operator: the master dies with a tail that the slave has not, the slave is promoted, the old master
     comes back as master and is refused, then as slave.
