@@ -9,7 +9,6 @@ Source: EpochFileCache, CheckpointFile.
 
 from __future__ import annotations
 
-import itertools
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from mqfast.errors import CorruptFile, StoreNotFound, UsageError
 if TYPE_CHECKING:
     from mqfast.store.base.paths import Door
 
-__all__ = ["NO_EPOCH", "EpochEntry", "EpochFile", "epochs_text", "parse_epochs"]
+__all__ = ["NO_EPOCH", "EpochEntry", "EpochFile", "epochs_text", "first_wrong", "parse_epochs"]
 
 NO_EPOCH: Final = -1
 """The epoch of a log that no master has begun with an epoch of its own."""
@@ -59,10 +58,19 @@ def parse_epochs(data: bytes, path: str) -> list[EpochEntry]:
         raise CorruptFile("epochs are damaged", path=path, expected=f"{expected} entries", found=f"{len(entries)}")
     if crc not in (0, found):
         raise CorruptFile("epochs are damaged", path=path, expected=f"CRC {crc}", found=f"{found}")
-    for before, entry in itertools.pairwise(entries):
-        if entry.epoch <= before.epoch or entry.start <= before.start:
-            raise CorruptFile("epochs are damaged", path=path, expected=f"more than {before}", found=f"{entry}")
+    if (wrong := first_wrong(entries)) is not None:
+        raise CorruptFile("epochs are damaged", path=path, expected="numbers that grow", found=f"{wrong}")
     return entries
+
+
+def first_wrong(entries: Iterable[EpochEntry]) -> EpochEntry | None:
+    """The first entry that is not above the one before it, or has a number below 0; None where all are right."""
+    before = EpochEntry(NO_EPOCH, -1)
+    for entry in entries:
+        if entry.epoch <= before.epoch or entry.start <= before.start:
+            return entry
+        before = entry
+    return None
 
 
 class EpochFile:
@@ -76,6 +84,7 @@ class EpochFile:
     def __init__(self, door: Door, root: str, entries: Sequence[EpochEntry] = ()) -> None:
         self.path: Final = os.path.join(root, _NAME)
         self.entries: list[EpochEntry] = list(entries)
+        self.damage: CorruptFile | None = None
         self._door: Final = door
 
     @classmethod
@@ -84,7 +93,6 @@ class EpochFile:
         damaged, StorageError.
         """
         path = os.path.join(root, _NAME)
-        self.damage: CorruptFile | None = None
         failure: CorruptFile | None = None
         for one in (path, path + ".bak"):
             try:

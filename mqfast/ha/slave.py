@@ -90,8 +90,8 @@ class HaSlave:
     Args: raw: of a store with broker_role SLAVE; master: asked for ``(host, port)`` before each connection, None while
         nobody knows; on_append: called in the thread after bytes were appended; on_cut: after the log was cut, with its
         new end; identity: broker id and newest epoch of the store, told to a master of a fail-over; bounds: first byte
-        and end of the master's log, where another way than this connection tells them: a Java master says nothing of
-        bytes that it does not have.
+        and end of the master's log, where another way than this connection tells them, None while it does not: a Java
+        master says nothing of bytes that it does not have, and a master may pause. Without that way silence is an end.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
 
@@ -102,7 +102,7 @@ class HaSlave:
         master: Callable[[], tuple[str, int] | None],
         *,
         on_append: Callable[[], object] | None = None,
-        bounds: Callable[[], tuple[int, int] | None] = lambda: None,
+        bounds: Callable[[], tuple[int, int] | None] | None = None,
         on_cut: Callable[[int], object] | None = None,
         identity: Callable[[], tuple[int, int] | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -286,8 +286,10 @@ class HaSlave:
         if offset == asked:
             if not comparison.is_quiet(self._clock(), self._settings.heartbeat_s / 2):
                 return  # a master that stood still for a while sends one before it goes on
-            found = self._bounds() if asked == comparison.start else None
-            first, offset = found or (0, asked)
+            bounds = (0, asked) if self._bounds is None else self._bounds()
+            if bounds is None:
+                raise ConnectionError(f"expected bytes from {asked} on, found none, and nobody tells where they end")
+            first, offset = bounds
             if first > asked:
                 offset = first
             elif offset > asked:

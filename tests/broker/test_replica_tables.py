@@ -8,12 +8,19 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 from broker.two_brokers import as_slave, end_of, name_server, pull, run, until
+from nonsense_server import Nonsense
 from running import Running, running_broker
 
+from mqfast.broker.replica import table_sync
+from mqfast.broker.replica.table_sync import name_new_topics
+from mqfast.errors import MqfastError
+from mqfast.ha.epochs import EpochEntry
 from mqfast.remoting.codes import RequestCode
-from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint
+from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, write_checkpoint
 
 LEVELS = {"messageDelayLevel": "1s 2s"}
 
@@ -137,5 +144,208 @@ def test_a_slave_has_modes_and_what_is_deleted_at_the_master_goes(tmp_path: Path
                         await asyncio.sleep(0.05)
                 assert (await master.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="U")).code == 0
                 await until(lambda: "U" not in slave.context.tables.topics)
+
+    run(flow)
+
+
+def test_a_master_that_changes_while_the_one_before_is_asked_is_asked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            sync, asked = slave.context.replicas._sync, []
+            assert sync is not None
+
+            async def ask(master: str) -> None:
+                asked.append(master)
+                if master == "old:1":
+                    sync.set_master("new:1")
+
+            monkeypatch.setattr(table_sync, "_INTERVAL_S", 3600.0)
+            monkeypatch.setattr(sync, "ask_once", ask)
+            sync.set_master("old:1")
+            await until(lambda: asked == ["old:1", "new:1"])
+
+    run(flow)
+
+
+def test_what_another_master_delivered_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1, timerWheelEnable=False, **LEVELS) as slave:
+            sync = slave.context.replicas._sync
+            assert sync is not None
+
+            async def ask(master: str, _code: int, kind: type[Any]) -> Any:
+                return kind({1: 50 if master == "old:1" else 3})
+
+            async def bounds(master: str) -> tuple[int, int]:
+                return 0, 100 if master == "old:1" else 0
+
+            monkeypatch.setattr(sync, "_ask", ask)
+            monkeypatch.setattr(sync, "_bounds", bounds)
+            await sync._sync_delivered("old:1", {})
+            assert slave.context.tables.delays.offsets() == {}, "the log does not go so far"
+            await sync._sync_delivered("new:1", {})
+            assert slave.context.tables.delays.offsets() == {1: 3}
+
+    run(flow)
+
+
+def test_an_answer_of_the_master_before_says_nothing_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            sync = slave.context.replicas._sync
+            assert sync is not None
+            sync.master = "old:1"
+
+            async def epochs(_client: object, _address: str) -> list[EpochEntry]:
+                sync.set_master("new:1")
+                return [EpochEntry(1, 0)]
+
+            monkeypatch.setattr(table_sync, "epochs_of", epochs)
+            with contextlib.suppress(MqfastError):
+                await sync.ask_once("old:1")
+            assert not sync.is_followed
+
+    run(flow)
+
+
+_RIGHT = {
+    RequestCode.GET_BROKER_EPOCH_CACHE: b'{"epochList":[{"epoch":3,"startOffset":0}]}',
+    RequestCode.GET_BROKER_RUNTIME_INFO: b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"0"}}',
+    RequestCode.GET_ALL_TOPIC_CONFIG: b'{"dataVersion":{"counter":7},"topicConfigTable":{"T":{"perm":6}}}',
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: b'{"dataVersion":{"counter":7},"subscriptionGroupTable":{}}',
+    RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@g":{"0":0}}}',
+    RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{"1":0}}',
+    RequestCode.GET_TIMER_CHECK_POINT: bytes(32),
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: b"{}",
+}
+_WRONG = [
+    (RequestCode.GET_BROKER_EPOCH_CACHE, b'{"epochList":[{"epoch":5,"startOffset":9},{"epoch":7,"startOffset":4}]}'),
+    (RequestCode.GET_BROKER_EPOCH_CACHE, b'{"epochList":[{"epoch":5,"startOffset":-9}]}'),
+    (RequestCode.GET_BROKER_RUNTIME_INFO, b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"-1"}}'),
+    (RequestCode.GET_BROKER_RUNTIME_INFO, b'{"table":{"commitLogMinOffset":"x"}}'),
+    (RequestCode.GET_ALL_TOPIC_CONFIG, b'{"dataVersion":null,"topicConfigTable":{"T":1}}'),
+    (RequestCode.GET_ALL_DELAY_OFFSET, b'{"offsetTable":{"x":1}}'),
+    (RequestCode.GET_TIMER_CHECK_POINT, bytes(31)),
+    (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, b'{"messageRequestModeMap":[]}'),
+    *((code, body) for code in _RIGHT for body in (b"", b"[]", b"\xff{")),
+]
+
+
+def test_a_master_that_answers_nonsense_is_asked_again(tmp_path: Path) -> None:
+    async def flow(master: Nonsense) -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1, **LEVELS) as slave:
+            sync, tables = slave.context.replicas._sync, slave.context.tables
+            assert sync is not None
+            sync.master = master.address
+            for code, body in _WRONG:
+                master.answers = {one: (0, {}, right) for one, right in _RIGHT.items()}
+                master.answers[code] = (0, {}, body)
+                with pytest.raises(MqfastError):
+                    await sync.ask_once(master.address)
+            master.answers = {one: (0, {}, right) for one, right in _RIGHT.items()}
+            await sync.ask_once(master.address)
+            assert "T" in tables.topics
+            assert slave.context.replicas.epochs.file.entries == [(3, 0)]
+
+    with Nonsense() as master:
+        run(lambda: flow(master))
+
+
+def test_a_transaction_has_ended_when_the_log_of_the_slave_says_so(tmp_path: Path) -> None:
+    """Its message comes with the log; a slave that leads before would neither have that nor ask the producer."""
+    half, group = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
+
+    async def flow(master: Nonsense) -> None:
+        async with running_broker(tmp_path) as one:
+            properties = "TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+            assert (await one.send("T", b"x", f=4, properties=properties)).code == 0
+            assert one.context.store.max_offset(half, 0) == 1
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            sync, end = slave.context.replicas._sync, end_of(slave)
+            assert sync is not None
+            sync.master = master.address
+            master.answers = {one: (0, {}, right) for one, right in _RIGHT.items()}
+            offsets = b'{"offsetTable":{"%s@%s":{"0":1}}}' % (half.encode(), group.encode())
+            master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = (0, {}, offsets)
+            for further, noted in ((1, 0), (0, 1)):
+                bounds = b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"%d"}}' % (end + further)
+                master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = (0, {}, bounds)
+                sync._delivered = None
+                await sync.ask_once(master.address)
+                assert max(0, slave.context.offsets.get(group, half, 0)) == noted
+
+    with Nonsense() as master:
+        run(lambda: flow(master))
+
+
+def test_an_error_of_any_kind_does_not_end_the_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            sync, asked = slave.context.replicas._sync, []
+            assert sync is not None
+
+            async def ask(master: str) -> None:
+                asked.append(master)
+                raise ValueError(master)
+
+            monkeypatch.setattr(table_sync, "_INTERVAL_S", 0.01)
+            monkeypatch.setattr(sync, "ask_once", ask)
+            sync.set_master("no address")
+            await until(lambda: len(asked) > 2)
+
+    run(flow)
+
+
+def test_tables_claim_nothing_of_a_log_that_was_cut(tmp_path: Path) -> None:
+    """What a master noted of messages that its slave never had must not hide those that come in their place."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, **LEVELS) as one:
+            for number in range(4):
+                assert (await one.send("T", b"%d" % number)).code == 0
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1, **LEVELS) as slave:
+            context, raw = slave.context, slave.context.engine.raw
+            raw.master_flushed_offset = raw.end
+            context.offsets.commit("g", "T", 0, 4)
+            context.tables.delays.set(1, 9)
+            door, timer = context.store.log.door, context.store.paths.timer_check
+            write_checkpoint(
+                door, timer, TimerCheckpoint(read_ms=5, flushed=100, queue_offset=7, master_queue_offset=7)
+            )
+            end = raw.last_boundary(raw.end // 2)
+            kept = sum(one.physical_offset < end for one in context.store.get("T", 0, 0))
+            assert 0 < kept < 4
+            await asyncio.to_thread(raw.truncate_to, end)
+            context.replicas._was_cut(end)
+            assert context.offsets.get("g", "T", 0) == kept
+            assert context.tables.delays.get(1) == 0
+            assert checkpoint_of(slave).is_of_master, "everything is parked anew"
+            path = context.config.store_path
+        assert f"0:{kept}" in Path(path, "config", "consumerOffset.json").read_text().replace(" ", "")
+
+    run(flow)
+
+
+def test_a_slave_knows_after_a_restart_up_to_where_topics_were_told(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            assert (await one.send("T", b"x")).code == 0
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            raw = slave.context.engine.raw
+            raw.master_flushed_offset = end = raw.end
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            assert slave.context.replicas.topics_end == end
+            with slave.context.topics.leaving("T"):
+                pass
+            name_new_topics(slave.context, end)
+            assert slave.context.topics.get("T") is None
+            name_new_topics(slave.context, end - 1)
+            assert slave.context.topics.get("T") is None
+            name_new_topics(slave.context, 0)
+            assert slave.context.topics.get("T") is not None
 
     run(flow)

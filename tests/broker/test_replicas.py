@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,25 @@ def test_a_slave_that_does_not_confirm_in_time(tmp_path: Path) -> None:
             await until(lambda: master.context.replicas.in_sync() == 1)
             assert (await master.send("T", b"x")).code == 12  # FLUSH_SLAVE_TIMEOUT
             writer.close()
+
+    run(flow)
+
+
+def test_the_loop_turns_while_the_thread_of_a_slave_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            thread, turned, seen = slave.context.replicas._slave, threading.Event(), []
+            assert thread is not None
+            stop = thread.stop
+
+            def slowly() -> None:
+                seen.append(turned.wait(10))
+                stop()
+
+            monkeypatch.setattr(thread, "stop", slowly)
+            asyncio.get_running_loop().call_later(0.01, turned.set)
+            await slave.context.replicas.stop()
+            assert seen == [True]
 
     run(flow)
 

@@ -74,7 +74,7 @@ async def serving(store: mqfast.MessageStore, needed: int = 0, **changes: Any) -
 
 @contextlib.contextmanager
 def following(
-    store: mqfast.MessageStore, port: int, bounds: Callable[[], tuple[int, int] | None] = lambda: None, **changes: Any
+    store: mqfast.MessageStore, port: int, bounds: Callable[[], tuple[int, int] | None] | None = None, **changes: Any
 ) -> Iterator[HaSlave]:
     settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
     slave = HaSlave(store.engine.raw, settings, lambda: ("127.0.0.1", port), bounds=bounds)

@@ -19,6 +19,7 @@ import pytest
 from ha.etcd_members import NEEDS_ETCD, EtcdMember, free_ports, one_etcd
 from running import broker_config
 
+from mqfast.broker.replica import failover
 from mqfast.broker.replica.failover import FailoverBroker
 from mqfast.errors import ConfigError
 from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable
@@ -28,6 +29,7 @@ from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 TAKE_OVER_S = 5.0
+WATCH_S = failover._WATCH_S
 
 
 class Pair:
@@ -247,6 +249,99 @@ def test_without_its_only_member_an_operator_begins_anew(tmp_path: Path) -> None
 
 
 @NEEDS_ETCD
+def test_a_topic_that_its_master_had_no_time_to_tell_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            asked = two.broker.context.replicas._sync
+            assert asked is not None
+
+            async def nothing(_master: str) -> None:
+                pass
+
+            monkeypatch.setattr(asked, "ask_once", nothing)
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            await until(lambda: len(both.bodies(2)) == 1)
+            await both.stop(1)
+            await until(two.right.holds)
+            topic = two.broker.context.topics.get("T")
+            assert topic is not None
+            assert topic.write_queue_nums == two.broker.config["defaultTopicQueueNums"]
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_topic_that_was_deleted_does_not_come_back_with_a_new_master(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            await until(lambda: "T" in two.broker.context.tables.topics)
+            address = "{}:{}".format(*one.broker.address)
+            answer = await both.client.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            assert answer.code == ResponseCode.SUCCESS
+            await until(lambda: "T" not in two.broker.context.tables.topics)
+            await both.stop(1)
+            await until(two.right.holds)
+            assert two.broker.context.topics.get("T") is None
+            assert two.broker.context.store.max_offset("T", 0) == 1
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_master_whose_lease_is_revoked_takes_messages_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets that one before the watch has seen the end of the first."""
+
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one = await both.start(1)
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            assert one._leader is not None
+            epoch, lease = one._leader.epoch, one._leader.lease
+            monkeypatch.setattr(failover, "_WATCH_S", 1.0)
+            await asyncio.sleep(2 * WATCH_S)
+            etcd = Etcd([both.etcd.endpoint], 2.0)
+            await asyncio.to_thread(etcd.revoke, lease)
+            etcd.close()
+            await until(lambda: one.right.holds() and one.right.epoch > epoch)
+            began = time.monotonic()
+            while await both.send(1, b"y") != ResponseCode.SUCCESS:
+                assert time.monotonic() - began < 20
+                await asyncio.sleep(0.05)
+            assert both.bodies(1) == [b"x", b"y"]
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_new_slave_has_the_whole_log_before_it_may_lead(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path, mappedFileSizeCommitLog=1 << 20) as both:
+            one = await both.start(1)
+            bodies = [b"%d " % number + bytes(100_000) for number in range(25)]
+            for body in bodies:
+                assert await both.send(1, body) == ResponseCode.SUCCESS
+            assert one.broker.context.engine.raw.end > 2 << 20
+            await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            await both.stop(1)
+            began = time.monotonic()
+            while await both.send(2, b"last") != ResponseCode.SUCCESS:
+                assert time.monotonic() - began < 60
+                await asyncio.sleep(0.01)
+            await until(lambda: len(both.bodies(2)) > len(bodies))
+            assert both.bodies(2) == [*bodies, b"last"]
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
 def test_an_empty_store_under_the_name_of_a_member_does_not_lead(tmp_path: Path) -> None:
     async def flow() -> None:
         async with pair(tmp_path) as both:
@@ -298,6 +393,8 @@ def test_calls_of_etcd(tmp_path: Path) -> None:
         etcd.revoke(lease)
         etcd.revoke(lease)
         assert etcd.keep_alive(lease) == 0
+        with pytest.raises(EtcdUnreachable, match="lease"):
+            etcd.write([], [("c", b"x", lease)])
         assert etcd.read("c") == [None]
         member.end()
         began = time.monotonic()
@@ -305,6 +402,34 @@ def test_calls_of_etcd(tmp_path: Path) -> None:
             etcd.read("a")
         assert time.monotonic() - began < 10
         etcd.close()
+
+
+@pytest.mark.parametrize("text", [b"{}", b"[]", b'{"result": []}', b'{"code": null, "error": 1}', b"", b"\xff"])
+def test_a_member_that_answers_nonsense_gave_no_answer(text: bytes) -> None:
+    """A lease is renewed in a thread that would end otherwise."""
+
+    class Nonsense(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        etcd = Etcd([f"127.0.0.1:{server.server_port}"], 5.0)
+        calls: list[Callable[[], object]] = [
+            lambda: etcd.keep_alive(1), lambda: etcd.grant(3), lambda: etcd.read("a", "b"),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(EtcdUnreachable):
+                call()
+        etcd.close()
+        server.shutdown()
 
 
 @NEEDS_ETCD
@@ -351,33 +476,3 @@ def test_settings_without_which_there_is_no_failover(tmp_path: Path, settings: d
 
     with pytest.raises(ConfigError, match=named):
         asyncio.run(make())
-        with pytest.raises(EtcdUnreachable, match="lease"):
-            etcd.write([], [("c", b"x", lease)])
-@pytest.mark.parametrize("text", [b"{}", b"[]", b'{"result": []}', b'{"code": null, "error": 1}', b"", b"\xff"])
-def test_a_member_that_answers_nonsense_gave_no_answer(text: bytes) -> None:
-    """A lease is renewed in a thread that would end otherwise."""
-
-    class Nonsense(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        etcd = Etcd([f"127.0.0.1:{server.server_port}"], 5.0)
-        calls: list[Callable[[], object]] = [
-            lambda: etcd.keep_alive(1), lambda: etcd.grant(3), lambda: etcd.read("a", "b"),
-        ]  # fmt: skip
-        for call in calls:
-            with pytest.raises(EtcdUnreachable):
-                call()
-        etcd.close()
-        server.shutdown()
-
-

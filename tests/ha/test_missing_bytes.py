@@ -289,10 +289,48 @@ def test_a_java_masters_silence_below_the_slave(tmp_path: Path, bounds: Any, tol
             end = theirs.engine.raw.end
             with (
                 java_master(0, log_of(ours)[:FILE]) as java,
-                following(theirs, java.port, bounds=lambda: bounds) as slave,
+                following(theirs, java.port, bounds=bounds and (lambda: bounds)) as slave,
             ):
                 await until(lambda: slave.status.state is FollowState.DIVERGED)
                 assert f"ends at {end}, its master's" in str(slave.status.error)
                 assert told in str(slave.status.error)
+
+    asyncio.run(flow())
+
+
+def test_a_master_that_pauses_within_what_is_compared_has_nothing_cut(tmp_path: Path) -> None:
+    """It sends heartbeats, as with a limit of bytes a second; its bounds say that there is more."""
+
+    async def flow() -> None:
+        with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:
+            put_up_to(ours, FILE)
+            with_its_end_at_that_of(ours, theirs)
+            whole = log_of(ours)
+            with (
+                java_master(0, whole[:-2000]) as java,
+                following(theirs, java.port, bounds=lambda: (0, len(whole)), truncate_diverged=True) as slave,
+            ):
+                await until(lambda: "the master has them up to" in str(slave.status.error))
+                assert log_of(theirs) == whole
+
+
+def test_nothing_is_cut_while_nobody_tells_where_the_masters_log_ends(tmp_path: Path) -> None:
+    async def flow() -> None:
+        with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:
+            put_up_to(ours, FILE)
+            with_its_end_at_that_of(ours, theirs)
+            whole = log_of(ours)
+            end = theirs.engine.raw.last_boundary(len(whole) - 2000)
+            bounds: list[tuple[int, int] | None] = [None]
+            with (
+                java_master(0, whole[:end]) as java,
+                following(theirs, java.port, bounds=lambda: bounds[0], truncate_diverged=True) as slave,
+            ):
+                await until(lambda: "nobody tells where they end" in str(slave.status.error))
+                assert log_of(theirs) == whole
+                bounds[0] = (0, end)
+                await until(lambda: theirs.engine.raw.end == end)
+
+    asyncio.run(flow())
 
     asyncio.run(flow())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.errors import FieldError, RemotingError
-from mqfast.ha.epochs import NO_EPOCH, EpochEntry, EpochFile
+from mqfast.ha.epochs import NO_EPOCH, EpochEntry, EpochFile, first_wrong
 from mqfast.remoting.bodies import decode_body, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -157,9 +157,12 @@ class Epochs:
     def follow(self, master: str, entries: Iterable[EpochEntry]) -> bool:
         """Take the epochs of the master, as far as this slave's log goes.
 
-        Returns: False where the master's epoch is older than this slave's: that master was replaced.
+        Returns: False where the master's epoch is older than this slave's: that master was replaced. Raises: FieldError
+        for epochs that no file can hold, StorageError.
         """
         theirs = list(entries)
+        if (wrong := first_wrong(theirs)) is not None:
+            raise FieldError("epochs of the master", "numbers that grow", f"{wrong}")
         newest = theirs[-1].epoch if theirs else NO_EPOCH
         if newest < self.last:
             return False

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.broker.address import with_port
 from mqfast.broker.broker import Broker
+from mqfast.broker.replica.table_sync import name_new_topics
 from mqfast.errors import MqfastError
 from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable, endpoints_of
 from mqfast.ha.failover.record import Leader, Member, State, View
@@ -217,6 +218,7 @@ class FailoverBroker:
         own, last = self._config["brokerId"], self.broker.context.replicas.epochs.last
         self._leader = None
         self.right.end()
+        self._take(False)  # also where this broker gets the next lease before the watch looks again
         self.broker.context.store.log.check_state()  # a store that failed cannot lead
         if (state := view.state) is None:
             if own != _FIRST:
@@ -259,7 +261,9 @@ class FailoverBroker:
         _log.warning("broker %d has the lease of epoch %d", self._leader.member.id, self._leader.epoch)
         try:
             if self.broker.config.is_slave:
+                topics_end = self.broker.context.replicas.topics_end
                 await self._reopen(is_slave=False)
+                name_new_topics(self.broker.context, topics_end)
             context, epoch = self.broker.context, self._leader.epoch
             raw, acks = context.engine.raw, context.replicas.sync_acks
             raw.refuse_puts()

@@ -180,14 +180,19 @@ class Replicas:
                 context.engine.raw,
                 self._settings,
                 self._ask_for_master,
-                bounds=lambda: sync.bounds,
-                on_cut=lambda end: loop.call_soon_threadsafe(self.epochs.file.cut, end),
+                bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
+                on_cut=lambda end: loop.call_soon_threadsafe(self._was_cut, end),
                 identity=self._identity,
             )
             if self._right is None:
                 context.registration.on_registered = self._hear_of_master
         else:
             context.registration.on_registered = self._look_again
+
+    def _was_cut(self, end: int) -> None:
+        assert self._sync is not None
+        self.epochs.file.cut(end)
+        self._sync.was_cut(end)
 
     def _identity(self) -> tuple[int, int] | None:
         """In the slave's thread."""
@@ -199,7 +204,8 @@ class Replicas:
         assert self._sync is not None
         with contextlib.suppress(RuntimeError):  # the loop ends
             self._loop.call_soon_threadsafe(self._sync.ask_bounds)
-        return self._master_ha if self._sync.is_followed else None
+        address = self._master_ha  # first: another master is set before its address
+        return address if self._sync.is_followed else None
 
     def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
         """What a name server says of the master when the slave registers."""
@@ -234,10 +240,10 @@ class Replicas:
 
     async def stop(self) -> None:
         """Serve and follow no more."""
-        if self._sync is not None:
-            await self._sync.stop()
         if self._slave is not None:
-            self._slave.stop()
+            await asyncio.to_thread(self._slave.stop)  # the thread may wait for a disk, or for a master that is away
+        if self._sync is not None:
+            await self._sync.stop()  # behind the thread, which asks for bounds
         await self.close()
 
     async def close(self) -> None:
@@ -285,6 +291,11 @@ class Replicas:
     def following(self) -> FollowStatus | None:
         """How a slave follows; None for a master."""
         return None if self._slave is None else self._slave.status
+
+    @property
+    def topics_end(self) -> int:
+        """Of a slave: its log has no message below of a topic that its master did not tell; else 0."""
+        return 0 if self._sync is None else self._sync.topics_end
 
     def in_sync(self) -> int:
         """Slaves that are near enough to the end of the log."""

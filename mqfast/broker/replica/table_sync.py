@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.broker.admin.assignment import RequestMode
+from mqfast.broker.again.half import TRANSACTION_GROUP
 from mqfast.broker.replica.epochs import epochs_of
-from mqfast.errors import FieldError, MqfastError, UsageError
+from mqfast.broker.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from mqfast.errors import FieldError, MqfastError, OffsetError, UsageError
+from mqfast.message import LMQ_PREFIX
 from mqfast.remoting.bodies import DataVersion, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.log_limit import LogLimit
-from mqfast.schedule.timer.checkpoint import TimerCheckpoint, of_master, write_checkpoint
+from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, of_master, write_checkpoint
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
     from mqfast.broker.replica.epochs import Epochs
 
-__all__ = ["TableSync"]
+__all__ = ["TableSync", "name_new_topics"]
 
 _log = logging.getLogger("mqfast.broker")
 _INTERVAL_S: Final = 3.0
@@ -52,7 +55,7 @@ class _Offsets(Struct, rename="camel"):
 
 
 class _Delays(Struct, rename="camel"):
-    offset_table: dict[str, int]
+    offset_table: dict[int, int]
     data_version: DataVersion | None = None
 
 
@@ -65,18 +68,21 @@ class _Runtime(Struct):
 
 
 class _Delivered(NamedTuple):
-    """What the master had delivered when its log ended at ``end``."""
+    """What a master had delivered when its log ended at ``end``: it says nothing of the log of another master."""
 
+    master: str
     end: int
     delays: _Delays
     timer: TimerCheckpoint | None
+    ended: dict[str, dict[str, int]]  # offsets of the transactions' group: what is below has ended
 
 
 class TableSync:
     """Asks the master for its tables by the clock.
 
     Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows; ``bounds``:
-        first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer.
+        first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer;
+        ``topics_end``: a message below, in the log, is of a topic that the master told, or that was deleted there.
     Thread: that of the event loop; ``is_followed``: any.
     """
 
@@ -84,6 +90,7 @@ class TableSync:
         self.master: str | None = None
         self.bounds: tuple[int, int] | None = None
         self.synced_ms = 0
+        self.topics_end = max(0, context.engine.raw.master_flushed_offset)  # as an earlier process was told
         self._epochs = epochs
         self._has_old_epoch: bool | None = None
         self._changed = asyncio.Event()
@@ -118,12 +125,12 @@ class TableSync:
 
     async def _ask_for_ever(self) -> None:
         while True:
+            self._changed.clear()  # before the question: the master may change during it
             if self.master is not None:
                 try:
                     await self.ask_once(self.master)
-                except MqfastError as error:
-                    self._limit.warning("sync", "tables of master %s: %s", self.master, error)
-            self._changed.clear()
+                except Exception as error:  # what a peer answers must not end the asking
+                    self._limit.warning("sync", "tables of master %s: %s", self.master, str(error) or repr(error))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _INTERVAL_S)
 
@@ -135,8 +142,10 @@ class TableSync:
 
     async def _ask_bounds(self, master: str) -> None:
         try:
-            self.bounds = await self._bounds(master)
-        except MqfastError as error:
+            found = await self._bounds(master)
+            if master == self.master:
+                self.bounds = found
+        except (MqfastError, ValueError) as error:
             self._limit.warning("bounds", "bounds of the log of master %s: %s", master, error)
 
     async def _bounds(self, master: str) -> tuple[int, int]:
@@ -147,16 +156,35 @@ class TableSync:
             raise FieldError(f"answer of {master} to 28", "commitLogMinOffset and commitLogMaxOffset", "none") from None
         return max(0, first), end
 
+    def was_cut(self, end: int) -> None:
+        """The log was cut: no table claims what is gone, since other messages come in its place. Raises: StorageError.
+
+        Durability: the tables are on the disk when the call returns.
+        """
+        tables, store = self._context.tables, self._context.store
+        self.topics_end = min(self.topics_end, end)
+        ends = {(topic, queue_id): end_offset for topic, queue_id, _, end_offset in store.queues()}
+        tables.offsets.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0))
+        for level, offset in tables.delays.offsets().items():
+            tables.delays.set(level, min(offset, ends.get((SCHEDULE_TOPIC, level - 1), 0)))
+        tables.persist()
+        door, path = store.log.door, store.paths.timer_check
+        if (timer := load_checkpoint(door, path)) is not None:  # of a wheel of its own, where this was a master
+            write_checkpoint(door, path, of_master(timer))
+
     async def ask_once(self, master: str) -> None:
         """All tables once. Raises: RemotingError, FieldError, StorageError."""
         entries = await epochs_of(self._context.client, master)
         if entries is None:
             raise FieldError("epochs of the master", "an answer", "none")
+        if master != self.master:
+            return  # another one by now, which is asked next
         self._has_old_epoch = not self._epochs.follow(master, entries)
         if self._has_old_epoch:
             theirs = f"{entries[-1].epoch}" if entries else "none"
             raise FieldError("epoch of the master, which was replaced", f"at least {self._epochs.last}", theirs)
-        self._context.engine.raw.master_flushed_offset = (await self._bounds(master))[1]  # a promotion looks at that
+        end = (await self._bounds(master))[1]
+        self._context.engine.raw.master_flushed_offset = end  # a promotion looks at that
         topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
@@ -164,42 +192,50 @@ class TableSync:
         if _differ(tables.topics.data_version, topics.data_version):
             tables.topics.replace(topics.topic_config_table, _version(topics.data_version))
             context.topics.on_change([])
+        self.topics_end = end
         if _differ(tables.groups.data_version, groups.data_version):
             tables.groups.replace(groups.subscription_group_table, _version(groups.data_version))
+        ended: dict[str, dict[str, int]] = {}
         for key, queues in offsets.offset_table.items():
             topic, _, group = key.partition("@")
-            for queue_id, offset in queues.items():
-                self._commit(group, topic, queue_id, offset)
-        await self._sync_delivered(master)
+            if group == TRANSACTION_GROUP:
+                ended[topic] = queues
+            else:
+                self._commit(group, topic, queues)
+        await self._sync_delivered(master, ended)
         modes = await self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
         if modes is not None:
             context.request_modes.clear()
             context.request_modes.update(modes.message_request_mode_map)
         self.synced_ms = context.now_ms()
 
-    def _commit(self, group: str, topic: str, queue_id: str, offset: int) -> None:
+    def _commit(self, group: str, topic: str, queues: dict[str, int]) -> None:
         context = self._context
-        try:
-            # Messages that this slave does not have are not consumed: it may be the master before they come.
-            offset = min(offset, context.store.max_offset(topic, int(queue_id)))
-            context.offsets.commit(group, topic, int(queue_id), offset)
-        except (UsageError, ValueError) as error:
-            self._limit.warning("offset", "an offset of the master is left out: %s", error)
+        for queue_id, offset in queues.items():
+            try:
+                # Messages that this slave does not have are not consumed: it may be the master before they come.
+                end = context.store.max_offset(topic, int(queue_id))
+                context.offsets.commit(group, topic, int(queue_id), min(offset, end))
+            except (UsageError, ValueError) as error:
+                self._limit.warning("offset", "an offset of the master is left out: %s", error)
 
-    async def _sync_delivered(self, master: str) -> None:
-        """Delay offsets and the timer's checkpoint: messages before them were delivered, into the master's log."""
+    async def _sync_delivered(self, master: str, ended: dict[str, dict[str, int]]) -> None:
+        """Delay offsets, the timer's checkpoint, ends of transactions: what is before was delivered, into the log of
+        the master.
+        """
         held = self._delivered
-        if held is None:
+        if held is None or held.master != master:
             delays = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
             timer = await self._ask_timer(master) if self._context.config["timerWheelEnable"] else None
-            held = _Delivered((await self._bounds(master))[1], delays, timer)
+            held = _Delivered(master, (await self._bounds(master))[1], delays, timer, ended)
         if self._context.engine.raw.end < held.end:
             self._delivered = held  # until the log has come so far
             return
         self._delivered = None
         version = held.delays.data_version or DataVersion()
-        offsets = {int(level): offset for level, offset in held.delays.offset_table.items()}
-        self._context.tables.delays.replace(offsets, _version(version))
+        self._context.tables.delays.replace(held.delays.offset_table, _version(version))
+        for topic, queues in held.ended.items():
+            self._commit(TRANSACTION_GROUP, topic, queues)
         if held.timer is not None and held.timer != self._checkpoint:
             store = self._context.store
             await self._context.loop.run_in_executor(
@@ -220,6 +256,25 @@ class TableSync:
                 return None
             raise FieldError(f"answer to {code}", "code 0", f"code {answer.code} {answer.remark or ''}")
         return decode_body(bytes(answer.body), kind, f"tables of the master ({code})")
+
+
+def name_new_topics(context: BrokerContext, since: int) -> None:
+    """Make topics that are in no table for messages at or above a physical offset: their master was lost too early.
+
+    Raises: StorageError.
+    """
+    topics = context.topics
+    with topics.together():
+        for topic, queue_id, first, end in reversed(context.store.queues()):  # the highest queue id first
+            if first >= end or topic.startswith(LMQ_PREFIX) or topics.get(topic) is not None:
+                continue
+            with contextlib.suppress(OffsetError):  # retention was quicker
+                if context.engine.unit_at(topic, queue_id, end - 1).physical_offset < since:
+                    continue  # it was deleted at the master
+            is_of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            least = 1 if is_of_group else context.config["defaultTopicQueueNums"]
+            made = topics.ensure(topic, max(least, queue_id + 1))
+            _log.warning("topic %s was new at the master that was lost: it has %d queues", topic, made.write_queue_nums)
 
 
 def _version(version: DataVersion) -> dict[str, int]:
