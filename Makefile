@@ -41,7 +41,7 @@ help:
 	@echo "make fuzz    MUTATIONS damaged small stores, larger ones for FUZZ_SECONDS, then every decoder with sanitizers"
 	@echo "make crash   100,000 crash images of a simulated system, each opened and checked, then 500 kills (15 minutes)"
 	@echo "make spark-kills  Spark drivers, executors and tasks killed: nothing lost, nothing repeated"
-	@echo "make broker-kills   brokers killed under a stream of Spark: nothing lost, nothing repeated"
+	@echo "make broker-kills   brokers, drivers, executors and tasks killed under streams from and to a broker: nothing lost, nothing repeated"
 	@echo "make test-spark-versions   the core of the tests of Spark on pyspark 4.1 and 4.2 (some 1 GB; needs Java 17)"
 	@echo "make test-spark-tables   the scripts of docs/spark-tables.md: Parquet, Delta Lake, Iceberg (the same environments; jars come from Maven Central)"
 	@echo "make races   everything at once for RACES_SECONDS, half of it on a build with a thread sanitizer"
@@ -146,7 +146,8 @@ crash-block: $(TESTING)
 spark-kills: $(TESTING) $(VENV)/.spark
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/spark/kills.py $(KILLS_ARGS)
 
-# The broker that a stream writes to killed at random moments, and workers and drivers. BROKER_KILLS_ARGS='--crashes 200'.
+# The broker that a stream reads or writes killed at random moments, and workers, executors and drivers: five runs.
+# BROKER_KILLS_ARGS='--crashes 200 --runs sink landing' for longer ones and fewer.
 broker-kills: $(TESTING) $(VENV)/.spark
 	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/spark/broker_kills.py $(BROKER_KILLS_ARGS)
 

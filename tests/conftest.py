@@ -191,6 +191,7 @@ _SHARED_FOLDERS = {"compat": "java"}
 _OF_SPARK = ("job_analytics", "job_archive", "job_audit", "job_compact", "job_dlq", "job_rebuild", "job_replay")
 _OF_SPARK += (
     "cluster_jobs",
+    "jobs_of_java",
     "remote_sink",
     "sink",
     "source",

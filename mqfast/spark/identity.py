@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mqfast.errors import DataLoss
+from mqfast.errors import ConnectError, DataLoss
 from mqfast.spark.offsets import Anchor, Lost, Mark, Offsets, Place, StreamOffset
 from mqfast.spark.plan import Queue, Snapshot
 
@@ -135,6 +135,7 @@ def resume_queues(
     """Where a stream along queues goes on, and what it has lost.
 
     Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved.
+    Raises: ConnectError where only the master, which is away, can tell.
     """
     assert offset.queues is not None
     found = Resumed()
@@ -145,7 +146,9 @@ def resume_queues(
     foreign = bool(other) and not same
     for place, at in offset.queues.items():
         queue = queues.get(place)
-        if queue is None:
+        if queue is None and snapshot.may_lag:
+            found.first[place] = at  # the slave may not have heard of the topic yet
+        elif queue is None:
             found.gone.append(place)
             if not _expired(place, offset, snapshot) and (at > 0 or place in offset.anchors):
                 found.losses.append(
@@ -159,6 +162,8 @@ def resume_queues(
     for queue in selected:
         place = (queue.topic, queue.queue_id)
         if place not in offset.queues:
+            if queue.min_offset > 0 and snapshot.may_lag:
+                raise _only_the_master(queue, 0, snapshot)
             found.first[place] = queue.min_offset
             if queue.min_offset > 0 and not foreign and _was_trimmed(queue, offset, snapshot, access):
                 found.losses.append(Loss(
@@ -210,6 +215,8 @@ def _resume_queue(
             f"and is another one now; the queue has {low} to {high}"
         ))  # fmt: skip
         return _first_behind(queue, min(at, high), known, access)
+    if at < low and snapshot.may_lag:
+        raise _only_the_master(queue, at, snapshot)
     if at < low:
         found.losses.append(
             Loss(
@@ -224,6 +231,13 @@ def _resume_queue(
         found.losses.append(Loss(f"queue {name}: the stream is at {at}, and the queue ends at {high}"))
         return _first_behind(queue, high, known, access)
     return at
+
+
+def _only_the_master(queue: Queue, at: int, snapshot: Snapshot) -> ConnectError:
+    return ConnectError(
+        f"queue {_name((queue.topic, queue.queue_id))}: the stream is at {at}, the slave of broker {snapshot.store_id} "
+        f"begins at {queue.min_offset}, and the master, which may have what is before, is away"
+    )
 
 
 def _first_behind(queue: Queue, end: int, physical_offset: int, access: Access) -> int:

@@ -111,7 +111,8 @@ def is_hidden(topic: str) -> bool:
 def starting_offsets(
     snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Access, default: str
 ) -> dict[Key, int]:
-    """The first offset of each queue, within its bounds; ``default`` is earliest or latest.
+    """The first offset of each queue, within its bounds; ``default`` is earliest or latest. Where only a slave is
+    there, an offset that was named may be behind its end.
 
     Raises: ConfigError for a queue that is not there or, with strategy error, has nothing from the time on; DataLoss
         for an offset below the bounds.
@@ -179,6 +180,9 @@ def _resolve(
                 wanted = groups.get(key, "earliest")
             offset = q.min_offset if wanted == "earliest" else q.max_offset if wanted == "latest" else int(wanted or 0)
             if isinstance(wanted, int):
+                if snapshot.may_lag and way == "starting" and offset > q.max_offset:
+                    found[key] = offset  # a slave is behind; nothing before the offset is wanted
+                    continue
                 _check_offset(q, offset, way, options.fail_on_data_loss)
         found[key] = min(max(offset, q.min_offset), q.max_offset)
     return found

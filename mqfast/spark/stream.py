@@ -476,6 +476,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _there(self, what: str, first: int, last: int, least: int) -> int:
         """Where [first, last) begins, of what retention has left."""
+        if first < least and self._seen().may_lag:
+            return first  # the tasks wait for the master
         if first < least:
             self._accept([Loss(f"{what}: the stream wants {first} to {last}, and the store begins at {least}")])
         return max(first, min(least, last))

@@ -19,48 +19,15 @@ pytest.importorskip("pyarrow")
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "spark"))
 
-from places import EVERY, Place, flat, numbers, read, to_the_end
+from java_broker import Java, admin_makes
+from places import EVERY, flat, numbers, read, to_the_end
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from real_programs import NEEDS_JAVA, NEWEST, Machine, free_port, wait_for
+from real_programs import NEEDS_JAVA, wait_for
 
-from mqfast.client import AdminClient, Producer
-from mqfast.errors import BrokerError, DataLoss, MqfastError
-from mqfast.message import Message
+from mqfast.client import AdminClient
+from mqfast.errors import BrokerError, DataLoss
 
 pytestmark = NEEDS_JAVA
-
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "registerNameServerPeriod": 10_000,
-    "timerWheelEnable": "true",  # deleting a topic asks for it
-}  # fmt: skip
-
-
-class Java:
-    """A Java name server and broker, whose store both ways of reading reach."""
-
-    def __init__(self, work: Path) -> None:
-        self.machine = Machine(NEWEST, work)
-        self.machine.start_namesrv()
-        self.store = work / "store"
-        self.port = free_port()
-        self.start()
-        self.files = Place.of_cluster("")
-        self.files.way, self.files.options = "files", {"path": str(self.store)}
-        self.place = Place.of_cluster(self.machine.namesrv)
-        self.place.options["brokerTimeout"] = "60s"
-
-    def start(self) -> None:
-        self.broker = self.machine.start_broker(self.store, SIZES, self.port)
-
-    def kill(self) -> None:
-        self.broker.kill()
-        self.broker.wait(30)
-
-    def fill(self, topic: str, first: int, end: int) -> None:
-        with Producer("filler", self.machine.namesrv) as producer:
-            for n in range(first, end):
-                body = b"%06d" % n + (b"z" * 8000 if n % 20 == 0 else b"x" * (n % 50))
-                producer.send(Message(topic, body, tags=f"tag{n % 3}", keys=f"k{n} both", properties={"n": str(n)}))
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +35,6 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
     made = Java(tmp_path_factory.mktemp("java"))
     yield made
     made.machine.end_all()
-
-
-def admin_makes(java: Java, topic: str) -> None:
-    def made() -> bool:
-        try:
-            with AdminClient(java.machine.namesrv) as admin:
-                admin.create_topic(topic, queues=3)
-        except MqfastError:  # the broker has not told the name server yet
-            return False
-        return True
-
-    wait_for(made, f"topic {topic}")
 
 
 def test_rows_of_a_java_broker_are_those_of_its_files(java: Java) -> None:

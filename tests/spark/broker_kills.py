@@ -1,8 +1,8 @@
-"""Brokers, drivers and tasks killed while a stream writes into a broker: each row is there once.
+"""Brokers, drivers, executors and tasks killed while a stream writes into a broker: each row is there once.
 
 Room: tests; ``make broker-kills``, which puts the folder of tests on the path, runs the long form,
 ``test_kills_of_brokers.py`` the short one. The broker is ``mqfast up`` in a process of its own; after each SIGKILL it
-comes back on its ports and its store. The rest is as in ``kills.py``.
+comes back on its ports and its store. The rest is as in ``kills.py``; reading from a broker is in ``landing_kills.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ KINDS = (
     *("broker", "task", "broker", "broker", "task", "broker", "broker", "task", "broker", "driver", "broker", "task"),
     *("broker", "broker", "task", "broker", "broker", "task", "jvm"),
 )
+LOCAL = "local[2,100]"
+EXECUTORS = "local-cluster[2,1,1024]"  # each executor is a process of its own
+KINDS_OF_EXECUTORS = ("executor", "broker", "executor", "task", "executor", "driver")
+RUNS = ("landing", "sink", "landing-executors", "sink-executors", "landing-each")
 
 
 @dataclass
@@ -93,6 +98,31 @@ class BrokerRun(kills.Run):
         assert all(numbers == sorted(numbers) for numbers in rows.values())
 
 
+# --- the long form ---------------------------------------------------------------------------------------------------
+
+
+def runs(given: argparse.Namespace, seed: int, directory: Path) -> Iterator[BrokerRun]:
+    """Each run when it is asked for: into a broker and from a broker into Parquet in one JVM, with all kills and rows;
+    then both on a cluster of two executors and by a function of each batch, with a fifth of them.
+    """
+    from landing_kills import LandingRun
+
+    few, few_rows = max(1, given.crashes // 5), max(1, given.rows // 5)
+    for name, kind, sink, master, kinds, crashes, rows in (
+        ("landing", LandingRun, "files", LOCAL, KINDS, given.crashes, given.rows),
+        ("sink", BrokerRun, "broker", LOCAL, KINDS, given.crashes, given.rows),
+        ("landing-executors", LandingRun, "files", EXECUTORS, KINDS_OF_EXECUTORS, few, few_rows),
+        ("sink-executors", BrokerRun, "broker", EXECUTORS, KINDS_OF_EXECUTORS, few, few_rows),
+        ("landing-each", LandingRun, "each", LOCAL, KINDS, few, few_rows),
+    ):
+        if name in given.runs:
+            planned = [kinds[n % len(kinds)] for n in range(crashes)]
+            yield kind(
+                directory / name, sink, rows, planned, random.Random(seed), master=master, limit=given.limit,
+                most_delay_s=3.0,
+            )  # fmt: skip
+
+
 def main() -> None:
     """The long form."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -100,24 +130,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--limit", type=int, default=1000, help="rows of a batch")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS)
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}", flush=True)
-    planned = [KINDS[n % len(KINDS)] for n in range(given.crashes)]
     with tempfile.TemporaryDirectory(prefix="mqfast-kills-") as name:
         began = time.monotonic()
-        run = BrokerRun(
-            Path(name), "broker", given.rows, planned, random.Random(seed), limit=given.limit, most_delay_s=3.0
-        )
-        try:
-            run.carry_out()
-            run.check()
-        finally:
-            run.end()
-        print(
-            f"{sum(run.done.values())} kills {dict(run.done)}, {run.lives} lives, {run.rows} rows: 0 lost, 0 repeated "
-            f"({time.monotonic() - began:.0f} s)"
-        )
+        for run in runs(given, seed, Path(name)):
+            try:
+                run.carry_out()
+                run.check()
+            finally:
+                run.end()
+            print(
+                f"{run.directory.name}: {sum(run.done.values())} kills {dict(run.done)}, {run.lives} lives, "
+                f"{run.rows} rows: 0 lost, 0 repeated ({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
+            began = time.monotonic()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import collections
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -24,11 +25,14 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 import mqfast
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ROOT = Path(__file__).resolve().parents[2]
 QUEUES = 4
@@ -86,16 +90,29 @@ def drive(task: dict[str, Any]) -> None:
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", str(task["limit"]))
             .option("minPartitions", "3")
-            .option("order", task["order"])
-            .load(task["source"])
+            .options(**task["reads"])
+            .load()
         )
-        kind = "parquet" if task["sink"] == "files" else "mqfast"
         if task["sink"] == "broker":
             stream = stream.select("topic", "queueId", "body")
-        writing = stream.writeStream.format(kind).option("checkpointLocation", task["checkpoint"])
-        writing = writing.options(**task["options"]).trigger(availableNow=True)
-        query = writing.start(task["target"]) if task["target"] else writing.start()
-        query.awaitTermination()
+        writing = stream.writeStream.option("checkpointLocation", task["checkpoint"]).options(**task["options"])
+        if task["sink"] == "each":
+
+            def write(rows: DataFrame, batch: int) -> None:
+                rows.write.mode("overwrite").parquet(f"{task['target']}/batch={batch}")
+
+            writing = writing.foreachBatch(write)
+        else:
+            writing = writing.format("parquet" if task["sink"] == "files" else "mqfast")
+            writing = writing.option("path", task["target"]) if task["target"] else writing
+        if task["until"] is None:
+            writing.trigger(availableNow=True).start().awaitTermination()
+        else:
+            query = writing.start()
+            while not os.path.exists(task["until"]):
+                query.awaitTermination(0.2)
+            query.processAllAvailable()
+            query.stop()
     print("finished", flush=True)
     spark.stop()
 
@@ -135,8 +152,9 @@ class Run:
             "source": str(self.source),
             "target": str(self.target),
             "checkpoint": str(self.directory / "checkpoint"),
+            "reads": {"path": str(self.source), "order": self.order},
             "limit": self.limit,
-            "order": self.order,
+            "until": None,  # a file that says that there is no more to come
             "options": {},
             **self._more(),
         }
@@ -159,6 +177,9 @@ class Run:
     def _more(self) -> dict[str, Any]:
         """What a driver of this run is told beside the rest."""
         return {}
+
+    def _all_killed(self) -> None:
+        """Nothing is killed any more; the driver goes on to its end."""
 
     def _kill(self, pid: int, kind: str) -> bool:
         return _kill(pid, kind, self.chance)
@@ -195,6 +216,7 @@ class Run:
             if kind in ("driver", "jvm"):
                 # A worker that outlives its JVM meets the next life.
                 return False
+        self._all_killed()
         return _line(driver, END_TIMEOUT_S) == "finished"
 
     def check(self) -> None:
@@ -213,8 +235,6 @@ class Run:
 
 def _line(driver: subprocess.Popen[str], timeout_s: float) -> str:
     """The next line that the driver prints, or nothing."""
-    import select
-
     assert driver.stdout is not None
     ready, _, _ = select.select([driver.stdout], [], [], timeout_s)
     return driver.stdout.readline().strip() if ready else ""
@@ -283,6 +303,16 @@ def files_of(directory: Path) -> dict[int, list[int]]:
     """Row numbers by queue of a streaming file sink: its log names the files that count."""
     import pyarrow.parquet as pq
 
+    found: dict[int, list[int]] = {}
+    for name in named_files(directory):
+        table = pq.read_table(name, columns=["queueId", "body"], partitioning=None)
+        for queue_id, body in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            found.setdefault(queue_id, []).append(int(body.split()[0]))
+    return found
+
+
+def named_files(directory: Path) -> list[str]:
+    """The files of a streaming file sink that count."""
     names: dict[str, bool] = {}
     log = directory / "_spark_metadata"
     whole = {p.name.removesuffix(".compact") for p in log.iterdir() if p.name.endswith(".compact")}
@@ -293,13 +323,7 @@ def files_of(directory: Path) -> dict[int, list[int]]:
         for line in entry.read_text().splitlines()[1:]:
             said = json.loads(line)
             names[said["path"].removeprefix("file://")] = said["action"] == "add"
-    found: dict[int, list[int]] = {}
-    for name, added in names.items():
-        if added:
-            table = pq.read_table(name, columns=["queueId", "body"], partitioning=None)
-            for queue_id, body in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                found.setdefault(queue_id, []).append(int(body.split()[0]))
-    return found
+    return [name for name, is_added in names.items() if is_added]
 
 
 def plan(crashes: int, rows: int, seed: int, directory: Path) -> list[Run]:

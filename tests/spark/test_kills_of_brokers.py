@@ -1,6 +1,6 @@
-"""A stream into a broker that is killed on the way, as is a task: ``make broker-kills`` in short.
+"""A stream into a broker, and from a broker into Parquet, with kills on the way: ``make broker-kills`` in short.
 
-Room: tests.
+Room: tests. Each case takes two starts of Spark or one: the suite takes one case a day.
 """
 
 from __future__ import annotations
@@ -18,17 +18,37 @@ pytest.importorskip("pyspark")
 
 sys.path.append(str(Path(__file__).resolve().parent))
 import broker_kills
+import landing_kills
+
+LOCAL, EXECUTORS = broker_kills.LOCAL, broker_kills.EXECUTORS
+LANE = "make broker-kills"
 
 
-def test_killed_brokers_and_tasks_lose_and_repeat_nothing(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.sampled(1, lane=LANE)
+@pytest.mark.parametrize(
+    ("kind", "sink", "master"),
+    [
+        (broker_kills.BrokerRun, "broker", LOCAL),
+        (landing_kills.LandingRun, "files", LOCAL),
+        (landing_kills.LandingRun, "each", LOCAL),
+        (broker_kills.BrokerRun, "broker", EXECUTORS),
+        (landing_kills.LandingRun, "files", EXECUTORS),
+    ],
+)
+def test_kills_lose_and_repeat_nothing(
+    kind: type[broker_kills.BrokerRun], sink: str, master: str, tmp_path: Path
+) -> None:
     """With MQFAST_WHOLE=1 a driver as well, which takes two more starts of Spark."""
     if shutil.which("java") is None:
         pytest.skip("needs Java 17")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else tmp_path) as place:
-        planned = ["broker", "task", *(["broker", "driver"] if os.environ.get("MQFAST_WHOLE") == "1" else [])]
-        run = broker_kills.BrokerRun(
-            Path(place), "broker", 2000, planned, random.Random(6), limit=250, most_delay_s=1.0, most_away_s=0.2
-        )
+        planned = ["broker", "task" if master == LOCAL else "executor"]
+        planned += ["broker", "driver"] if os.environ.get("MQFAST_WHOLE") == "1" else []
+        run = kind(
+            Path(place), sink, 2000, planned, random.Random(6), master=master, limit=250, most_delay_s=1.0,
+            most_away_s=0.2,
+        )  # fmt: skip
         try:
             run.carry_out()
             run.check()

@@ -74,7 +74,8 @@ class Settings:
 def run(spark: SparkSession, settings: Settings) -> Report:
     """Archive what is new.
 
-    Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, and Spark's errors of failed tasks.
+    Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, ClientError, and Spark's errors of failed
+    tasks.
     """
     if isinstance(settings.store, Cluster):
         from mqfast.spark.jobs.archive_cluster import archive_cluster

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mqfast.errors import DataLoss, UsageError
+from mqfast.errors import ConnectError, DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.access import known_topics, open_access, stores_of
 from mqfast.spark.jobs.manifest import (
@@ -89,7 +89,8 @@ def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tu
         for name, given, snapshot, queues in stores:
             ranges: list[OffsetRange] = []
             for queue in queues:
-                start, gone = _start(settings, name, queue, ends.get((name, queue.topic, queue.queue_id)))
+                end = ends.get((name, queue.topic, queue.queue_id))
+                start, gone = _start(settings, name, queue, end, snapshot.may_lag)
                 lost += gone
                 if start < queue.max_offset:
                     ranges.append(OffsetRange(queue.topic, queue.queue_id, start, queue.max_offset))
@@ -152,7 +153,8 @@ def _check_known(
 ) -> int:
     """How many queues of the archive are not there any more. Raises: DataLoss, unless losses are allowed."""
     there = {(name, queue.topic, queue.queue_id) for name, _, _, queues in stores for queue in queues}
-    gone = sorted(set(ends) - there)
+    may_lag = {name for name, _, snapshot, _ in stores if snapshot.may_lag}  # a slave may not have heard of a topic
+    gone = sorted(place for place in set(ends) - there if place[0] not in may_lag)
     if gone and not settings.allow_loss:
         broker, topic, queue_id = gone[0]
         raise DataLoss(
@@ -162,11 +164,21 @@ def _check_known(
     return len(gone)
 
 
-def _start(settings: Settings, broker: str, queue: Queue, end: int | None) -> tuple[int, int]:
-    """Where this run begins in a queue, and how many messages no run has seen and are gone."""
+def _start(settings: Settings, broker: str, queue: Queue, end: int | None, may_lag: bool) -> tuple[int, int]:
+    """Where this run begins in a queue, and how many messages no run has seen and are gone.
+
+    Args: may_lag: a slave says what there is. Raises: DataLoss; ConnectError where only the master can tell.
+    """
+    what = f"queue {queue.topic}/{queue.queue_id} of broker {broker}"
+    if may_lag and (end or 0) < queue.min_offset and not settings.allow_loss:
+        raise ConnectError(
+            f"the archive has {what} up to {end or 0}, the slave begins at {queue.min_offset}, and the master, which "
+            "may have what is between, is away; --allow-loss goes on without"
+        )
     if end is None:
         return queue.min_offset, 0
-    what = f"queue {queue.topic}/{queue.queue_id} of broker {broker}"
+    if may_lag and end > queue.max_offset:
+        return end, 0  # the slave is behind the archive: nothing new
     if end > queue.max_offset:
         if not settings.allow_loss:
             raise DataLoss(

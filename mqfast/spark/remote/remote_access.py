@@ -86,7 +86,7 @@ class RemoteAccess:
         return self.cluster.patiently(f"broker {self.broker}", self._look) if wait else self._look()
 
     def _look(self) -> Snapshot:
-        broker_id, _ = self.cluster.address(self.broker)
+        broker_id, address = self.cluster.address(self.broker)
         queues = []
         for topic in wanted_topics(self.cluster, self.options, self.broker):
             for queue_id, (low, high) in self.cluster.bounds(self.broker, topic).items():
@@ -99,6 +99,10 @@ class RemoteAccess:
         seen = self._seen
         if seen is not None and (seen.queues, seen.may_lag) == (found.queues, found.may_lag):
             return seen
+        if found.may_lag and not (seen is not None and seen.may_lag):
+            _log.warning(
+                "broker %s: the master is away; what there is to read is what its slave %s has", self.broker, address
+            )
         self._seen = found
         return found
 
