@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.values import ConsumeStatus, MessageQueue, SendResult
 from mqfast.message import Message
 
@@ -81,5 +82,7 @@ def tell(hooks: Sequence[ClientHook], what: str, context: SendContext | ConsumeC
     for hook in hooks:
         try:
             getattr(hook, what)(context)
-        except Exception:
+        except BaseException as error:
+            if is_passed_on(error):
+                raise
             _log.exception("hook %s.%s failed", type(hook).__name__, what)

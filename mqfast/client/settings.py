@@ -7,13 +7,16 @@ DefaultMQPushConsumer, ClientConfig, Validators.
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import ssl
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
+from mqfast.client.route.address_map import checked_map
 from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.values import Address, Credentials
 from mqfast.errors import ConfigError
@@ -24,11 +27,13 @@ __all__ = [
     "PRODUCER_RULES",
     "Rule",
     "check",
+    "check_function",
     "check_group",
     "check_hooks",
     "check_names",
     "consumer_arguments",
     "instance_settings",
+    "is_coroutine_function",
     "listed",
     "nearest",
     "producer_arguments",
@@ -132,8 +137,7 @@ def check(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> None:
 def _check_one(name: str, rule: Rule, value: Any) -> None:
     unit = f" {rule.unit}" if rule.unit else ""
     if rule.kind == "call":
-        if not callable(value):
-            raise ConfigError(f"{name}: expected a function, found {value!r}")
+        check_function(name, value)
         return
     wanted: tuple[type, ...] = (int, float) if rule.kind == "number" else (rule.kind,)  # type: ignore[assignment]
     number: Any = value
@@ -149,6 +153,19 @@ def _check_one(name: str, rule: Rule, value: Any) -> None:
         raise ConfigError(f"{name}: expected {rule.low} to {rule.high}{unit}, found {value!r}")
     if rule.kind is str and not value:
         raise ConfigError(f"{name}: expected a text, found an empty one")
+
+
+def is_coroutine_function(given: object) -> bool:
+    """Is what a call of it returns a coroutine, as far as can be seen before?"""
+    return any(map(inspect.iscoroutinefunction, (given, getattr(given, "__call__", None))))  # noqa: B004
+
+
+def check_function(name: str, given: object) -> None:
+    """An argument that is called, and not awaited. Raises: ConfigError."""
+    if not callable(given):
+        raise ConfigError(f"{name}: expected a function, found {given!r}")
+    if is_coroutine_function(given):
+        raise ConfigError(f"{name}: expected a function, found a coroutine function, which nobody would await")
 
 
 def check_group(group: object) -> str:
@@ -178,6 +195,8 @@ def check_hooks(hooks: object) -> tuple[ClientHook, ...]:
     for hook in found:
         if not isinstance(hook, ClientHook):
             raise ConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
+        for method in ("before_send", "after_send", "before_consume", "after_consume"):
+            check_function(f"hooks: {type(hook).__name__}.{method}", getattr(hook, method))
     return found
 
 
@@ -190,6 +209,7 @@ def instance_settings(
     instance_name: str | None = None,
     unit_name: str | None = None,
     namespace_v2: str | None = None,
+    address_map: Mapping[str, str] | None = None,
 ) -> InstanceSettings:
     """What makes clients share connections. Credentials that are not given come from ROCKETMQ_ACCESS_KEY and
     ROCKETMQ_SECRET_KEY (and ROCKETMQ_SECURITY_TOKEN), where both are set.
@@ -213,8 +233,9 @@ def instance_settings(
     if not _GROUP_CHARACTERS.issuperset(namespace or ""):
         raise ConfigError(f"namespace: expected the characters a-z, A-Z, 0-9, % | - _, found {namespace!r}")
     return InstanceSettings(
-        parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name, namespace_v2
-    )
+        parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name, namespace_v2,
+        checked_map(address_map),
+    )  # fmt: skip
 
 
 # -- Java's names ------------------------------------------------------------------------------------------------------
@@ -222,7 +243,7 @@ def instance_settings(
 
 class _Java(NamedTuple):
     ours: str
-    kind: str = "text"  # text, int, bool, ms (becomes seconds), minutes (become seconds)
+    kind: str = "text"  # text, int, bool, ms (becomes seconds), minutes (become seconds), moment, strategy
 
 
 _CLIENT_JAVA: Final = {
@@ -235,6 +256,8 @@ _CLIENT_JAVA: Final = {
     "useTLS": _Java("tls", "bool"),
     "tlsEnable": _Java("tls", "bool"),
     "enableMsgTrace": _Java("trace", "bool"),
+    "traceTopic": _Java("trace_topic"),
+    "customizedTraceTopic": _Java("trace_topic"),
     "accessKey": _Java("access_key"),
     "secretKey": _Java("secret_key"),
     "securityToken": _Java("security_token"),
@@ -268,6 +291,9 @@ _CONSUMER_JAVA: Final = {
     "group": _Java("group"),
     "messageModel": _Java("model", "lower"),
     "consumeFromWhere": _Java("from_where", "where"),
+    "consumeTimestamp": _Java("moment", "moment"),
+    "allocateMessageQueueStrategy": _Java("allocation", "strategy"),
+    "consumeThreadMin": _Java("threads_min", "int"),
     "consumeThreadMax": _Java("threads", "int"),
     "consumeThreadNumber": _Java("threads", "int"),
     "pullBatchSize": _Java("pull_batch", "int"),
@@ -280,7 +306,19 @@ _CONSUMER_JAVA: Final = {
     "suspendCurrentQueueTimeMillis": _Java("suspend_s", "ms"),
     "awaitTerminationMillisWhenShutdown": _Java("close_timeout_s", "ms"),
 }
-_WHERE: Final = {"CONSUME_FROM_LAST_OFFSET": "last", "CONSUME_FROM_FIRST_OFFSET": "first"}
+_WHERE: Final = {
+    "CONSUME_FROM_LAST_OFFSET": "last",
+    "CONSUME_FROM_FIRST_OFFSET": "first",
+    "CONSUME_FROM_TIMESTAMP": "moment",
+}
+_MOMENT: Final = "%Y%m%d%H%M%S"
+_MOMENT_BEFORE_NOW: Final = timedelta(minutes=30)  # Java's default of consumeTimestamp
+_STRATEGIES: Final = {
+    "AllocateMessageQueueAveragely": "AVG",
+    "AllocateMessageQueueAveragelyByCircle": "AVG_BY_CIRCLE",
+    "AllocateMessageQueueConsistentHash": "CONSISTENT_HASH",
+}
+_ELSEWHERE: Final = {"consumeMessageBatchMaxSize": "batch= of on() and subscribe()"}
 
 
 def producer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
@@ -290,12 +328,21 @@ def producer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, An
 
 def consumer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
     """The arguments of a consumer from Java's settings. Raises: ConfigError for a name or value that is none."""
-    return _from_java("consumer", settings, _CONSUMER_JAVA)
+    found = _from_java("consumer", settings, _CONSUMER_JAVA)
+    least, moment = found.pop("threads_min", None), found.pop("moment", None)
+    if least is not None and least > found.setdefault("threads", least):
+        raise ConfigError(f"consumeThreadMin: expected at most consumeThreadMax {found['threads']}, found {least}")
+    if found.get("from_where") == "moment":
+        found["from_where"] = moment or datetime.now().astimezone() - _MOMENT_BEFORE_NOW
+    return found
 
 
 def _from_java(what: str, settings: Any, table: Mapping[str, _Java]) -> dict[str, Any]:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{what}: expected a mapping of Java's settings, found {type(settings).__name__}")
+    for name in settings:
+        if name in _ELSEWHERE:
+            raise ConfigError(f"{what}: {name} is no setting of the {what} here; expected {_ELSEWHERE[name]}")
     check_names(what, settings, table)
     found: dict[str, Any] = {}
     for name, value in settings.items():
@@ -306,6 +353,9 @@ def _from_java(what: str, settings: Any, table: Mapping[str, _Java]) -> dict[str
         found[ours] = converted
     if "group" not in found:
         raise ConfigError(f"{what}: expected {what}Group, found none")
+    trace_topic = found.pop("trace_topic", None)
+    if trace_topic and found.get("trace"):
+        found["trace"] = trace_topic
     keys = [found.pop(name, None) for name in ("access_key", "secret_key", "security_token")]
     if any(keys):
         if not (keys[0] and keys[1]):
@@ -320,6 +370,13 @@ def _converted(name: str, kind: str, value: Any) -> Any:
         if text not in ("true", "false"):
             raise ConfigError(f"{name}: expected true or false, found {value!r}")
         return text == "true"
+    if kind == "moment":
+        try:
+            return datetime.strptime(str(value), _MOMENT).astimezone()
+        except ValueError:
+            raise ConfigError(f"{name}: expected a local time as 20260131235959, found {value!r}") from None
+    if kind == "strategy":
+        return _STRATEGIES.get(str(value).rpartition(".")[2], str(value))
     if kind in ("text", "lower", "where"):
         text = str(value)
         if kind == "where":

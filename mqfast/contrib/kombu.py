@@ -150,8 +150,8 @@ class Channel(virtual.Channel):
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         found = self._transport.reader(queue).next()
-        if isinstance(found, str):
-            return self._with_tag(loads(found))
+        if isinstance(found, Delivery):
+            return self._with_tag(_payload(found))
         reader, delivery, outcome = found
         payload = self._with_tag(_payload(delivery))
         if delivery.attempt > 1:

@@ -109,7 +109,7 @@ class TailReader:
     def __init__(self, arguments: Mapping[str, Any], arrived: Callable[[], None]) -> None:
         self._arguments = arguments
         self._arrived = arrived
-        self._inbox: deque[str] = deque()
+        self._inbox: deque[Delivery] = deque()
         self._accepts: dict[str, list[Callable[[str], bool]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._consumers: list[AsyncPullConsumer] = []
@@ -143,13 +143,13 @@ class TailReader:
             for message in messages:
                 key = message.tags or ""
                 if any(accepts(key) for accepts in self._accepts[topic]):
-                    self._inbox.append(message.text())
+                    self._inbox.append(message)
                     self._arrived()
 
     def __len__(self) -> int:
         return len(self._inbox)
 
-    def next(self) -> str:
+    def next(self) -> Delivery:
         """The next message. Raises: Empty."""
         try:
             return self._inbox.popleft()

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.client.net import fork
+from mqfast.client.producer.encode import checked_topic
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import Address, SendResult
 from mqfast.errors import ConfigError, MqfastError
@@ -91,7 +92,7 @@ class RocketMQHandler(logging.Handler):
             raise ConfigError("namesrv_addr: expected a producer or an address, found both")
         if type(capacity) is not int or capacity < 1:
             raise ConfigError(f"capacity: expected records, 1 or more, found {capacity!r}")
-        self._topic = topic
+        self._topic = checked_topic(topic)
         self._is_own = producer is None
         self._producer = producer or Producer(
             "mqfast-logging", namesrv_addr, linger_ms=5, close_timeout_s=_EXIT_S, max_in_flight=capacity

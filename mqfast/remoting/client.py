@@ -36,6 +36,7 @@ class RemotingClient:
         processors: who serves the requests of servers; by default nobody.
         context: for TLS; see ``tls.client_context``.
         connect_timeout_ms: RocketMQ: connectTimeoutMillis.
+        reached_at: (host, port) to connect to for an address; by default those of the address.
     Thread: that of the event loop.
     """
 
@@ -49,8 +50,10 @@ class RemotingClient:
         on_closed: Callable[[Channel], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
+        reached_at: Callable[[str], tuple[str, int]] | None = None,
     ) -> None:
         self._context = context
+        self._reached_at = reached_at or split_address
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._channels: dict[str, asyncio.Task[Channel]] = {}
         self._ready: dict[str, Channel] = {}
@@ -68,7 +71,7 @@ class RemotingClient:
         if task is not None and task.done() and (task.cancelled() or task.exception() or not task.result().is_usable):
             task = None
         if task is None:
-            host, port = split_address(address)
+            host, port = self._reached_at(address)
             task = self._channels[address] = asyncio.ensure_future(self._connect(address, host, port))
         return await asyncio.shield(task)
 

@@ -375,7 +375,7 @@ class Broker:
             topics = look.topics_of(self._cluster, group) if topic is None else [topic, f"%RETRY%{group}"]
             is_known = topic is not None or topics
             done = is_known and all(lag.behind <= 0 for one in topics for lag in look.lags(self._cluster, group, one))
-            return True if done else None
+            return True if done and not look.is_delivering(self._cluster, topics) else None
 
         self._call(lambda: None)
         if self._host.run(self._waits.until(look_for, timeout_s, nudge=group), timeout_s + 60) is None:

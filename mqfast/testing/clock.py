@@ -109,6 +109,8 @@ class Clock:
 
     def travel_to(self, when: datetime) -> int:
         """Move the clock to a moment that lies ahead. Returns: as ``advance``. Raises: UsageError."""
+        if not isinstance(when, datetime):
+            raise UsageError(f"travel_to: expected a datetime, found {when!r}")
         seconds = when.timestamp() - self._time.now_ms() / 1000
         if seconds < 0:
             raise UsageError(f"travel_to: expected a moment from {self.now().isoformat()} on, found {when.isoformat()}")

@@ -60,6 +60,8 @@ def check_settings(settings: Mapping[str, object]) -> None:
     config.take({name: str(value) for name, value in settings.items()}, "config")
     if config.unknown:
         raise ConfigError(next(line for line in config.warnings if config.unknown[0] in line))
+    if config.warnings:  # a broker takes the default then, as Java's does; a test would not notice
+        raise ConfigError(config.warnings[0])
 
 
 class Member:
@@ -136,6 +138,10 @@ class Cluster:
         self.name_servers: dict[str, NameServer | None] = {f"namesrv-{i + 1}": None for i in range(name_servers)}
         self._ports: dict[str, int] = {}
         own = {"brokerIP1": "127.0.0.1", "listenPort": "0", **SMALL}
+        # One certificate for all servers; brokers speak TLS with name servers then.
+        self._tls = {name: value for name, value in config.items() if name.startswith("tls.server.")}
+        if self._tls.get("tls.server.certPath"):
+            own["tls.enable"] = "true"
         self.members = {
             name: Member(name, path, {**own, "brokerName": name, **config}) for name, path in stores.items()
         }
@@ -166,6 +172,7 @@ class Cluster:
                 "kvConfigPath": f"{self.root}/{name}/kvConfig.json",
                 "configStorePath": f"{self.root}/{name}/namesrv.properties",
                 "deleteTopicWithBrokerRegistration": "true",
+                **self._tls,
             },
             "mqfast.testing",
         )
@@ -323,6 +330,9 @@ class Cluster:
             else:
                 await self.stop_name_server(one)
                 await self._start_name_server(one)
+                for member in self.running():  # else a broker would do it within half a minute
+                    member.context.registration.tell()
+                    await member.context.registration.told(1.0)
 
     # --- all anew ---
 

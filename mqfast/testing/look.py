@@ -6,7 +6,7 @@ change anything, nor hold a file of a store: what is returned is a copy. Thread:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -20,9 +20,10 @@ from mqfast.store.record._record import StoredMessage, decode_record
 from mqfast.testing.cluster import Cluster, Member
 from mqfast.testing.gate import Place
 
-__all__ = ["Lag", "committed", "lags", "members_of", "messages", "scheduled", "topics_of"]
+__all__ = ["Lag", "committed", "is_delivering", "lags", "members_of", "messages", "scheduled", "topics_of"]
 
 _AT_ONCE: Final = 1000
+_SOON_MS: Final = 5
 
 
 class Lag(NamedTuple):
@@ -145,6 +146,18 @@ def lags(cluster: Cluster, group: str, topic: str) -> list[Lag]:
             least = context.store.min_offset(topic, queue_id)
             found.append(Lag(MessageQueue(topic, member.name, queue_id), at, end, end - max(done, least)))
     return found
+
+
+def is_delivering(cluster: Cluster, topics: Container[str]) -> bool:
+    """Is a message on its way into one of these topics now: its delay is over, or readers do not see it yet?"""
+    for member in cluster.running():
+        if member.context.store.stats()["dispatch_behind_bytes"]:
+            return True
+        until_ms = cluster.time.now_ms() + _SOON_MS
+        for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:
+            if due_ms <= until_ms and message.properties.get(names.REAL_TOPIC) in topics:
+                return True
+    return False
 
 
 def members_of(cluster: Cluster, group: str) -> list[str]:

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from multiprocessing.connection import Connection
@@ -33,7 +34,7 @@ _AT_ONCE: Final = ("drop_connections", "shuffle_members")
 class ProcessBroker(Broker):
     """A Broker whose servers run in a child process; made by ``Broker(process=True)``.
 
-    Thread: any but several at once. Raises: ClientError where the child is gone.
+    Thread: any; a call waits for the one before it. Raises: ClientError where the child is gone.
     """
 
     def __init__(self, *, process: bool = True, **arguments: Any) -> None:
@@ -42,6 +43,7 @@ class ProcessBroker(Broker):
         self._child: subprocess.Popen[bytes] | None = None
         self._line: Connection
         self._state: Mapping[str, Any] = {}
+        self._one_call = threading.Lock()
 
     # --- the child ---
 
@@ -82,8 +84,9 @@ class ProcessBroker(Broker):
         if self._child is None:
             raise ClientError("the process of the test broker was killed: expected restart() first")
         try:
-            self._line.send((name, args, kwargs))
-            done, value = self._line.recv()
+            with self._one_call:
+                self._line.send((name, args, kwargs))
+                done, value = self._line.recv()
         except (EOFError, OSError) as error:
             raise ClientError(f"the process of the test broker is gone: {error!r}") from None
         if not done:

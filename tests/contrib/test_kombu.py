@@ -197,6 +197,23 @@ def test_a_message_of_another_client_comes_as_bytes(broker: Broker) -> None:
     assert foreign.body == b"\x00 no message of kombu"
 
 
+def test_a_message_of_another_client_in_an_exchange_ends_no_reader(broker: Broker) -> None:
+    exchange = kombu.Exchange("all", type="fanout")
+    messages: list[Any] = []
+    with connection_to(broker) as connection:
+        producer = connection.Producer()
+        queue = kombu.Queue("mine", exchange, auto_delete=True)
+        with connection.Consumer([queue], on_message=messages.append, no_ack=True):
+            broker.send("kombu-x-all", b"\xff no text", "[1]")
+            producer.publish("behind them", exchange=exchange, declare=[exchange])
+            drained(connection, messages, 3)
+    assert [message.body for message in messages if message.content_type == "application/data"] == [
+        b"\xff no text",
+        b"[1]",
+    ]
+    assert messages[-1].payload == "behind them"
+
+
 def test_a_cluster_that_is_not_there_is_a_connection_error() -> None:
     connection = kombu.Connection("mqfast://127.0.0.1:1//")
     with pytest.raises(connection.connection_errors):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqfast.contrib.logging_handler import RocketMQHandler
-from mqfast.errors import ConfigError
+from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.testing import Broker
 
 
@@ -136,3 +136,6 @@ def test_wrong_arguments_are_refused() -> None:
         RocketMQHandler("t", producer="127.0.0.1:9876")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="capacity"):
         RocketMQHandler("t", namesrv_addr="127.0.0.1:1", capacity=0)
+    for topic in ("", "app logs", 5, None):
+        with pytest.raises(MessageIllegal, match="topic: expected"):
+            RocketMQHandler(topic, namesrv_addr="127.0.0.1:1")  # type: ignore[arg-type]

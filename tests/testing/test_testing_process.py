@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -59,3 +60,19 @@ def test_time_in_another_process() -> None:
 def test_wrong_arguments_start_no_process() -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         Broker(process=True, config={"maxMesageSize": "1"})
+
+
+def test_threads_ask_side_by_side_and_get_their_own_answers() -> None:
+    with Broker(topics={f"t{number}": 1 for number in range(4)}, process=True) as broker:
+        for number in range(4):
+            broker.send(f"t{number}", str(number))
+
+        def look(number: int) -> bool:
+            for _ in range(20):
+                (message,) = broker.messages(f"t{number}")
+                assert message.text() == str(number)
+                assert broker.clock.now_ms() > 0
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(look, range(4)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+from collections.abc import Mapping
 from typing import Self, TypeVar
 
 from mqfast.client.admin.brokers import BrokerCalls
@@ -41,7 +42,7 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
         credentials: of an administrator, where the brokers check who asks; None: ROCKETMQ_ACCESS_KEY and
             ROCKETMQ_SECRET_KEY, where both are set.
         tls: True: TLS with the system's certificates; or a context of the caller's.
-        namespace_v2: a field of every request has it, as with a producer.
+        namespace_v2: a field of every request has it, as with a producer; address_map: as a producer's.
         timeout_s: for each request.
     Raises: ConfigError.
     """
@@ -53,13 +54,16 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
         namespace_v2: str | None = None,
+        address_map: Mapping[str, str] | None = None,
         timeout_s: float = 5.0,
     ) -> None:
         seconds: object = timeout_s
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
             raise ConfigError(f"timeout_s: expected more than 0 and at most 3600 seconds, found {timeout_s!r}")
         self._timeout_s = float(timeout_s)
-        self._settings = instance_settings(namesrv_addr, credentials=credentials, tls=tls, namespace_v2=namespace_v2)
+        self._settings = instance_settings(
+            namesrv_addr, credentials=credentials, tls=tls, namespace_v2=namespace_v2, address_map=address_map
+        )
 
 
 class AdminClient(AdminCalls, SyncFace):
@@ -79,9 +83,17 @@ class AdminClient(AdminCalls, SyncFace):
         credentials: Credentials | None = None,
         tls: bool | ssl.SSLContext = False,
         namespace_v2: str | None = None,
+        address_map: Mapping[str, str] | None = None,
         timeout_s: float = 5.0,
     ) -> None:
-        super().__init__(namesrv_addr, credentials=credentials, tls=tls, namespace_v2=namespace_v2, timeout_s=timeout_s)
+        super().__init__(
+            namesrv_addr,
+            credentials=credentials,
+            tls=tls,
+            namespace_v2=namespace_v2,
+            address_map=address_map,
+            timeout_s=timeout_s,
+        )
         self._closed = False
         self._starting = threading.Lock()
         self._io: io_thread.IoThread | None = None

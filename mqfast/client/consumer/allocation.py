@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from mqfast.client.settings import check_function
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ConfigError
 
@@ -272,4 +273,5 @@ def allocation_of(given: Allocation | str) -> Allocation:
         raise ConfigError(
             f"allocation: expected a name or a callable with a text as attribute name, found {type(given).__name__}"
         )
+    check_function("allocation", given)
     return given

@@ -110,7 +110,7 @@ class AsyncPullConsumer(PullArguments):
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read just these queues. Raises: UsageError, NoRoute, ConnectError."""
-        wanted = [self._wire(queue) for queue in queues]
+        wanted = self._wired(queues)
         await self.start()
         await self._engine.shares.assign(wanted)
 
@@ -206,7 +206,7 @@ class AsyncPullConsumer(PullArguments):
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Keep these offsets, or those behind all that was handed out. Raises: UsageError; what the store raises."""
-        on_wire = None if offsets is None else {self._wire(queue): at for queue, at in offsets.items()}
+        on_wire = self._checked_offsets(offsets)
         await self.start()
         await self._engine.commit(on_wire)
 
@@ -221,7 +221,7 @@ class AsyncPullConsumer(PullArguments):
         await self._paused(queues, False)
 
     async def _paused(self, queues: Iterable[MessageQueue] | None, paused: bool) -> None:
-        wanted = None if queues is None else [self._wire(queue) for queue in queues]
+        wanted = None if queues is None else self._wired(queues)
         await self.start()
         await self._engine.pause(wanted, paused=paused)
 

@@ -105,7 +105,9 @@ class AsyncPushConsumer(PushFace):
         async def subscribe() -> None:
             try:
                 await engine.subscribe(topic, wanted)
+                engine.refused.pop(wanted.plain_topic, None)
             except ClientError as error:
+                engine.refused[wanted.plain_topic] = str(error)
                 engine.handling.log_error(f"subscription of {wanted.plain_topic}: {error}")
 
         engine.instance.spawn(subscribe(), f"{self.group} subscribe")

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from mqfast.client.consumer.queue_bounds import store_offset, stored_offset
+from mqfast.client.net.user_errors import shielded
 from mqfast.client.route.namespace import plain_queue
+from mqfast.client.settings import check_function
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError, ConfigError
 
@@ -43,6 +45,9 @@ def check_offset_store(given: OffsetStore | None) -> OffsetStore | None:
     """The argument ``offset_store``. Raises: ConfigError."""
     if given is not None and not isinstance(given, OffsetStore):
         raise ConfigError(f"offset_store: expected an object with load and save, found {type(given).__name__}")
+    if given is not None:
+        check_function("offset_store: load", given.load)
+        check_function("offset_store: save", given.save)
     return given
 
 
@@ -178,7 +183,9 @@ class OwnOffsets(Offsets):
         self._namespace: Final = namespace
 
     async def _load(self, queue: MessageQueue) -> int | None:
-        found: Any = await asyncio.to_thread(self._store.load, plain_queue(self._namespace, queue))
+        found: Any = await asyncio.to_thread(
+            shielded, "offset_store.load", self._store.load, plain_queue(self._namespace, queue)
+        )
         if found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
@@ -187,7 +194,7 @@ class OwnOffsets(Offsets):
 
     async def _save(self, changed: dict[MessageQueue, int]) -> None:
         plain = {plain_queue(self._namespace, queue): offset for queue, offset in changed.items()}
-        await asyncio.to_thread(self._store.save, plain)
+        await asyncio.to_thread(shielded, "offset_store.save", self._store.save, plain)
         self._was_kept(changed)
 
 

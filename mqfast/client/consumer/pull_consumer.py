@@ -53,7 +53,7 @@ class PullArguments:
     Args:
         group: consumer group: its members share the queues of its topics, and its offsets.
         namesrv_addr: name servers; None: $NAMESRV_ADDR.
-        namespace, namespace_v2: as a producer's.
+        namespace, namespace_v2, address_map: as a producer's.
         topics: a topic, or topic -> tag expression.
         auto_commit_s: seconds between commits of what was acknowledged; None: only ``commit()`` commits.
         pull_batch: messages of one pull.
@@ -85,6 +85,7 @@ class PullArguments:
         namespace_v2: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        address_map: Mapping[str, str] | None = None,
         model: Literal["clustering", "broadcasting"] = "clustering",
         from_where: Literal["last", "first"] | datetime = "last",
         allocation: Allocation | str = "AVG",
@@ -115,6 +116,7 @@ class PullArguments:
                 "namespace_v2": namespace_v2,
                 "instance_name": instance_name,
                 "unit_name": unit_name,
+                "address_map": address_map,
             },
             numbers={
                 "model": model,
@@ -169,6 +171,23 @@ class PullArguments:
 
     def _wire(self, queue: MessageQueue) -> MessageQueue:
         return wire(self._settings.namespace, queue)
+
+    def _wired(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        given: object = queues
+        if isinstance(given, (str, MessageQueue)) or not isinstance(given, Iterable):
+            raise UsageError(f"queues: expected several MessageQueues, found {queues!r}")
+        return [self._wire(queue) for queue in queues]
+
+    def _checked_offsets(self, offsets: Mapping[MessageQueue, int] | None) -> dict[MessageQueue, int] | None:
+        given: object = offsets
+        if offsets is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise UsageError(f"commit: expected a mapping from MessageQueue to offset, found {given!r}")
+        for queue, offset in offsets.items():
+            if type(offset) is not int:
+                raise UsageError(f"commit of {queue}: expected an offset, found {offset!r}")
+        return {self._wire(queue): at for queue, at in offsets.items()}
 
     def _plain(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         return [plain_queue(self._settings.namespace, queue) for queue in queues]
@@ -308,7 +327,7 @@ class PullConsumer(PullArguments):
 
         Raises: UsageError where topics are subscribed; NoRoute, ConnectError.
         """
-        self._call(self._engine.shares.assign([self._wire(queue) for queue in queues]))
+        self._call(self._engine.shares.assign(self._wired(queues)))
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """All queues of a topic that can be read, of whichever member they are. Raises: NoRoute, ConnectError."""
@@ -424,7 +443,7 @@ class PullConsumer(PullArguments):
         Raises: UsageError: beyond what was handed out, or of a queue that is not assigned (any more); what the broker
             or the offset store raises.
         """
-        on_wire = None if offsets is None else {self._wire(queue): at for queue, at in offsets.items()}
+        on_wire = self._checked_offsets(offsets)
         self._call(self._engine.commit(on_wire))
 
     # --- control ---
@@ -438,7 +457,7 @@ class PullConsumer(PullArguments):
         self._paused(queues, False)
 
     def _paused(self, queues: Iterable[MessageQueue] | None, paused: bool) -> None:
-        self._call(self._engine.pause(None if queues is None else [self._wire(one) for one in queues], paused=paused))
+        self._call(self._engine.pause(None if queues is None else self._wired(queues), paused=paused))
 
     def stats(self) -> Mapping[str, Any]:
         """What this consumer does: queues, offsets, what is cached, and why nothing comes."""

@@ -16,6 +16,7 @@ from mqfast.client.consumer.members import group_members
 from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.consumer.rebalance import NOTHING, Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import Subscription
+from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.values import MessageQueue
 from mqfast.errors import CallTimeout, ClientError, ConnectionLost, MqfastError, Refused, UsageError
 
@@ -134,7 +135,12 @@ class Shares:
         if settings.is_broadcasting:
             return rebalance_broadcast(topic, queues, owned)
         members = await engine.run(group_members(instance, engine.group, topic))
-        change = rebalance(engine.group, instance.client_id, topic, queues, members, settings.allocation, owned)
+        try:
+            change = rebalance(engine.group, instance.client_id, topic, queues, members, settings.allocation, owned)
+        except BaseException as error:  # of a strategy of the user's
+            if isinstance(error, Exception) or is_passed_on(error):
+                raise
+            raise ClientError(f"allocation: {error!r}") from error
         if change.unknown:
             _log.warning("group %s: the strategy names queues that are not there: %s", engine.group, change.unknown)
         return change

@@ -26,12 +26,16 @@ Sign = Callable[[int, dict[str, Any], Any], dict[str, Any]]
 class AioShell:
     """Runs steps over the connections of a RemotingClient.
 
+    Args: explain: what to say of an address that cannot be reached, behind the error.
     Thread: that of the event loop.
     """
 
-    def __init__(self, client: RemotingClient, sign: Sign | None = None) -> None:
+    def __init__(
+        self, client: RemotingClient, sign: Sign | None = None, explain: Callable[[str], str] | None = None
+    ) -> None:
         self._client = client
         self._sign = sign
+        self._explain = explain or _nothing
 
     async def run(self, steps: Steps[T]) -> T:
         """Run to the end. Returns: what the steps return; raises what they raise."""
@@ -105,7 +109,7 @@ class AioShell:
         try:
             await self._client.channel(address)
         except (ConnectionLost, ValueError) as error:
-            return ConnectError(str(error))
+            return ConnectError(f"{error}{self._explain(address)}")
         return None
 
     async def _connected(self, ask: Ask | ReadyAsk, deadline: float) -> Channel:
@@ -113,6 +117,11 @@ class AioShell:
             async with asyncio.timeout_at(deadline):
                 return await self._client.channel(ask.address)
         except TimeoutError:
-            raise ConnectError(f"{ask.address}: no connection in {ask.timeout_s:.2f} s") from None
+            text = f"{ask.address}: no connection in {ask.timeout_s:.2f} s{self._explain(ask.address)}"
+            raise ConnectError(text) from None
         except (ConnectionLost, ValueError) as error:
-            raise ConnectError(str(error)) from None
+            raise ConnectError(f"{error}{self._explain(ask.address)}") from None
+
+
+def _nothing(address: str) -> str:
+    return ""

@@ -22,6 +22,7 @@ from mqfast.client.net.aio_shell import AioShell, Sign
 from mqfast.client.net.fork import leave_sockets
 from mqfast.client.net.requests import BrokerRequests, Handler
 from mqfast.client.net.steps import Ask, Steps, broker_error
+from mqfast.client.route.address_map import AddressMap, hint, reached_at
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.namespace import header_fields
 from mqfast.client.route.route_table import MASTER_ID, RouteTable, TopicRoute, decode_route
@@ -33,7 +34,7 @@ from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.signature import sign
 
-__all__ = ["ClientInstance", "InstanceSettings", "Owner"]
+__all__ = ["ROUTE_S", "ClientInstance", "InstanceSettings", "Owner"]
 
 ROUTE_S: Final = 30.0
 HEARTBEAT_S: Final = 30.0
@@ -56,6 +57,7 @@ class InstanceSettings(NamedTuple):
     instance_name: str | None = None
     unit_name: str | None = None
     namespace_v2: str | None = None
+    address_map: AddressMap = ()
 
     def context(self) -> ssl.SSLContext | None:
         """The TLS context: certificates and names of hosts are checked unless the user's own context says otherwise."""
@@ -91,21 +93,25 @@ class ClientInstance:
         self.client_id = _client_id(settings)
         self.routes = RouteTable()
         self.requests = BrokerRequests()
-        self._producers: dict[str, Owner] = {}
+        self._producers: dict[str, list[Owner]] = {}
         self._consumers: dict[str, Owner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._users = 0
         self._heartbeat_lock = asyncio.Lock()
         self._heartbeat_asked = False
         self._heard: set[str] = set()
+        self._was_heard: set[str] = set()  # at any time
+        self._told_besides: frozenset[str] = frozenset()
+        self._unheard_s: dict[str, float] = {}  # when a heartbeat failed
         self._context = settings.context()
         self.remoting = RemotingClient(
             self.requests.processors,
             RemotingSettings(language=LanguageCode.PYTHON),
             context=self._context,
             logger=_log,
+            reached_at=self.reached_at,
         )
-        self.shell = AioShell(self.remoting, self.sign_with)
+        self.shell = AioShell(self.remoting, self.sign_with, self.explain)
         self.routes.on_change.append(lambda topic, route: self.heartbeat_soon())
 
     @property
@@ -215,6 +221,19 @@ class ClientInstance:
             return fields
         return sign(fields, body, who.access_key, who.secret_key, who.security_token or "")
 
+    # -- addresses -----------------------------------------------------------------------------------------------------
+
+    def reached_at(self, address: str) -> tuple[str, int]:
+        """(host, port) to connect to for an address that a route names. Raises: ValueError. Thread: any."""
+        return reached_at(self.settings.address_map, address)
+
+    def explain(self, address: str) -> str:
+        """What may be wrong with the address of a broker that was never reached. Thread: any."""
+        if address in self._was_heard:
+            return ""
+        names = [name for name, place in list(self.routes.brokers.items()) if address in place.addresses.values()]
+        return hint(address, self.name_servers.addresses, names[0]) if names else ""
+
     # -- routes --------------------------------------------------------------------------------------------------------
 
     def ask_name_servers(
@@ -294,11 +313,12 @@ class ClientInstance:
     # -- who is here ---------------------------------------------------------------------------------------------------
 
     def _owners(self) -> list[Owner]:
-        return [*self._producers.values(), *self._consumers.values()]
+        producers = [one for of_group in self._producers.values() for one in of_group]
+        return [*producers, *self._consumers.values()]
 
     def add_producer(self, group: str, owner: Owner) -> None:
         """A producer of this group is here; several of one group are one to the broker."""
-        self._producers[group] = owner
+        self._producers.setdefault(group, []).append(owner)
         self.heartbeat_soon()
 
     def add_consumer(self, group: str, owner: Owner) -> None:
@@ -308,8 +328,12 @@ class ClientInstance:
         self._consumers[group] = owner
 
     async def remove_producer(self, group: str, owner: Owner) -> None:
-        """The producer ends: brokers hear of it."""
-        if self._producers.get(group) is owner:
+        """The producer ends: brokers hear of it, unless another one of the group is here."""
+        of_group = self._producers.get(group, [])
+        if owner not in of_group:
+            return
+        of_group.remove(owner)
+        if not of_group:
             del self._producers[group]
             await self._unregister({"producerGroup": group})
 
@@ -347,7 +371,7 @@ class ClientInstance:
         """Tell all brokers of the known routes who is here; masters alone while there is no consumer."""
         body = {
             "clientID": self.client_id,
-            "producerDataSet": [dict(one.heartbeat()) for one in self._producers.values()],
+            "producerDataSet": [dict(one[-1].heartbeat()) for one in self._producers.values()],
             "consumerDataSet": [dict(one.heartbeat()) for one in self._consumers.values()],
         }
         if not body["producerDataSet"] and not body["consumerDataSet"]:
@@ -360,6 +384,7 @@ class ClientInstance:
                 for broker_id, address in place.addresses.items()
                 if ids_wanted is None or broker_id == ids_wanted
             }
+            | self._told_besides
         )
         data = encode_body(body)
         async with self._heartbeat_lock:
@@ -370,6 +395,7 @@ class ClientInstance:
         for address, outcome in zip(targets, outcomes, strict=True):
             if isinstance(outcome, MqfastError):
                 self._heard.discard(address)
+                self._unheard_s[address] = time.monotonic()
                 _log.info("%s: heartbeat: %s", self.client_id, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
@@ -377,10 +403,22 @@ class ClientInstance:
                 _log.warning("%s: heartbeat: %s", self.client_id, broker_error(outcome, address))
             else:
                 self._heard.add(address)
+                self._was_heard.add(address)
+                self._unheard_s.pop(address, None)
 
     def is_known_to(self, address: str) -> bool:
         """Has this broker taken a heartbeat of this client?"""
         return address in self._heard
+
+    def was_told(self, address: str) -> bool:
+        """Has this broker taken a heartbeat, or is it too early to try again since one failed?"""
+        return address in self._heard or time.monotonic() - self._unheard_s.get(address, -HEARTBEAT_S) < HEARTBEAT_S
+
+    def tell_besides(self, addresses: Iterable[str]) -> None:
+        """These brokers hear heartbeats, too, though no known route names them."""
+        if (wanted := frozenset(addresses)) != self._told_besides:
+            self._told_besides = wanted
+            self.heartbeat_soon()
 
     def serve(self, code: int, group: str | None, handler: Handler) -> None:
         """Serve what brokers ask; see ``BrokerRequests.serve``."""

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from mqfast.errors import ClientError
 from mqfast.remoting.loop import runner
@@ -19,6 +19,7 @@ from mqfast.remoting.loop import runner
 __all__ = ["IoThread", "forget", "shared"]
 
 T = TypeVar("T")
+_START_S: Final = 10.0
 
 
 class IoThread:
@@ -27,14 +28,27 @@ class IoThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._ready = threading.Event()
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="mqfast-io", daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ClientError(f"the thread of sync clients could not be started: {error}") from None
+        if not self._ready.wait(_START_S):
+            raise ClientError(f"the thread of sync clients did not start in {_START_S:g} s")
+        if self._failure is not None:
+            raise ClientError(f"the event loop of sync clients could not be made: {self._failure}") from self._failure
 
     def _main(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError), runner() as one:
-            self.loop = one.get_loop()
-            one.run(self._stay())
+        try:
+            with contextlib.suppress(asyncio.CancelledError), runner() as one:
+                self.loop = one.get_loop()
+                one.run(self._stay())
+        except OSError as error:  # no file descriptors are left
+            if self._ready.is_set():
+                raise
+            self._failure = error
+            self._ready.set()
 
     async def _stay(self) -> None:
         self._stopping = asyncio.Event()

@@ -137,13 +137,22 @@ class _Shared:
 class Lanes:
     """The sockets of sync callers, by address.
 
-    Args: context: for TLS. sign: what signs requests; None: nothing is signed.
+    Args: context: for TLS. sign: what signs requests; None: nothing is signed. reached_at: (host, port) to connect to
+        for an address. explain: what to say of an address that cannot be reached, behind the error.
     Thread: any. Fork: a child begins without sockets.
     """
 
-    def __init__(self, context: ssl.SSLContext | None = None, sign: Sign | None = None) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext | None = None,
+        sign: Sign | None = None,
+        reached_at: Callable[[str], tuple[str, int]] = split_address,
+        explain: Callable[[str], str] | None = None,
+    ) -> None:
         self._context = context
         self._sign = sign
+        self._reached_at = reached_at
+        self._explain = explain
         self._places: dict[str, _Shared | _Single] = {}
         fork.watch(self)
 
@@ -215,14 +224,18 @@ class Lanes:
 
     def _place(self, address: str) -> _Shared | _Single:
         try:
-            host, port = split_address(address)
+            host, port = self._reached_at(address)
         except ValueError as error:
             raise ConnectError(str(error)) from None
 
         def connect(deadline: float) -> Socket:
             # Half of the time, so that another broker can be tried when a connection is not made.
             left = deadline - time.monotonic()
-            return _connected(address, host, port, self._context, min(CONNECT_TIMEOUT_S, left / 2))
+            try:
+                return _connected(address, host, port, self._context, min(CONNECT_TIMEOUT_S, left / 2))
+            except ConnectError as error:
+                more = self._explain(address) if self._explain is not None else ""
+                raise (ConnectError(f"{error}{more}") if more else error) from None
 
         place = _Shared(connect, address) if self._context is None else _Single(connect, address)
         return self._places.setdefault(address, place)
@@ -256,7 +269,9 @@ def lanes_of(instance: ClientInstance) -> Lanes:
     """
     lanes = _by_instance.get(instance)
     if lanes is None:
-        lanes = _by_instance[instance] = Lanes(instance.tls_context, instance.sign_with)
+        lanes = _by_instance[instance] = Lanes(
+            instance.tls_context, instance.sign_with, instance.reached_at, instance.explain
+        )
         instance.spawn(_rest(instance, lanes), "mqfast lanes")
     return lanes
 

@@ -27,6 +27,7 @@ from mqfast.client.settings import (
     PRODUCER_RULES,
     NamedArguments,
     check,
+    check_function,
     check_group,
     check_hooks,
     instance_settings,
@@ -88,6 +89,8 @@ class ProducerBase(NamedArguments):
         tls: True: TLS with the system's certificates; or a context. Certificates are checked unless it says otherwise.
         namespace: topics and groups have it as their prefix on the wire; namespace_v2: a field of every request has it,
             which RocketMQ 5 reads.
+        address_map: addresses that brokers tell the name servers -> where they are for this client, as
+            ``{"172.17.0.2:10911": "127.0.0.1:10911"}``, or hosts alone.
         send_timeout_s: for all attempts of a send together.
         retries: attempts after the first one, on another broker where there is one; a send to one queue (``queue=``,
             ``selector``, a sharding key) is tried once, as in RocketMQ.
@@ -116,6 +119,7 @@ class ProducerBase(NamedArguments):
         namespace_v2: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        address_map: Mapping[str, str] | None = None,
         send_timeout_s: float = 3.0,
         retries: int = 2,
         retry_other_broker_when_not_ok: bool = False,
@@ -147,6 +151,7 @@ class ProducerBase(NamedArguments):
             namespace_v2=namespace_v2,
             instance_name=instance_name,
             unit_name=unit_name,
+            address_map=address_map,
         )
         if latency_fault is not False and str(latency_fault) not in _LATENCY_TABLES:
             raise ConfigError(f'latency_fault: expected True, False, "5" or "4.9", found {latency_fault!r}')
@@ -297,8 +302,8 @@ class ProducerBase(NamedArguments):
 
 def check_call(name: str, given: object) -> None:
     """An argument that is a function, or None. Raises: ConfigError."""
-    if given is not None and not callable(given):
-        raise ConfigError(f"{name}: expected a function, found {given!r}")
+    if given is not None:
+        check_function(name, given)
 
 
 def message_of(

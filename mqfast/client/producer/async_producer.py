@@ -402,7 +402,18 @@ class AsyncProducer(ProducerBase):
         from mqfast.client.producer.request_reply import request  # few producers ask: not at import
 
         instance = await self._begun()
-        return await request(instance, self._sender, message, self._how(None, None, timeout_s))
+        how = self._how(None, None, timeout_s)
+        contexts = self._contexts([message]) if self._hooks else []
+        begin = time.monotonic()
+        try:
+            answer, result = await request(instance, self._sender, contexts[0].message if contexts else message, how)
+        except Exception as error:
+            self._failed.add()
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        self._sent.add()
+        self._after(contexts, (result,), None, time.monotonic() - begin)
+        return answer
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Call back a timed message that was not delivered yet; see ``Producer.recall``."""

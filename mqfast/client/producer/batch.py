@@ -89,7 +89,8 @@ class _Flight:
 
     def _too_late(self) -> None:
         self._timer = None
-        self.go(None, ConnectError(f"{self._step.address}: no connection in {self._step.timeout_s:.2f} s"))
+        address, more = self._step.address, self._instance.explain(self._step.address)
+        self.go(None, ConnectError(f"{address}: no connection in {self._step.timeout_s:.2f} s{more}"))
 
     def connected(self, error: Exception | None) -> None:
         """The connection that it waits for is there, or cannot be."""

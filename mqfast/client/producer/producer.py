@@ -471,7 +471,18 @@ class Producer(ProducerBase):
         instance = self._begun()
         how = self._how(None, None, timeout_s)
         assert self._io is not None
-        return self._io.call(request(instance, self._sender, message, how), 2 * how.timeout_s + 1.0)
+        contexts = self._contexts([message]) if self._hooks else []
+        begin = time.monotonic()
+        steps = request(instance, self._sender, contexts[0].message if contexts else message, how)
+        try:
+            answer, result = self._io.call(steps, 2 * how.timeout_s + 1.0)
+        except Exception as error:
+            self._failed.add()
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        self._sent.add()
+        self._after(contexts, (result,), None, time.monotonic() - begin)
+        return answer
 
     def recall(self, topic: str, recall_handle: str) -> str:
         """Call back a timed message that was not delivered yet. Returns: its msg_id.

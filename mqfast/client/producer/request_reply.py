@@ -23,7 +23,7 @@ from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.encode import MSG_TYPE, Wire, prepared
 from mqfast.client.producer.send import Sender, Sending
-from mqfast.client.values import Body
+from mqfast.client.values import Body, SendResult
 from mqfast.errors import ClientError, SendTimeout, UsageError
 from mqfast.message import Message
 from mqfast.remoting.channel import Channel
@@ -42,12 +42,15 @@ _log = logging.getLogger("mqfast.client.producer")
 
 
 async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeout_s: float) -> None:
-    """Every master of a topic knows this client: only then can a broker ask or answer it. Raises: as a send."""
+    """Every master of a topic knows this client: only then can a broker ask or answer it. Raises: as a send.
+
+    A master that takes no heartbeat is waited for once in a while, for half of the time: others may take the message.
+    """
     queues = await instance.shell.run(sender.queues(instance, topic, timeout_s))
     addresses = {instance.routes.address(queue.broker_name) for queue in queues}
-    if not all(one is None or instance.is_known_to(one) for one in addresses):
-        async with asyncio.timeout(timeout_s):
-            await instance.heartbeat()
+    if not all(one is None or instance.was_told(one) for one in addresses):
+        heartbeat = instance.spawn(instance.heartbeat(), "mqfast introduction")
+        await asyncio.wait([heartbeat], timeout=timeout_s / 2)  # it goes on, so that the next caller need not wait
 
 
 # -- the one that asks -------------------------------------------------------------------------------------------------
@@ -87,8 +90,10 @@ def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -
     return prepared(message, wire, more), correlation
 
 
-async def request(instance: ClientInstance, sender: Sender, message: Message, how: Sending) -> Delivery:
-    """Send a message that asks and await the answer, both within ``how.timeout_s``.
+async def request(
+    instance: ClientInstance, sender: Sender, message: Message, how: Sending
+) -> tuple[Delivery, SendResult]:
+    """Send a message that asks and await the answer, both within ``how.timeout_s``. Returns: the answer, where it went.
 
     Raises: as a send; SendTimeout where no answer came.
     """
@@ -106,7 +111,7 @@ async def request(instance: ClientInstance, sender: Sender, message: Message, ho
         assert result is not None
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                return await future
+                return await future, result
         except TimeoutError:
             raise SendTimeout(
                 f"{message.topic}: no answer in {how.timeout_s:g} s to the request that is in {result.message_queue} "

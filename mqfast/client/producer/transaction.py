@@ -7,7 +7,7 @@ Source: TransactionMQProducer, DefaultMQProducerImpl (sendMessageInTransaction, 
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import logging
 import queue
 import threading
@@ -19,8 +19,9 @@ from typing import Any, Final
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net import io_thread
-from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Ask, Steps
+from mqfast.client.net.instance import ROUTE_S, ClientInstance
+from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.encode import prepared
@@ -29,9 +30,12 @@ from mqfast.client.producer.request_reply import introduced
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import unwrap
+from mqfast.client.route.route_table import MASTER_ID
+from mqfast.client.settings import check_function
 from mqfast.client.values import SendResult, SendStatus, TransactionStatus
-from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed, UsageError
+from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed
 from mqfast.message import Message, decode_message_id
+from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
@@ -40,13 +44,9 @@ from mqfast.store.record._record import decode_record
 __all__ = ["AsyncTransactionProducer", "Transaction", "TransactionProducer"]
 
 Outcome = TransactionStatus | bool | None
+_Todo = queue.SimpleQueue[tuple[Delivery, Callable[[Any], None]] | None]
 _NUMBERS: Final = {TransactionStatus.COMMIT: 8, TransactionStatus.ROLLBACK: 12, TransactionStatus.UNKNOWN: 0}
 _log = logging.getLogger("mqfast.client.producer")
-
-
-def _check_local(local: object) -> None:
-    if not callable(local):
-        raise UsageError(f"local: expected a function, found {local!r}")
 
 
 def status_of(outcome: object) -> TransactionStatus:
@@ -58,6 +58,11 @@ def status_of(outcome: object) -> TransactionStatus:
     if isinstance(outcome, bool):
         return TransactionStatus.COMMIT if outcome else TransactionStatus.ROLLBACK
     raise ClientError(f"transaction: expected a TransactionStatus, a bool or None as its outcome, found {outcome!r}")
+
+
+async def _awaited(outcome: Any) -> Any:
+    """The outcome of a function of the user's, which may be a coroutine function."""
+    return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 class Transaction:
@@ -140,6 +145,20 @@ def end(
     yield Ask(address, RequestCode.END_TRANSACTION, fields, oneway=True)
 
 
+async def make_known(instance: ClientInstance) -> None:
+    """All masters know this client, before its first send: a broker asks for what another producer of the group, which
+    has died, left open. Raises: ClientError, RemotingError.
+    """
+    from mqfast.client.admin.bodies import ClusterBody  # few producers have transactions: not at import
+
+    code, about = RequestCode.GET_BROKER_CLUSTER_INFO, "brokers that ask for transactions"
+    answer = checked(
+        (await instance.shell.run(instance.ask_name_servers(code, timeout_s=3.0, about=about))), "name server", about
+    )
+    found = decode_body(bytes(answer.body or b""), ClusterBody, "body").broker_addr_table.values()
+    instance.tell_besides(one.broker_addrs[MASTER_ID] for one in found if MASTER_ID in one.broker_addrs)
+
+
 class Checks:
     """Answers of one producer to brokers that ask for the end of a transaction.
 
@@ -160,11 +179,14 @@ class Checks:
         self._namespace = namespace
         self._run = run
         self._tracer = tracer
+        about = f"{group} brokers that ask for transactions"
         instance.serve(RequestCode.CHECK_TRANSACTION_STATE, None, self.asked)
+        self._known = instance.every(ROUTE_S, lambda: make_known(instance), about, first_s=0.0)
 
     def stop(self) -> None:
         """Answer no more."""
         self._instance.requests.unserve(None, self.asked)
+        self._known.cancel()
 
     def asked(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """A broker asks. Returns: None where the message is of another group."""
@@ -233,8 +255,7 @@ class TransactionProducer(Producer):
         check_threads: int = 1,
         **producer_arguments: Any,
     ) -> None:
-        if not callable(check):
-            raise ConfigError(f"check: expected a function, found {check!r}")
+        check_function("check", check)
         if type(check_threads) is not int or not 1 <= check_threads <= 1000:
             raise ConfigError(f"check_threads: expected 1 to 1000, found {check_threads!r}")
         self._check = check
@@ -244,7 +265,7 @@ class TransactionProducer(Producer):
     def _set_up(self) -> None:
         super()._set_up()
         self._checks: Checks | None = None
-        self._todo: queue.SimpleQueue[tuple[Delivery, Callable[[Any], None]]] = queue.SimpleQueue()
+        self._todo: _Todo = queue.SimpleQueue()
         self._workers = 0
 
     def after_fork(self) -> None:
@@ -266,8 +287,12 @@ class TransactionProducer(Producer):
         if checks is not None and io is not None and io.is_alive:
             io.soon(checks.stop)
         super().close(timeout_s)
+        if self._closed:  # the close was not refused
+            self._todo.put(None)
 
     def _check_later(self, message: Delivery, done: Callable[[Any], None]) -> None:
+        if self._closed:
+            return
         self._todo.put((message, done))
         if self._workers < self._check_threads:
             self._workers += 1
@@ -322,7 +347,7 @@ class TransactionProducer(Producer):
 
         An exception of ``local`` leaves the end open, as in RocketMQ, and is logged: the broker asks ``check``.
         """
-        _check_local(local)
+        check_function("local", local)
         out, transaction = self._half(message)
         status = TransactionStatus.UNKNOWN
         try:
@@ -335,12 +360,16 @@ class TransactionProducer(Producer):
 
 
 def _work(
-    todo: queue.SimpleQueue[tuple[Delivery, Callable[[Any], None]]],
+    todo: _Todo,
     check: Callable[[Delivery], Outcome],
     io: io_thread.IoThread,
 ) -> None:
     while True:
-        message, done = todo.get()
+        job = todo.get()
+        if job is None:  # the producer is closed
+            todo.put(None)  # for the other threads
+            return
+        message, done = job
         outcome = checked_outcome(message, lambda message=message: check(message))  # type: ignore[misc]
         io.soon(lambda done=done, outcome=outcome: done(outcome))  # type: ignore[misc]
 
@@ -349,14 +378,14 @@ def _work(
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """``TransactionProducer`` for an event loop: ``check`` is a coroutine function."""
+    """``TransactionProducer`` for an event loop: ``check`` is a coroutine function; a plain one runs in the loop."""
 
     def __init__(
         self,
         group: str,
         namesrv_addr: Any = None,
         *,
-        check: Callable[[Delivery], Awaitable[Outcome]],
+        check: Callable[[Delivery], Awaitable[Outcome] | Outcome],
         **producer_arguments: Any,
     ) -> None:
         if not callable(check):
@@ -380,10 +409,10 @@ class AsyncTransactionProducer(AsyncProducer):
     def _check_later(self, message: Delivery, done: Callable[[Any], None]) -> None:
         async def run() -> None:
             try:
-                outcome = status_of(await self._check(message))
-            except asyncio.CancelledError:
-                raise
-            except Exception:
+                outcome = status_of(await _awaited(self._check(message)))
+            except BaseException as error:
+                if is_passed_on(error):
+                    raise
                 _log.exception("check of transaction %s failed; the broker will ask again", message.msg_id)
                 outcome = TransactionStatus.UNKNOWN
             done(outcome)
@@ -403,14 +432,15 @@ class AsyncTransactionProducer(AsyncProducer):
         await self._tell_end(instance, out, transaction.result, transaction.status(None))
 
     async def send_in_transaction(
-        self, message: Message, local: Callable[[Message, Any], Awaitable[Outcome]], argument: Any = None
+        self, message: Message, local: Callable[[Message, Any], Awaitable[Outcome] | Outcome], argument: Any = None
     ) -> SendResult:
         """Send a half message, await ``local(message, argument)``, and end the transaction by its outcome."""
-        _check_local(local)
+        if not callable(local):
+            raise ConfigError(f"local: expected a function, found {local!r}")
         instance, out, transaction = await self._half(message)
         status = TransactionStatus.UNKNOWN
         try:
-            status = status_of(await local(message, argument))
+            status = status_of(await _awaited(local(message, argument)))
         except Exception:
             _log.exception("transaction %s: the local transaction failed; the broker asks for its end", out.msg_id)
         finally:

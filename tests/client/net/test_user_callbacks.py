@@ -100,8 +100,9 @@ def test_handlers_that_are_coroutines(broker: Broker, error: BaseException) -> N
 class Wrong(ClientHook):
     """A hook whose every method raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.called: Counter[str] = Counter()
+        self._error = error
 
     def before_send(self, context: object) -> None:
         self._raise("before_send")
@@ -117,11 +118,12 @@ class Wrong(ClientHook):
 
     def _raise(self, name: str) -> None:
         self.called[name] += 1
-        raise RuntimeError(name)
+        raise self._error
 
 
-def test_hooks(broker: Broker) -> None:
-    hook = Wrong()
+@pytest.mark.parametrize("error", [KINDS[0], KINDS[1], KINDS[3]], ids=lambda one: type(one).__name__)
+def test_hooks(broker: Broker, error: BaseException) -> None:
+    hook = Wrong(error)
     with broker.producer("hooked", hooks=[hook]) as producer:
         assert producer.send("orders", b"0").ok
         assert producer.send_future(Message("orders", b"00")).result(20).ok
@@ -209,8 +211,9 @@ class Store:
         self.save_(offsets)
 
 
-def test_offset_stores(broker: Broker) -> None:
-    store = Store(ValueError("user"))
+@pytest.mark.parametrize("error", KINDS, ids=lambda one: type(one).__name__)
+def test_offset_stores(broker: Broker, error: BaseException) -> None:
+    store = Store(error)
     consumer = broker.consumer("stored", offset_store=store)
     seen: set[str] = set()
     consumer.subscribe("orders", lambda message: seen.add(message.text()))
@@ -219,7 +222,7 @@ def test_offset_stores(broker: Broker) -> None:
         broker.wait_until(lambda: len(seen) == 3, timeout_s=30)
     assert store.load_.calls > 1
     assert store.save_.calls >= 1
-    pulled = Store(ValueError("user"))
+    pulled = Store(error)
     with broker.puller("stored-pull", topics="orders", offset_store=pulled, auto_commit_s=0.2) as puller:
         found: list[str] = []
         broker.wait_until(
@@ -240,8 +243,9 @@ class Strategy:
         return self.once(*args)
 
 
-def test_allocations(broker: Broker) -> None:
-    strategy = Strategy(ValueError("user"))
+@pytest.mark.parametrize("error", KINDS, ids=lambda one: type(one).__name__)
+def test_allocations(broker: Broker, error: BaseException) -> None:
+    strategy = Strategy(error)
     consumer = broker.consumer("shared", allocation=strategy)
     seen: set[str] = set()
     consumer.subscribe("orders", lambda message: seen.add(message.text()))
@@ -249,6 +253,13 @@ def test_allocations(broker: Broker) -> None:
         broker.send("orders", "1", "2")
         broker.faults.shuffle_members()
         broker.wait_until(lambda: len(seen) == 2, timeout_s=40)
+    assert strategy.once.calls > 1
+    strategy = Strategy(error)
+    with broker.puller("shared-pull", topics="orders", allocation=strategy) as puller:
+        found: list[str] = []
+        broker.wait_until(
+            lambda: found.extend(one.text() for one in puller.poll(timeout_s=0.2)) or len(found) == 2, timeout_s=40
+        )
     assert strategy.once.calls > 1
 
 
@@ -278,3 +289,42 @@ def test_answers_to_requests(broker: Broker) -> None:
         broker.wait_until(lambda: once.calls >= 1, timeout_s=20)
         once.calls = 1
         assert producer.request(Message("orders", b"ping"), timeout_s=30).body == b"pong"
+
+
+@pytest.mark.parametrize("error", KINDS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("face", ["threads", "loop"])
+def test_a_handler_that_an_admin_asked_for(broker: Broker, face: str, error: BaseException) -> None:
+    """Code 309: the admin is told, and the loop that serves all clients lives on."""
+    if face == "loop" and isinstance(error, KeyboardInterrupt):
+        pytest.skip("in the main thread it is Ctrl-C")
+    asked = threading.Event()
+
+    def handle(message: Delivery) -> None:
+        if asked.is_set():
+            raise error
+
+    def ask(consumer: Any) -> str:
+        (sent,) = broker.send("orders", "1")
+        broker.wait_consumed("asked", "orders", timeout_s=30)
+        asked.set()
+        with broker.admin() as admin:
+            (client,) = {str(one["client_id"]) for one in admin.connections("asked")}
+            (message,) = admin.find("orders", msg_id=sent.offset_msg_id)
+            return str(admin.consume_directly(message, "asked", client)["result"])
+
+    async def flow() -> str:
+        consumer = AsyncPushConsumer("asked", broker.namesrv_addr, from_where="first")
+        consumer.subscribe("orders", handle)
+        async with consumer:
+            found = await asyncio.to_thread(ask, consumer)
+            assert consumer.stats()["why_nothing"] == []
+        return found
+
+    if face == "loop":
+        assert asyncio.run(flow()) == "CR_THROW_EXCEPTION"
+        return
+    consumer = broker.consumer("asked")
+    consumer.subscribe("orders", handle)
+    with consumer:
+        assert ask(consumer) == "CR_THROW_EXCEPTION"
+        assert consumer.lag()

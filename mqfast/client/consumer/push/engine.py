@@ -32,6 +32,7 @@ from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Delivery, Owner, Source
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap
 from mqfast.client.route.route_table import TopicRoute
@@ -85,7 +86,8 @@ class PushEngine:
     Attributes:
         assigned: the queues that it has now; is_closing.
         members: client ids of the group at the last rebalance, by topic; missing: topics that nobody knows;
-            not_shared: topics whose allocation failed, and why.
+            not_shared: topics whose queues could not be shared, and why.
+        refused: plain topics whose last subscription was refused while it ran, and why.
     Thread: that of the loop, but for ``soon``, ``copy_assignment`` and the parts that say otherwise.
     """
 
@@ -118,6 +120,7 @@ class PushEngine:
         self.members: dict[str, list[str]] = {}
         self.missing: set[str] = set()
         self.not_shared: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
         self.is_closing = False
         self.begun_ms = int(time.time() * 1000)
         self.begun_s = time.monotonic()
@@ -374,6 +377,7 @@ class PushEngine:
                     is_whole &= await self._rebalance_topic(topic)
                 except MqfastError as error:
                     is_whole = False
+                    self.not_shared[topic] = f"the members of the group are not known: {error}"
                     self._limited.warning(
                         f"rebalance {topic}", "group %s: rebalance of %s: %s", self.group, topic, error
                     )
@@ -395,7 +399,9 @@ class PushEngine:
                 if self.is_clustering
                 else rebalance_broadcast(topic, queues, self.assigned)
             )
-        except Exception as error:  # the user's strategy
+        except BaseException as error:  # the user's strategy
+            if is_passed_on(error):
+                raise
             name = getattr(self._allocation, "name", self._allocation)
             _log.exception("group %s: allocation %s of topic %s failed: %s", self.group, name, topic, error)
             self.not_shared[topic] = f"allocation {name} failed: {error!r}"

@@ -5,7 +5,6 @@ Room: client. It must never wait: what waits is in the faces.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import pickle
@@ -37,6 +36,7 @@ from mqfast.client.settings import (
     check_hooks,
     consumer_arguments,
     instance_settings,
+    is_coroutine_function,
 )
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
@@ -56,7 +56,7 @@ class PushFace(NamedArguments):
         group: the consumer group; its members share the messages (clustering).
         namesrv_addr: ``"a:9876;b:9876"``, a list of addresses, or None for $NAMESRV_ADDR.
         topics: topic, or topic -> tags: subscriptions whose messages a loop takes.
-        namespace, namespace_v2: as a producer's.
+        namespace, namespace_v2, address_map: as a producer's.
         model: ``"broadcasting"``: each member gets all messages, and offsets are kept in a file of this machine.
         orderly: the messages of a queue one by one, in order; a failed one stops its queue for ``suspend_s``.
         from_where: where a group begins that has no offset yet.
@@ -86,6 +86,7 @@ class PushFace(NamedArguments):
         namespace_v2: str | None = None,
         instance_name: str | None = None,
         unit_name: str | None = None,
+        address_map: Mapping[str, str] | None = None,
         model: Literal["clustering", "broadcasting"] = "clustering",
         orderly: bool = False,
         from_where: Literal["last", "first"] | datetime = "last",
@@ -118,7 +119,7 @@ class PushFace(NamedArguments):
         self._namespace = namespace
         self._instance_settings = instance_settings(
             namesrv_addr, credentials=credentials, tls=tls, namespace=namespace, instance_name=instance_name,
-            unit_name=unit_name, namespace_v2=namespace_v2,
+            unit_name=unit_name, namespace_v2=namespace_v2, address_map=address_map,
         )  # fmt: skip
         topic = trace_topic(trace)
         self._tracer = None if topic is None else Tracer(group, topic, "CONSUME")
@@ -175,8 +176,7 @@ class PushFace(NamedArguments):
         checked: object = handler
         if not callable(checked):
             raise UsageError(f"topic {topic}: expected a function as handler, found {type(handler).__name__}")
-        is_coroutine = any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))  # noqa: B004
-        if not self._takes_coroutines and is_coroutine:
+        if not self._takes_coroutines and is_coroutine_function(handler):
             raise UsageError(f"topic {topic}: expected a function, found a coroutine function: use AsyncPushConsumer")
         self._want(topic, handler, tags, sql, batch)
 
@@ -263,6 +263,7 @@ class PushFace(NamedArguments):
         return {
             "namesrv_addr": list(one.name_servers), "credentials": one.credentials, "tls": one.tls,
             "namespace": one.namespace, "unit_name": one.unit_name, "namespace_v2": one.namespace_v2,
+            "address_map": dict(one.address_map),
         }  # fmt: skip
 
     def pause(self) -> None:

@@ -19,6 +19,7 @@ from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.consumer.queue_tables import by_queue, offsets_of
 from mqfast.client.delivery import Source, decode_deliveries
 from mqfast.client.net.requests import Handler as ServeHandler
+from mqfast.client.net.user_errors import is_passed_on
 from mqfast.errors import CallRefused, CorruptFile, FieldError
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
@@ -157,7 +158,9 @@ class ServerRequests:
     async def _call(self, handler: Handler, messages: list[Any]) -> tuple[str, str | None]:
         try:
             result = await self._engine.workers.call(handler, handler.argument(messages))
-        except Exception as error:
+        except BaseException as error:
+            if is_passed_on(error):
+                raise
             return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         found = verdict(messages, result, None, is_batch=handler.batch > 1)
         return ("CR_LATER" if found.later else "CR_SUCCESS"), found.odd or None

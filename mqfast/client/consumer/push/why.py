@@ -97,6 +97,7 @@ class Why:
         if engine.is_closing:
             return ["the consumer is closed"]
         found = [f"topic {topic}: no name server knows it" for topic in engine.missing if topic != engine.retry_topic]
+        found += [f"topic {topic}: the last subscription was refused: {why}" for topic, why in engine.refused.items()]
         found += self._disagreements
         if not engine.pulls.resumed.is_set():
             found.append("the consumer is paused")

@@ -1,0 +1,105 @@
+"""No call of a client waits without a bound: in the source, and where the system has no file descriptor left."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mqfast
+
+CLIENT = Path(mqfast.__file__).parent / "client"
+
+# Waits of threads without a time, each with the reason why it ends.
+ENDS = {
+    ("consumer/iteration.py", "self._lock.acquire"): "a lock that was made in the line before",
+    ("consumer/push/ready.py", "lock.acquire"): "the thread that took it from the list lets go of it next",
+    ("consumer/push/workers.py", "lock.acquire"): "a lock that was made in the line before",
+    ("consumer/push/workers.py", "future.result"): "the future is done",
+}
+BLOCKING = {"wait", "wait_for", "result", "join", "acquire", "recv", "exception"}
+
+
+def waits(path: Path) -> list[str]:
+    """The calls that may block a thread and have no argument."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    awaited = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Await)}
+    handed_on = {  # a coroutine that is given to the event loop
+        id(argument) for node in ast.walk(tree) if isinstance(node, ast.Call) for argument in node.args
+    }
+    return [
+        ast.unparse(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in BLOCKING
+        and not node.args
+        and not node.keywords
+        and id(node) not in awaited | handed_on
+    ]
+
+
+def test_every_wait_of_a_thread_has_a_time() -> None:
+    found = {(str(path.relative_to(CLIENT)), wait) for path in CLIENT.rglob("*.py") for wait in waits(path)}
+    asked = {
+        one for one in found if one[1].endswith(".exception")
+    }  # of futures and tasks that are done, and of loggers
+    assert found - asked == set(ENDS)
+
+
+WITHOUT_FILES = """
+import os, resource, sys, time
+from mqfast import AdminClient, Producer, PullConsumer, PushConsumer
+from mqfast.client.net import io_thread, instance, lane  # what a first call would load
+from mqfast.client.producer import transaction
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.dup(2))
+except OSError:
+    pass
+calls = (
+    lambda: Producer("g", "127.0.0.1:1").send("t", b"x"),
+    lambda: PushConsumer("g", "127.0.0.1:1", topics="t").start(),
+    lambda: PullConsumer("g", "127.0.0.1:1", topics="t").poll(0.1),
+    lambda: AdminClient("127.0.0.1:1").topics(),
+)
+
+
+def ends():
+    for call in calls:
+        begin = time.monotonic()
+        try:
+            call()
+        except Exception as error:
+            yield type(error).__name__, time.monotonic() - begin < 15, str(error)
+        else:
+            yield "none", False, ""
+
+
+print(*ends(), sep="\\n")
+for one in taken:
+    os.close(one)
+print(*ends(), sep="\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit of file descriptors is POSIX's")
+def test_without_file_descriptors_a_call_fails_and_the_client_lives_on() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FILES], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    ends = [ast.literal_eval(line) for line in run.stdout.splitlines()]
+    assert len(ends) == 8, run.stdout
+    for kind, in_time, text in ends[:4]:
+        assert (kind, in_time) == ("ClientError", True), run.stdout
+        assert "the event loop of sync clients could not be made" in text
+    for kind, in_time, text in ends[4:]:
+        assert (kind, in_time) == ("ConnectError", True), run.stdout
+        assert "127.0.0.1:1" in text
