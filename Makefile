@@ -79,10 +79,13 @@ sweeps: $(TESTING)
 interop: $(TESTING)
 	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop tests/client/flows $(PYTEST_ARGS)
 
-# Masters and slaves of ours and of Java: the long form of what make test has in short. HA_KILLS: kills of each pair.
+# Masters and slaves of ours and of Java: the long form of what make test has in short. HA_KILLS: of our pair;
+# HA_JAVA_KILLS: of each of the six pairs with a broker of Java; HA_SCHEDULES: random schedules of partitions.
 HA_KILLS ?= 200
+HA_JAVA_KILLS ?= 50
+HA_SCHEDULES ?= 100
 ha: $(TESTING)
-	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) $(BIN)/python -m pytest tests/ha tests/broker/test_replicas.py tests/broker/test_replica_tables.py \
+	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) MQFAST_HA_JAVA_KILLS=$(HA_JAVA_KILLS) MQFAST_SCHEDULES=$(HA_SCHEDULES) $(BIN)/python -m pytest tests/ha tests/broker/test_replicas.py tests/broker/test_replica_tables.py \
 		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py tests/interop/test_promotion_java.py \
 		-o faulthandler_timeout=0 $(PYTEST_ARGS)
 

@@ -35,6 +35,7 @@ from mqfast.broker.pull.pull import PullProcessor
 from mqfast.broker.recall import Recall
 from mqfast.broker.registration import Registration
 from mqfast.broker.replica.replicas import Replicas
+from mqfast.broker.replica.table_sync import name_new_topics
 from mqfast.broker.send import SendProcessor
 from mqfast.broker.stats import BrokerStats
 from mqfast.broker.timers import Timers
@@ -183,6 +184,8 @@ class Broker:
             fast = self._server(self.processors)
             await fast.start(config["bindAddress"], port - _FAST_PORT_BELOW)
             self._servers.append(fast)
+        if replicas.was_promoted:
+            name_new_topics(self.context, store.engine.raw.master_flushed_offset)
         self._start_parts()
         self.context.registration.start()
         self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))

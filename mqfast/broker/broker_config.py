@@ -294,6 +294,11 @@ class BrokerConfig(PropertySettings):
             raise ConfigError(
                 f"haLeaseMarginMs: expected 1 to less than half of haLeaseSeconds, found {self['haLeaseMarginMs']}"
             )
+        if self["haMasterAddress"]:
+            raise ConfigError(
+                f"haMasterAddress: expected none with haEtcdEndpoints, found {self['haMasterAddress']!r}: etcd says "
+                "which broker is the master"
+            )
         if self.is_slave:
             raise ConfigError(
                 "brokerRole: expected ASYNC_MASTER or SYNC_MASTER with haEtcdEndpoints, found SLAVE: etcd says which "

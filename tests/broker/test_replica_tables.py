@@ -349,3 +349,38 @@ def test_a_slave_knows_after_a_restart_up_to_where_topics_were_told(tmp_path: Pa
             assert slave.context.topics.get("T") is not None
 
     run(flow)
+
+
+def test_a_topic_that_is_younger_than_the_tables_is_there_after_a_promotion(tmp_path: Path) -> None:
+    """A topic that was deleted at the master is not: its last message is older than the tables."""
+
+    few = {"autoCreateTopicEnable": False, "defaultTopicQueueNums": 2}
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as namesrv:
+            async with running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
+                for topic in ("Old", "Known"):
+                    assert (await master.send(topic, b"x")).code == 0
+                async with running_broker(tmp_path / "s", **as_slave(namesrv)) as slave:
+                    await until(lambda: {"Old", "Known"} <= set(slave.context.tables.topics))
+                    assert (await master.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Old")).code == 0
+                    await until(lambda: "Old" not in slave.context.tables.topics)
+                    sync = slave.context.replicas._sync
+                    assert sync is not None
+                    await sync.stop()
+                    assert (await master.send("Young", b"young", queue_id=7, queues=8)).code == 0
+                    await until(lambda: end_of(slave) == end_of(master))
+                    assert "Young" not in slave.context.tables.topics
+            async with running_broker(tmp_path / "s", namesrvAddr=namesrv, **few) as former_slave:
+                topics = former_slave.context.tables.topics
+                assert ("Old" in topics, "Known" in topics, "Young" in topics) == (False, True, True)
+                found = former_slave.context.topics.get("Young")
+                assert found is not None
+                assert (found.perm, found.write_queue_nums) == (6, 8)
+                pulled = await pull(former_slave, "Young", queue_id=7)
+                assert (pulled.code, b"young" in bytes(pulled.body)) == (0, True)
+                route = await former_slave.client.call(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Young"})
+                assert former_slave.address.encode() in bytes(route.body)
+                assert (await former_slave.send("Young", b"more")).code == 0
+
+    run(flow)

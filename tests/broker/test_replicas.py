@@ -63,7 +63,7 @@ def test_a_slave_that_is_not_read_from_names_the_master_and_the_same_offset(tmp_
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_sync_master_answers_when_its_slave_has_the_message(tmp_path: Path, flush: str) -> None:
     async def flow() -> None:
-        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 1000, "flushDiskType": flush}
+        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 9000, "flushDiskType": flush}
         async with name_server(tmp_path) as namesrv:
             async with running_broker(tmp_path / "m", namesrvAddr=namesrv, **settings) as master:
                 alone = await master.send("T", b"alone")

@@ -33,7 +33,7 @@ async def name_server(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -44,7 +44,7 @@ def end_of(one: Running) -> int:
 
 def run(flow: Callable[[], Any]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             await flow()
 
     asyncio.run(whole())
@@ -55,9 +55,9 @@ def as_slave(namesrv: str, **more: Any) -> dict[str, Any]:
     return {**settings, "haSendHeartbeatInterval": 200, **more}
 
 
-async def pull(one: Running, topic: str, offset: int = 0) -> Any:
+async def pull(one: Running, topic: str, offset: int = 0, queue_id: int = 0) -> Any:
     return await one.call(
         RequestCode.PULL_MESSAGE,
-        consumerGroup="readers", topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32, sysFlag=4, commitOffset=0,
-        suspendTimeoutMillis=0, subscription="*", subVersion=0, expressionType="TAG",
+        consumerGroup="readers", topic=topic, queueId=queue_id, queueOffset=offset, maxMsgNums=32, sysFlag=4,
+        commitOffset=0, suspendTimeoutMillis=0, subscription="*", subVersion=0, expressionType="TAG",
     )  # fmt: skip

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "KEEPS_TWO_FILES",
     "QUICK",
     "SIZES",
+    "Cutter",
     "as_slave",
     "fill",
     "following",
@@ -55,8 +56,8 @@ def log_of(store: mqfast.MessageStore) -> bytes:
     return b"".join(bytes(view) for view in raw.read(max(raw.min_offset, 0), 1 << 40, unflushed=True))
 
 
-async def until(condition: Callable[[], object], what: str = "") -> None:
-    async with asyncio.timeout(30):
+async def until(condition: Callable[[], object], seconds: float = 100) -> None:
+    async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -70,6 +71,56 @@ async def serving(store: mqfast.MessageStore, needed: int = 0, **changes: Any) -
         yield master
     finally:
         await master.stop()
+
+
+class Cutter:
+    """A port between a slave and its master that ends each connection after some bytes of the master.
+
+    Args: cuts: how many bytes each connection passes; later ones pass everything.
+    Attributes: port; left: cuts that are still to come.
+    """
+
+    def __init__(self, master: tuple[str, int], cuts: Iterable[int]) -> None:
+        self._master = master
+        self._cuts = list(cuts)
+        self._next = 0
+        self.port = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._cuts) - self._next
+
+    @contextlib.asynccontextmanager
+    async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Cutter]:
+        server = await asyncio.start_server(self._pass_on, host, port)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        at = self._next
+        bytes_left = self._cuts[at] if at < len(self._cuts) else 1 << 60
+        to_master, from_slave = await asyncio.open_connection(*self._master)
+
+        async def up() -> None:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(65536):
+                    from_slave.write(data)
+            from_slave.close()  # the slave is gone
+
+        going_up = asyncio.ensure_future(up())
+        with contextlib.suppress(ConnectionError):
+            while bytes_left > 0 and (data := await to_master.read(min(bytes_left, 65536))):
+                bytes_left -= len(data)
+                writer.write(data)
+                await writer.drain()
+        if bytes_left == 0 and at == self._next:
+            self._next += 1
+        going_up.cancel()
+        from_slave.close()
+        writer.close()
 
 
 @contextlib.contextmanager

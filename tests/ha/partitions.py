@@ -215,7 +215,7 @@ class Network:
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.clients.poll() is None, (self.work / "clients.log").read_text()[-3000:]
@@ -284,11 +284,11 @@ class Network:
 
     def end_clients(self) -> None:
         self.clients.send_signal(signal.SIGTERM)
-        self.clients.wait(30)
+        self.clients.wait(60)
 
     def until_level(self) -> None:
         """The clients have ended: both stores get to have the same messages."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.stored("b1") != self.stored("b2"):
             assert time.monotonic() < deadline, f"the stores do not get level\n{self.logs()}"
             time.sleep(0.3)

@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from free_ports import free_port
+
 import mqfast
 from mqfast.errors import MqfastError
 from mqfast.remoting.client import RemotingClient
@@ -32,17 +34,6 @@ __all__ = [
 QUEUES = 4
 TOPIC = "T"
 NAME = "broker-a"
-
-
-def free_port() -> int:
-    """A port with free ones beside it: a broker listens on three."""
-    for port in random.sample(range(21_000, 32_000, 10), 200):
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for one in (port - 2, port, port + 1):
-                taken = held.enter_context(socket.socket())
-                taken.bind(("127.0.0.1", one))
-            return port
-    raise AssertionError("no free port on the loopback interface")
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str, seconds: float = 120) -> None:
@@ -131,7 +122,8 @@ def name_server(work: Path) -> _Process:
 class Load:
     """Numbered messages to every queue, one at a time in each, until it is stopped.
 
-    Args: send_to: asked for the address before each attempt; bytes_per_s: at most, None for no limit.
+    Args: send_to: asked for the address before each attempt; body_bytes: least and most; bytes_per_s: at most, None
+        for no limit. Both may be changed while it runs.
     Attributes: acknowledged: queue -> (queue offset, number, when) of each answer with code 0; codes: others.
     """
 
@@ -144,8 +136,8 @@ class Load:
     ) -> None:
         self._send_to = send_to
         self._rng = random.Random(seed)
-        self._sizes = body_bytes
-        self._bytes_per_s = bytes_per_s
+        self.body_bytes = body_bytes
+        self.bytes_per_s = bytes_per_s
         self._began_s = time.monotonic()
         self._client = RemotingClient()
         self._tasks: list[asyncio.Task[None]] = []
@@ -173,7 +165,7 @@ class Load:
         while True:
             number += 1
             head = b"%d:%d:" % (queue, number)
-            body = head + bytes(self._rng.randint(*self._sizes))
+            body = head + bytes(self._rng.randint(*self.body_bytes))
             fields = {
                 "a": "load", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(queue), "f": "0",
                 "g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{queue:08X}{number:024X}\x02", "j": "0",
@@ -188,8 +180,8 @@ class Load:
             if answer.code == 0:
                 self.acknowledged[queue].append((int(answer.ext_fields["queueOffset"]), number, time.monotonic()))
                 self.sent_bytes += len(body)
-                if self._bytes_per_s is not None:
-                    due_s = self._began_s + self.sent_bytes / self._bytes_per_s
+                if self.bytes_per_s is not None:
+                    due_s = self._began_s + self.sent_bytes / self.bytes_per_s
                     await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             else:
                 self.codes[answer.code] = self.codes.get(answer.code, 0) + 1
@@ -233,12 +225,15 @@ async def kills(sides: list[Side], load: Load, count: int, rng: random.Random) -
 async def at_rest(master: Side, slave: Side) -> int:
     """Wait until the slave has the master's log. Returns: where it ends."""
 
+    end = -1
+
     async def equal() -> bool:
+        nonlocal end
         end = await log_end(master.address)
         return end >= 0 and end == await log_end(slave.address)
 
     await until(equal, "the slave at the master's end")
-    return await log_end(master.address)
+    return end
 
 
 def assert_equal_logs(slave: Path, master: Path, end: int) -> None:

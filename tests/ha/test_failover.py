@@ -28,7 +28,7 @@ from mqfast.namesrv.server import NameServer
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-TAKE_OVER_S = 5.0
+CALL_MS = 30_000
 WATCH_S = failover._WATCH_S
 
 
@@ -69,20 +69,23 @@ class Pair:
         }  # fmt: skip
         address = f"127.0.0.1:{self._ports + 10 * number - 6}"
         try:
-            return (await self.client.call(address, RequestCode.SEND_MESSAGE_V2, fields, body)).code
+            return (await self.client.call(address, RequestCode.SEND_MESSAGE_V2, fields, body, timeout_ms=CALL_MS)).code
         except (OSError, RuntimeError, ValueError):
             return -1
 
-    async def master_of_names(self) -> bytes:
-        address = "{}:{}".format(*self.names.address)
-        return bytes((await self.client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    async def is_named(self, one: FailoverBroker) -> None:
+        """Wait until the name server knows the address of this master."""
+        address, port = "{}:{}".format(*self.names.address), str(one.broker.address[1]).encode()
+        async with asyncio.timeout(100):
+            while port not in bytes((await self.client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)).body):
+                await asyncio.sleep(0.02)
 
     def bodies(self, number: int) -> list[bytes]:
         store = self.brokers[number].broker.context.store
         return [bytes(one.body) for one in store.get("T", 0, 0, max_count=10_000)]
 
 
-async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+async def until(condition: Callable[[], object], seconds: float = 100) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
@@ -113,7 +116,9 @@ def cut_off(one: FailoverBroker) -> None:
 
 
 @NEEDS_ETCD
-def test_a_slave_takes_over_in_time_and_the_old_master_follows(tmp_path: Path) -> None:
+def test_a_slave_takes_over_once_the_old_master_refuses_and_the_old_master_follows(tmp_path: Path) -> None:
+    """How long it takes: test_failover_partitions.py."""
+
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one, two = await both.start(1), await both.start(2)
@@ -123,18 +128,17 @@ def test_a_slave_takes_over_in_time_and_the_old_master_follows(tmp_path: Path) -
                 assert await both.send(1, body) == ResponseCode.SUCCESS
             assert await both.send(2, b"to the slave") == ResponseCode.SERVICE_NOT_AVAILABLE
             cut_off(one)
-            began, refused_s = time.monotonic(), 0.0
+            began = time.monotonic()
             while await both.send(2, b"after") != ResponseCode.SUCCESS:
-                if not refused_s and not one.right.holds():
-                    refused_s = time.monotonic() - began
-                    assert await both.send(1, b"too late") == ResponseCode.SERVICE_NOT_AVAILABLE
                 assert time.monotonic() - began < 60
                 await asyncio.sleep(0.01)
-            took_s = time.monotonic() - began
-            assert 0 < refused_s < took_s, "the old master refuses before the new one takes"
-            assert took_s < 3 + TAKE_OVER_S, "three seconds of a lease, and the take-over"
-            assert str(two.broker.address[1]).encode() in await both.master_of_names()
-            assert one.broker.context.replicas.fenced
+            assert await both.send(1, b"too late") == ResponseCode.SERVICE_NOT_AVAILABLE
+            refuses_ms = (time.time() + one.right.left_s) * 1000
+            assert refuses_ms > 0, "the time of the last renewal is known"
+            taken_ms = two.broker.context.store.get("T", 0, 50)[0].store_timestamp
+            assert taken_ms > refuses_ms, "the old master refuses before the new one takes"
+            await both.is_named(two)
+            await until(lambda: one.broker.context.replicas.fenced)
             one._tasks[0] = asyncio.ensure_future(one._turns())
             await until(lambda: one.broker.config.is_slave and in_sync(two) == {1, 2})
             for body in (b"again", b"and again"):
@@ -152,11 +156,11 @@ def test_a_slave_takes_over_in_time_and_the_old_master_follows(tmp_path: Path) -
 
 
 @NEEDS_ETCD
-def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path) -> None:
+def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The set in etcd has the master alone once the slave was away for long; its messages come back with it."""
 
     async def flow() -> None:
-        async with pair(tmp_path) as both:
+        async with pair(tmp_path, slaveTimeout=CALL_MS) as both:
             one, _ = await both.start(1), await both.start(2)
             await until(lambda: in_sync(one) == {1, 2})
             await both.stop(2)
@@ -166,11 +170,14 @@ def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path) -> None:
             assert codes == [ResponseCode.SUCCESS, ResponseCode.SUCCESS], "the first one waited for the set to shrink"
             await both.stop(1)
             two = await both.start(2)
+            await until(lambda: "may lack acknowledged messages: in sync are [1]" in caplog.text)
             assert not two.right.is_active
             assert two.broker.config.is_slave
             assert await both.send(2, b"x") == ResponseCode.SERVICE_NOT_AVAILABLE
-            await both.start(1)
+            one = await both.start(1)
+            await until(one.right.holds)
             assert await both.send(1, b"back") == ResponseCode.SUCCESS
+            await until(lambda: both.bodies(2) == [b"x", b"acknowledged by one", b"back"])
 
     asyncio.run(flow())
 
@@ -240,7 +247,7 @@ def test_without_its_only_member_an_operator_begins_anew(tmp_path: Path) -> None
             etcd.close()
             (tmp_path / "b2").rename(tmp_path / "b1")
             new = await both.start(1)
-            assert new.right.holds()
+            await until(new.right.holds)
             assert await both.send(1, b"y") == ResponseCode.SUCCESS
             assert both.bodies(1) == [b"x", b"y"]
             assert new.broker.context.replicas.epochs.last > 1
@@ -342,9 +349,11 @@ def test_a_new_slave_has_the_whole_log_before_it_may_lead(tmp_path: Path) -> Non
 
 
 @NEEDS_ETCD
-def test_an_empty_store_under_the_name_of_a_member_does_not_lead(tmp_path: Path) -> None:
+def test_an_empty_store_under_the_name_of_a_member_does_not_lead(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def flow() -> None:
-        async with pair(tmp_path) as both:
+        async with pair(tmp_path, haMaxTimeSlaveNotCatchup=600_000) as both:
             one, _ = await both.start(1), await both.start(2)
             await until(lambda: in_sync(one) == {1, 2})
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
@@ -352,6 +361,7 @@ def test_an_empty_store_under_the_name_of_a_member_does_not_lead(tmp_path: Path)
             await both.stop(1)
             shutil.rmtree(tmp_path / "b2")
             two = await both.start(2)
+            await until(lambda: "may lack acknowledged messages: in sync are [1, 2]" in caplog.text)
             assert two.broker.config.is_slave
             assert not two.right.is_active
 
@@ -365,8 +375,8 @@ def test_broker_1_is_the_first_master_and_names_hear_of_a_master_only_when_it_ta
             two = await both.start(2)
             assert two.broker.config.is_slave
             one = await both.start(1)
-            assert one.right.holds()
-            assert str(one.broker.address[1]).encode() in await both.master_of_names()
+            await until(one.right.holds)
+            await both.is_named(one)
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
 
     asyncio.run(flow())
@@ -400,7 +410,7 @@ def test_calls_of_etcd(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(EtcdUnreachable, match=dead):
             etcd.read("a")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         etcd.close()
 
 
@@ -446,7 +456,7 @@ def test_etcd_over_tls(tmp_path: Path) -> None:
         settings = {"brokerId": 1, "listenPort": free_ports(8) + 4, "haEtcdEndpoints": endpoint}
         one = FailoverBroker(broker_config(tmp_path / "b1", **settings, haEtcdCaFile=files[0]))
         await one.start()
-        assert one.right.holds()
+        await until(one.right.holds)
         await one.stop()
         stranger = FailoverBroker(broker_config(tmp_path / "b1", **settings))
         with pytest.raises(EtcdUnreachable, match="certificate"):
@@ -463,6 +473,7 @@ def test_etcd_over_tls(tmp_path: Path) -> None:
         ({"brokerId": 0}, "brokerId"),
         ({"brokerRole": "SLAVE"}, "brokerRole"),
         ({"listenPort": 0}, "listenPort"),
+        ({"haMasterAddress": "127.0.0.1:10912"}, "haMasterAddress"),
         ({"haLeaseSeconds": 1}, "haLeaseSeconds"),
         ({"haLeaseMarginMs": 1500}, "haLeaseMarginMs"),
         ({"haEtcdEndpoints": "a:b"}, "haEtcdEndpoints"),

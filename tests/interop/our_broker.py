@@ -5,11 +5,8 @@ Room: tests/interop. Every process that is started is ended.
 
 from __future__ import annotations
 
-import contextlib
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,19 +26,6 @@ SIZES = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
 }
-
-
-def a_port() -> int:
-    """A free port with the ports around it that a broker takes; not from the range that other runs count up from."""
-    while True:
-        port = random.randrange(33_000, 60_000)
-        with contextlib.ExitStack() as taken:
-            try:
-                for number in (port - 2, port, port + 1):
-                    taken.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return port
 
 
 class OurBroker:

@@ -17,14 +17,18 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from our_broker import OurBroker, a_port
+from free_ports import free_port
+from our_broker import OurBroker
 from real_programs import NEEDS_JAVA, NEWEST, STEP_S, Machine, compile_java
 from sampling import WHOLE
 
 import mqfast
 from mqfast.client import Producer, PushConsumer
+from mqfast.client.admin.admin_client import AdminClient
 from mqfast.errors import ClientError, RemotingError
 from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import standard
 
 pytestmark = NEEDS_JAVA
@@ -39,19 +43,32 @@ def until(condition: Callable[[], object], what: str, seconds: float = 100) -> N
         time.sleep(0.2)
 
 
-def ask(address: str, code: int) -> dict[str, Any]:
-    async def run() -> dict[str, Any]:
+def call(address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    async def run() -> RemotingCommand:
         client = RemotingClient()
         try:
-            answer = await client.call(address, code)
-            found = json.loads(standard(bytes(answer.body))) if answer.body else {}
-            return found if isinstance(found, dict) else {}
-        except RemotingError:
-            return {}
+            return await client.call(address, code, fields, body, timeout_ms=20_000)
         finally:
             await client.close()
 
     return asyncio.run(run())
+
+
+def ask(address: str, code: int) -> dict[str, Any]:
+    try:
+        answer = call(address, code)
+    except RemotingError:
+        return {}
+    found = json.loads(standard(bytes(answer.body))) if answer.body else {}
+    return found if isinstance(found, dict) else {}
+
+
+def code_of_send(address: str) -> int:
+    fields = {
+        "a": "makers", "b": "Upgrade", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
+        "i": "", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    return call(address, RequestCode.SEND_MESSAGE_V2, fields, b"x").code
 
 
 def slave_is_level(address: str, master: str) -> bool:
@@ -59,6 +76,11 @@ def slave_is_level(address: str, master: str) -> bool:
     end = int(ask(master, 28).get("table", {}).get("commitLogMaxOffset", -1))
     mine = ask(address, 28).get("table", {})
     return end > 0 and int(mine.get("commitLogMaxOffset", -1)) >= end
+
+
+def consumed(address: str) -> int:
+    """How many messages the group has consumed, by the offsets that a broker has."""
+    return sum(ask(address, 43).get("offsetTable", {}).get("Upgrade@takers", {}).values())
 
 
 @pytest.mark.skipif(not WHOLE, reason="a minute each: make interop")
@@ -73,7 +95,7 @@ def test_a_slave_of_ours_replaces_a_java_master_while_clients_go_on(release: str
     received: set[str] = set()
     try:
         java.start_namesrv()
-        port, slave_port = a_port(), a_port()
+        port, slave_port = free_port(), free_port()
         sizes = {
             "mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "autoCreateTopicEnable": "true",
             "brokerClusterName": "DefaultCluster",
@@ -105,8 +127,15 @@ def test_a_slave_of_ours_replaces_a_java_master_while_clients_go_on(release: str
         with Producer("makers", java.namesrv) as producer, consumer:
             send(producer, "java-", 200)
             until(lambda: received == set(sent), "what the Java master gave")
+            until(lambda: consumed(f"127.0.0.1:{port}") >= len(sent), "the offsets at the Java master")
+            permission = call(f"127.0.0.1:{port}", RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
+            assert permission.code == ResponseCode.SUCCESS, permission.remark
+            until(lambda: code_of_send(f"127.0.0.1:{port}") == ResponseCode.NO_PERMISSION, "a master without writes")
             until(lambda: slave_is_level(f"127.0.0.1:{slave_port}", f"127.0.0.1:{port}"), "the slave is level")
-            time.sleep(4)  # tables come every three seconds
+            with AdminClient(java.namesrv, timeout_s=20) as admin:
+                (shown,) = admin.ha_status(f"127.0.0.1:{slave_port}").slaves
+            assert (shown.state, shown.behind_bytes) == ("TRANSFER", 0)
+            until(lambda: consumed(f"127.0.0.1:{slave_port}") >= len(sent), "the offsets at the slave")
             java.stop(broker)
             ours[0].stop()
             ours.append(OurBroker(tmp_path, "--promote", "--yes", *slave))

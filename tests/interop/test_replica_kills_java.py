@@ -25,6 +25,7 @@ from ha.processes import (
     free_port,
     kills,
     name_server,
+    until,
 )
 from sampling import WHOLE, seed_of_the_run
 
@@ -34,8 +35,10 @@ from real_programs import NEEDS_JAVA
 from test_replicas_java import machine
 
 pytestmark = NEEDS_JAVA
-KILLS = int(os.environ.get("MQFAST_HA_KILLS", "200")) // 4  # a start of a JVM takes seconds
+KILLS = int(os.environ.get("MQFAST_HA_JAVA_KILLS", "50"))  # of each pair; a start of a JVM takes seconds
 FILE = 1 << 20
+RELEASES = pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+WHO = pytest.mark.parametrize("who", ["master", "slave"])
 
 
 class JavaSide:
@@ -65,10 +68,10 @@ class JavaSide:
 
 
 @contextlib.contextmanager
-def pair(release: str, who: str, work: Path) -> Iterator[tuple[Side, Side]]:
+def pair(release: str, who: str, work: Path, **settings: Any) -> Iterator[tuple[Side, Side]]:
     """A master and a slave; ``who`` of them is ours."""
-    as_master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
-    as_slave = {"brokerRole": "SLAVE", "brokerId": 1}
+    as_master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, **settings}
+    as_slave = {"brokerRole": "SLAVE", "brokerId": 1, **settings}
     names = name_server(work)
     with machine(release, work) as java:
         java.namesrv = names.address
@@ -87,9 +90,19 @@ def pair(release: str, who: str, work: Path) -> Iterator[tuple[Side, Side]]:
                 one.end(signal.SIGKILL)
 
 
+async def ended_equal(master: Side, slave: Side, load: Load) -> None:
+    """At rest both logs are one, byte for byte, with everything that was acknowledged."""
+    end = await at_rest(master, slave)
+    for one in (slave, master):
+        await asyncio.to_thread(one.end)
+    assert_equal_logs(slave.store, master.store, end)
+    for one in (master, slave):
+        assert_all_is_there(one.store, load)
+
+
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("who", ["master", "slave"])
-@pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+@WHO
+@RELEASES
 def test_no_acknowledged_message_is_lost_beside_a_java_broker(release: str, who: str, tmp_path: Path) -> None:
     """``who`` is ours; the other one is Java's."""
     rng = random.Random(seed_of_the_run())
@@ -102,12 +115,28 @@ def test_no_acknowledged_message_is_lost_beside_a_java_broker(release: str, who:
             else:
                 await kills([slave], load, 1, rng)
                 await kills([master], load, 1, rng)
-        end = await at_rest(master, slave)
-        for one in (slave, master):
-            await asyncio.to_thread(one.end)
-        assert_equal_logs(slave.store, master.store, end)
-        for one in (master, slave):
-            assert_all_is_there(one.store, load)
+        await ended_equal(master, slave, load)
 
     with pair(release, who, tmp_path) as (master, slave):
+        asyncio.run(flow(master, slave))
+
+
+@pytest.mark.skipif(not WHOLE, reason="a gibibyte each: make ha")
+@WHO
+@RELEASES
+def test_a_gibibyte_beside_a_java_broker(release: str, who: str, tmp_path: Path) -> None:
+    """``who`` is ours. Each message is acknowledged once both have it, so the slave has all from its first file on."""
+
+    async def flow(master: Side, slave: Side) -> None:
+        async with Load(lambda: master.address, seed_of_the_run(), bytes_per_s=256 << 10) as load:
+            await load.goes_on()
+            load.body_bytes, load.bytes_per_s = (100_000, 400_000), None
+
+            async def is_enough() -> bool:
+                return load.sent_bytes >= 1 << 30
+
+            await until(is_enough, "a gibibyte", 1200)
+        await ended_equal(master, slave, load)
+
+    with pair(release, who, tmp_path, mappedFileSizeCommitLog=64 << 20) as (master, slave):
         asyncio.run(flow(master, slave))

@@ -11,7 +11,8 @@ import yaml
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from our_broker import SIZES, Setup, a_port, numbered, setup
+from free_ports import free_port
+from our_broker import SIZES, Setup, numbered, setup
 from real_programs import HERE, NEEDS_JAVA, STEP_S, Machine, certificate, compile_java
 
 __all__ = ["setup"]
@@ -31,7 +32,7 @@ def test_java_clients_sign_and_encrypt(setup: Setup) -> None:
     }
     (setup.work / "plain_acl.yml").write_text(yaml.safe_dump({"accounts": [account]}))
     setup.broker(
-        "-n", names, f"storePathRootDir={setup.work}/ours", f"listenPort={a_port()}", "brokerName=brk",
+        "-n", names, f"storePathRootDir={setup.work}/ours", f"listenPort={free_port()}", "brokerName=brk",
         *(f"{name}={value}" for name, value in SIZES.items()), *tls, "tls.server.mode=enforcing",
         "aclEnable=true", f"aclFile={setup.work}/plain_acl.yml",
     )  # fmt: skip
@@ -49,7 +50,7 @@ def test_java_clients_sign_and_encrypt(setup: Setup) -> None:
 
 def test_java_users_have_rules_and_mqadmin_makes_them(setup: Setup) -> None:
     names = setup.start_names()
-    port = a_port()
+    port = free_port()
     setup.broker(
         "-n", names, f"storePathRootDir={setup.work}/ours", f"listenPort={port}", "brokerName=brk",
         *(f"{name}={value}" for name, value in SIZES.items()), "authenticationEnabled=true",
@@ -86,7 +87,7 @@ def test_java_users_have_rules_and_mqadmin_makes_them(setup: Setup) -> None:
 
 def test_the_tools_of_4_9_keep_the_accounts(setup: Setup) -> None:
     """mqadmin 4.9.7 with an administrator's secret on codes 50 to 54."""
-    names, port = setup.start_names(), a_port()
+    names, port = setup.start_names(), free_port()
     boss = {"accessKey": "manager1", "secretKey": "12345678", "admin": True}
     (setup.work / "plain_acl.yml").write_text(yaml.safe_dump({"accounts": [boss]}))
     setup.broker(

@@ -16,7 +16,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from our_broker import OurBroker, a_port
+from free_ports import free_port
+from our_broker import OurBroker
 from real_programs import OurNamesrv
 from running import SMALL, BrokerProcess
 from test_other_languages import FLOWS_S, HERE, build, cache
@@ -83,7 +84,7 @@ def test_two_brokers_and_two_name_servers_of_which_one_ends(tmp_path: Path, flow
         settings = {"brokerName": name, "listenPort": port, "storePathRootDir": tmp_path / name, **SMALL}
         return OurBroker(tmp_path, "-n", addresses, *(f"{key}={value}" for key, value in settings.items()))
 
-    ports = {"a": a_port(), "b": a_port()}
+    ports = {"a": free_port(), "b": free_port()}
     brokers = {name: broker(name, port) for name, port in ports.items()}
     try:
         clients.append(Client(flows, addresses))

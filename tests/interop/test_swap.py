@@ -11,7 +11,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from our_broker import SIZES, Setup, a_port, numbered, setup
+from free_ports import free_port
+from our_broker import SIZES, Setup, numbered, setup
 from real_programs import NEEDS_JAVA, STEP_S
 
 import mqfast
@@ -24,7 +25,7 @@ pytestmark = NEEDS_JAVA
 def test_a_java_broker_and_ours_take_turns_on_one_store(setup: Setup) -> None:
     """Each consumer goes on where the one before it stopped, and a message that waits comes from the next broker."""
     names = setup.start_names()
-    store, port = setup.work / "store", a_port()
+    store, port = setup.work / "store", free_port()
     more = {**SIZES, "flushConsumerOffsetInterval": 1000, "timerWheelEnable": "true", "mappedFileSizeTimerLog": 10_400}
     java = setup.machine.start_broker(store, more, port)
     conf = str(setup.work / "store.properties")

@@ -263,6 +263,12 @@ class Replicas:
         assert isinstance(self._acks, SyncAcks)
         return self._acks
 
+    @property
+    def was_promoted(self) -> bool:
+        """Is this a master, by its settings, whose store was a slave's? A fail-over looks after its own masters."""
+        known_end = self._store.engine.raw.master_flushed_offset
+        return not self._config.is_slave and self._right is None and (self.epochs.last >= 0 or known_end > 0)
+
     def wake(self) -> None:
         """Send to slaves at once what there is."""
         if self._master is not None:

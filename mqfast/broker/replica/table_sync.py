@@ -184,7 +184,6 @@ class TableSync:
             theirs = f"{entries[-1].epoch}" if entries else "none"
             raise FieldError("epoch of the master, which was replaced", f"at least {self._epochs.last}", theirs)
         end = (await self._bounds(master))[1]
-        self._context.engine.raw.master_flushed_offset = end  # a promotion looks at that
         topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
@@ -192,7 +191,8 @@ class TableSync:
         if _differ(tables.topics.data_version, topics.data_version):
             tables.topics.replace(topics.topic_config_table, _version(topics.data_version))
             context.topics.on_change([])
-        self.topics_end = end
+        # A promotion looks at that; a topic that is not in the table and has messages behind it is a new one.
+        self.topics_end = self._context.engine.raw.master_flushed_offset = end
         if _differ(tables.groups.data_version, groups.data_version):
             tables.groups.replace(groups.subscription_group_table, _version(groups.data_version))
         ended: dict[str, dict[str, int]] = {}
@@ -266,7 +266,7 @@ def name_new_topics(context: BrokerContext, since: int) -> None:
     topics = context.topics
     with topics.together():
         for topic, queue_id, first, end in reversed(context.store.queues()):  # the highest queue id first
-            if first >= end or topic.startswith(LMQ_PREFIX) or topics.get(topic) is not None:
+            if first >= end or topic.startswith(LMQ_PREFIX) or topics.is_system(topic) or topics.get(topic):
                 continue
             with contextlib.suppress(OffsetError):  # retention was quicker
                 if context.engine.unit_at(topic, queue_id, end - 1).physical_offset < since:
