@@ -31,6 +31,8 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+ENDS_TOPIC: Final = "rmq_sys_mqfast_writes"
+"""Where batches that are stored as a whole are noted; see ``broker/once``."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 PRIORITY, READ, WRITE, INHERIT = 8, 4, 2, 1
@@ -42,7 +44,7 @@ _SYSTEM: Final = frozenset(
     }
 )  # fmt: skip
 NOT_FOR_CLIENTS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, ENDS_TOPIC}
 )
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED: Final = "^[%|a-zA-Z0-9_-]+$"
@@ -95,13 +97,15 @@ def illegal_group(group: str) -> str | None:
 class TopicManager:
     """All topics of a broker, in the store's own table (``config/topics.json``).
 
-    Attributes: ``on_change``: called with the topics that came or changed, once they are persisted.
+    Attributes: ``on_change``: called with the topics that came or changed, once they are persisted. ``on_leaving``:
+        called with a topic that is being deleted, once no send finds it and before its queues are gone.
     Thread: that of the event loop.
     """
 
     def __init__(self, table: TopicTable, config: BrokerConfig, delay_levels: int) -> None:
         self.table: Final = table
         self.on_change: Callable[[list[str]], object] = lambda _topics: None
+        self.on_leaving: Callable[[str], object] = lambda _topic: None
         self._config = config
         self._delay_levels = delay_levels
         self._leaving: set[str] = set()
@@ -182,6 +186,7 @@ class TopicManager:
         self._leaving.add(topic)
         try:
             self._changed([])
+            self.on_leaving(topic)
             yield
         except BaseException:
             if found is not None:

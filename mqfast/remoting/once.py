@@ -6,7 +6,9 @@ message ends with the property SPK, which says the same beside the message. It m
 
     field ONCE      key:batch:partition:previous:last:crc:queues.brokers
     property SPK    key:batch:partition:row:crc:queues.brokers
-                    key:batch:done:rows     of a record of the broker's own, where a batch is stored as a whole
+                    key:batch:done:rows:topics  of a record of the broker's own, where a batch is stored as a whole;
+                                                its topics have ; between them
+                    gone:topic                  of a record of the broker's own, where a topic was deleted
 
 ``key`` names the write, ``previous`` is the last row of the task that went to this queue before, -1 where there was
 none. ``crc`` (8 hex digits) is the checksum of all rows of the task for this queue up to this one.
@@ -15,9 +17,13 @@ none. ``crc`` (8 hex digits) is the checksum of all rows of the task for this qu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["ASK_ONCE", "END_ONCE", "ONCE", "STAMP", "VERSION", "Mark", "Span", "ended", "end_text"]
+__all__ = [
+    "ASK_ONCE", "END_ONCE", "KEY_MAX", "NUMBER_MAX", "ONCE", "STAMP", "VERSION",
+    "Mark", "Span", "ended", "end_text", "gone", "gone_text",
+]  # fmt: skip
 
 ASK_ONCE: Final = 990_001
 """The request code that asks what a broker remembers of a write; a broker without this memory does not know it."""
@@ -30,8 +36,14 @@ VERSION: Final = 1
 
 _DONE: Final = "done"
 _PARTS: Final = 6
+_END_PARTS: Final = 5
 _SPAN_PARTS: Final = 7
-_KEY_MAX: Final = 64
+_GONE: Final = "gone"
+_DIGITS_MAX: Final = 19
+KEY_MAX: Final = 64
+"""Characters of the name of a write."""
+NUMBER_MAX: Final = (1 << 63) - 1
+"""The largest batch, partition and row."""
 
 
 class Mark(NamedTuple):
@@ -49,7 +61,7 @@ class Mark(NamedTuple):
     def parse(cls, text: str) -> Mark | None:
         """The mark of a property's value; None: the value is none of this kind."""
         parts = text.split(":")
-        if len(parts) != _PARTS or not 0 < len(parts[0]) <= _KEY_MAX:
+        if len(parts) != _PARTS or not 0 < len(parts[0]) <= KEY_MAX:
             return None
         queues, _, brokers = parts[5].partition(".")
         try:
@@ -58,7 +70,7 @@ class Mark(NamedTuple):
             )
         except ValueError:
             return None
-        return found if min(found[1:]) >= 0 else None
+        return found if min(found[1:]) >= 0 and max(found[1:]) <= NUMBER_MAX else None
 
     def text(self) -> str:
         """The value of the property."""
@@ -92,14 +104,25 @@ class Span(NamedTuple):
         )
 
 
-def end_text(key: str, batch: int, rows: int) -> str:
-    """The value of the property where a batch is stored as a whole."""
-    return f"{key}:{batch}:{_DONE}:{rows}"
+def end_text(key: str, batch: int, rows: int, topics: Iterable[str]) -> str:
+    """The value of the property where a batch is stored as a whole in these topics."""
+    return f"{key}:{batch}:{_DONE}:{rows}:{';'.join(topics)}"
 
 
-def ended(text: str) -> tuple[str, int, int] | None:
-    """(key, batch, rows) of what ``end_text`` made; None: the value is another one."""
+def ended(text: str) -> tuple[str, int, list[str]] | None:
+    """(key, batch, topics) of what ``end_text`` made; None: the value is another one."""
     parts = text.split(":")
-    if len(parts) != 4 or parts[2] != _DONE or not parts[1].isdigit() or not parts[3].isdigit():
+    if len(parts) != _END_PARTS or parts[2] != _DONE or not parts[1].isdecimal() or len(parts[1]) > _DIGITS_MAX:
         return None
-    return parts[0], int(parts[1]), int(parts[3])
+    return parts[0], int(parts[1]), parts[4].split(";")
+
+
+def gone_text(topic: str) -> str:
+    """The value of the property where a topic was deleted, and its rows with it."""
+    return f"{_GONE}:{topic}"
+
+
+def gone(text: str) -> str | None:
+    """The topic of what ``gone_text`` made; None: the value is another one."""
+    name, _, topic = text.partition(":")
+    return topic if name == _GONE and topic and ":" not in topic else None

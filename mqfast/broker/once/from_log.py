@@ -13,10 +13,10 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.once.memory import Last, Memory
-from mqfast.broker.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from mqfast.broker.topics import DLQ_PREFIX, ENDS_TOPIC, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from mqfast.errors import CorruptFile, MqfastError, OffsetError
 from mqfast.properties import decode
-from mqfast.remoting.once import STAMP, Mark, ended
+from mqfast.remoting.once import STAMP, Mark, ended, gone
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.meta.metadata import ConfigFile
 from mqfast.store.record._marked import marked_records
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
     from mqfast.store.engine import Engine
 
-__all__ = ["ENDS_TOPIC", "WritesFile", "last_record", "remember"]
+__all__ = ["WritesFile", "last_record", "remember"]
 
 _log = logging.getLogger("mqfast.broker")
-ENDS_TOPIC: Final = "rmq_sys_mqfast_writes"
-"""Where batches that are stored as a whole are noted, one record each."""
 FILE: Final = "mqfastWrites.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BLOCK_BYTES: Final = 4 << 20
 _FRAME_MAX: Final = 64 << 20
 _MARK_NAME: Final = STAMP.encode()
@@ -70,11 +68,12 @@ class WritesFile:
             why = f"the file is damaged ({error!r})"
         if why is not None:
             _log.warning("what is remembered of writes is read from the log: %s", why)
+            self.forget()  # the log may grow until the file seems to fit
             return None
         return offset
 
     def forget(self) -> None:
-        """A slave's log is its master's, and may be cut and go on otherwise: no file says what is in it."""
+        """Delete the file, as where the log is a slave's: a log may be cut and go on otherwise."""
         door = self._engine.log.door
         for path in (self._file.path, self._file.path + ".bak"):
             door.unlink(path, missing_ok=True)
@@ -110,8 +109,20 @@ def remember(engine: Engine, file: WritesFile, memory: Memory, now_ms: int) -> N
     Raises: CorruptFile, StorageError where the log cannot be read.
     """
     begin = file.load(memory)
+    if begin is not None:
+        try:
+            _walk(engine, memory, begin)
+        except CorruptFile as error:
+            _log.warning("what is remembered of writes is read from the log again: its file does not fit (%s)", error)
+            file.forget()
+            memory.load({})
+            memory.newest_begin, begin = -1, None
     if begin is None:
-        begin = _oldest(engine, now_ms - memory.keep_ms)
+        _walk(engine, memory, _oldest(engine, now_ms - memory.keep_ms))
+    memory.expire(now_ms)
+
+
+def _walk(engine: Engine, memory: Memory, begin: int) -> None:
     at = max(begin, engine.raw.min_offset, 0)
     end = engine.raw.end
     began, found, block = at, 0, _BLOCK_BYTES
@@ -135,7 +146,8 @@ def remember(engine: Engine, file: WritesFile, memory: Memory, now_ms: int) -> N
         at += used
         for record in records:
             found += _take(memory, *record)
-    memory.expire(now_ms)
+        if records:
+            memory.trim(records[-1][2])
     if at > began:
         _log.info(
             "%d marks of writes in %d bytes of the log; %d writes are remembered", found, at - began, memory.writes
@@ -147,11 +159,15 @@ def _take(
 ) -> bool:
     pairs = decode(properties)
     if topic == ENDS_TOPIC:
-        end_of = ended(pairs.get(STAMP, ""))
-        if end_of is not None:
+        said = pairs.get(STAMP, "")
+        if (end_of := ended(said)) is not None:
             memory.end(*end_of, store_ms)
-            memory.newest_begin = begin
-        return end_of is not None
+        elif (name := gone(said)) is not None:
+            memory.forget_topic(name)
+        else:
+            return False
+        memory.newest_begin = begin
+        return True
     mark = Mark.parse(pairs.get(STAMP, ""))
     if mark is None:
         return False
@@ -160,7 +176,7 @@ def _take(
         if place is None:
             return False
         topic, queue_id = place
-    elif topic == HALF_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if topic == HALF_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return False  # a copy of a message that has been in its topic
     memory.note(mark, topic, queue_id, Last(mark.row, mark.crc, end, queue_offset), store_ms)
     memory.newest_begin = begin

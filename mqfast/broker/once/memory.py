@@ -7,7 +7,7 @@ before it stay until the write has been idle for as long as the settings say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from mqfast.remoting.once import Mark
@@ -53,19 +53,23 @@ class _Batch:
 class _Write:
     def __init__(self) -> None:
         self.last_ms = 0
-        self.done = -1  # the newest batch that is stored as a whole, and its rows
-        self.done_rows = 0
+        self.done: dict[str, int] = {}  # topic -> the newest batch that is stored there as a whole
         self.batches: dict[int, _Batch] = {}
 
     @property
     def newest(self) -> int:
         return max(self.batches, default=-1)
 
+    @property
+    def places(self) -> int:
+        return len(self.done) + sum(len(batch.rows) for batch in self.batches.values())
+
 
 class Memory:
     """The memory of one broker.
 
-    Args: keep_ms: how long after its last row a write is remembered; places_max: tasks times queues in all.
+    Args: keep_ms: how long after its last row a write is remembered; places_max: tasks times queues in all, and topics
+        in which a batch of a write is stored as a whole.
     Attributes: ``newest_begin``: the physical offset of the newest record that was noted, -1: none was.
     Thread: that of the event loop, or one at a time.
     """
@@ -110,10 +114,15 @@ class Memory:
         write = self._writes.get(key)
         return None if write is None else write.newest
 
-    def done(self, key: str) -> tuple[int, int]:
-        """The newest batch of a write that is stored as a whole, -1 where none is, and its rows."""
+    def done(self, key: str, topics: Iterable[str]) -> int:
+        """The newest batch of a write that is stored as a whole in any of these topics, -1: none is."""
         write = self._writes.get(key)
-        return (-1, 0) if write is None else (write.done, write.done_rows)
+        return -1 if write is None else max((write.done.get(topic, -1) for topic in topics), default=-1)
+
+    def ended(self, key: str, batch: int) -> list[str]:
+        """The topics in which a batch, or a later one, is stored as a whole."""
+        write = self._writes.get(key)
+        return [] if write is None else [topic for topic, newest in write.done.items() if newest >= batch]
 
     def divisions(self, key: str, batch: int) -> dict[str, Division]:
         """Topic -> division of a batch."""
@@ -135,19 +144,25 @@ class Memory:
 
     # --- told ---
 
-    def make_room(self, mark: Mark, now_ms: int) -> None:
-        """Forget what has expired, before a row of a task that is not known yet is stored. Raises: MemoryFull."""
-        if self._places < self.places_max:
-            return
-        self.expire(now_ms)
-        idle = sorted(self._writes.items(), key=lambda item: item[1].last_ms)
-        for key, write in idle:
-            if self._places < self.places_max:
-                return
-            if key != mark.key and write.last_ms <= now_ms - _FRESH_MS:
-                self._drop(key)
+    def make_room(self, key: str, now_ms: int) -> None:
+        """Forget what has expired, before something new of a write is remembered. Raises: MemoryFull."""
+        if self._places >= self.places_max:
+            self.expire(now_ms)
+            self._forget_idle(key, now_ms)
         if self._places >= self.places_max:
             raise MemoryFull(f"{self._places} tasks of {len(self._writes)} writes are remembered, all of the last hour")
+
+    def trim(self, now_ms: int) -> None:
+        """Forget idle writes where there are too many: a log may tell of more than were ever remembered at a time."""
+        if self._places > self.places_max:
+            self._forget_idle("", now_ms)
+
+    def _forget_idle(self, spared: str, now_ms: int) -> None:
+        for key, write in sorted(self._writes.items(), key=lambda item: item[1].last_ms):
+            if self._places < self.places_max or write.last_ms > now_ms - _FRESH_MS:
+                return
+            if key != spared:
+                self._drop(key)
 
     def note(self, mark: Mark, topic: str, queue_id: int, last: Last, now_ms: int) -> None:
         """A row is stored. A row that is not behind the last one, or of a batch that is over, changes nothing."""
@@ -171,14 +186,28 @@ class Memory:
         batch.divisions[topic] = (mark.queues, mark.brokers)
         write.last_ms = max(write.last_ms, now_ms)
 
-    def end(self, key: str, batch: int, rows: int, now_ms: int) -> None:
-        """A batch is stored as a whole."""
+    def end(self, key: str, batch: int, topics: Iterable[str], now_ms: int) -> None:
+        """A batch is stored as a whole in these topics; nothing follows from that for others."""
         write = self._writes.get(key)
         if write is None:
             write = self._writes[key] = _Write()
-        if batch > write.done:
-            write.done, write.done_rows = batch, rows
+        for topic in topics:
+            self._places += topic not in write.done
+            write.done[topic] = max(batch, write.done.get(topic, -1))
         write.last_ms = max(write.last_ms, now_ms)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted, and its rows with it: whoever sends them again means another topic of this name."""
+        for write in self._writes.values():
+            self._places -= write.done.pop(topic, None) is not None
+            for number, batch in list(write.batches.items()):
+                if batch.divisions.pop(topic, None) is None:
+                    continue
+                kept = {place: last for place, last in batch.rows.items() if place[1] != topic}
+                self._places -= len(batch.rows) - len(kept)
+                batch.rows = kept
+                if not kept:
+                    del write.batches[number]
 
     def expire(self, now_ms: int) -> int:
         """Forget writes that are idle for longer than ``keep_ms``. Returns: how many."""
@@ -188,7 +217,7 @@ class Memory:
         return len(old)
 
     def _drop(self, key: str) -> None:
-        self._places -= sum(len(batch.rows) for batch in self._writes.pop(key).batches.values())
+        self._places -= self._writes.pop(key).places
 
     # --- as JSON ---
 
@@ -197,7 +226,7 @@ class Memory:
         return {
             key: {
                 "lastMs": write.last_ms,
-                "done": [write.done, write.done_rows],
+                "done": dict(write.done),
                 "batches": {
                     str(number): {
                         "divisions": {topic: list(one) for topic, one in batch.divisions.items()},
@@ -215,14 +244,13 @@ class Memory:
         for key, value in said.items():
             write = writes[str(key)] = _Write()
             write.last_ms = int(value["lastMs"])
-            write.done, write.done_rows = (int(number) for number in value["done"])
+            write.done = {str(topic): int(number) for topic, number in value["done"].items()}
             for number, one in value["batches"].items():
                 batch = write.batches[int(number)] = _Batch()
                 batch.divisions = {str(topic): (int(q), int(b)) for topic, (q, b) in one["divisions"].items()}
                 batch.rows = dict(_rows(one["rows"]))
-        batches = [batch for write in writes.values() for batch in write.batches.values()]
         self._writes = writes
-        self._places = sum(len(batch.rows) for batch in batches)
+        self._places = sum(write.places for write in writes.values())
 
 
 def _rows(said: list[list[Any]]) -> Iterator[tuple[Place, Last]]:

@@ -13,15 +13,28 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.once.from_log import ENDS_TOPIC, WritesFile, last_record, remember
+from mqfast.broker.once.from_log import WritesFile, last_record, remember
 from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
+from mqfast.broker.topics import ENDS_TOPIC, illegal_topic
 from mqfast.broker.write import Record, Stored
 from mqfast.errors import CallRefused, MqfastError
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, STAMP, VERSION, Mark, Span, end_text
+from mqfast.remoting.once import (
+    ASK_ONCE,
+    END_ONCE,
+    KEY_MAX,
+    NUMBER_MAX,
+    ONCE,
+    STAMP,
+    VERSION,
+    Mark,
+    Span,
+    end_text,
+    gone_text,
+)
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.put._put_result import BatchResult
 
@@ -55,6 +68,8 @@ class OnceWrites:
         self._ends = 0  # behind the last note of a batch that is stored as a whole
         self._saved_ms = 0
         self._saved_end = 0
+        self._gone: set[str] = set()  # topics that were deleted while the memory was being read
+        context.topics.on_leaving = self._topic_leaves
 
     def register(self, processors: Processors) -> None:
         """Questions are few."""
@@ -77,7 +92,7 @@ class OnceWrites:
             self._loading.cancel()
         if self._saving is not None:
             await asyncio.wait([self._saving])
-        if self._dirty and self._memory is not None:
+        if self._memory is not None and (self._dirty or self._grown):
             await self._save()
 
     # --- the memory ---
@@ -94,17 +109,25 @@ class OnceWrites:
         memory = Memory(config["idempotentWriteKeepHours"] * 3_600_000, config["idempotentWriteTasksMax"])
         work = (context.engine, self._file, memory, context.now_ms())
         await context.loop.run_in_executor(None, lambda: remember(*work))
+        for topic in self._gone:
+            memory.forget_topic(topic)
+        self._gone.clear()
         self._memory, self._dirty = memory, True
         self._saved_ms, self._saved_end = context.now_ms(), context.engine.raw.end
         return memory
 
     def _look(self) -> None:
         self._timer = self._context.loop.call_later(_LOOK_S, self._look)
-        if self._memory is None or not self._dirty or (self._saving is not None and not self._saving.done()):
+        if self._memory is None or (self._saving is not None and not self._saving.done()):
             return
-        grown = self._context.engine.raw.end - self._saved_end
-        if self._context.now_ms() - self._saved_ms >= _PERSIST_MS or grown >= _PERSIST_BYTES:
+        is_old = self._dirty and self._context.now_ms() - self._saved_ms >= _PERSIST_MS
+        if is_old or self._grown >= _PERSIST_BYTES:  # a restart reads the log behind the file, whatever is in there
             self._saving = asyncio.ensure_future(self._save())
+
+    @property
+    def _grown(self) -> int:
+        """Bytes of log since the file was written."""
+        return self._context.engine.raw.end - self._saved_end
 
     async def _save(self) -> None:
         """One picture of the memory and the log's end, taken in the loop; written when the log is durable up to it."""
@@ -128,10 +151,11 @@ class OnceWrites:
 
         The body of the answer: ``version``; ``newest``: the newest batch of the write, -1: it is not known;
         ``divisions``: topic -> [queues, brokers] of this batch; ``before``: of the newest batch before it; ``done``:
-        the newest batch that is stored as a whole, -1: none is; ``rows``: [partition, topic, queue id, last row, crc]
-        of this batch, where ``tasks`` is true.
+        the newest batch that is stored as a whole in any of the topics that were asked for, -1: none is; ``ended``: all
+        topics in which this batch is; ``rows``: [partition, topic, queue id, last row, crc] of this batch, where
+        ``tasks`` is true.
         """
-        key, batch, _ = self._asked(request)
+        key, batch, _, topics = self._asked(request)
         memory = await self._loaded()
         newest = memory.newest(key)
         said = {
@@ -140,42 +164,84 @@ class OnceWrites:
             "divisions": memory.divisions(key, batch),
             "before": memory.before(key, batch),
             "rows": memory.rows(key, batch) if request.ext_fields.get("tasks") == "true" else [],
-            "done": memory.done(key)[0],
+            "done": memory.done(key, topics),
+            "ended": memory.ended(key, batch),
         }
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))
 
     async def end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """END_ONCE: note that a batch is stored as a whole. Fields: as of ``ask``, and ``rows``: how many it has."""
-        key, batch, rows = self._asked(request)
+        """END_ONCE: note that a batch is stored as a whole in these topics, and in no others.
+
+        Fields: as of ``ask``, and ``rows``: how many it has.
+        """
+        key, batch, rows, topics = self._asked(request)
         memory, context = await self._loaded(), self._context
-        if memory.done(key)[0] < batch:
-            context.topics.ensure(ENDS_TOPIC, 1)
-            properties = f"{STAMP}\x01{end_text(key, batch, rows)}\x02".encode()
-            done = context.writer.write(Record(ENDS_TOPIC, 0, b"", properties, born_timestamp=context.now_ms()))
-            result = done.result
-            if result is None or isinstance(result, BatchResult):
+        if new := [topic for topic in topics if memory.done(key, (topic,)) < batch]:
+            if any(memory.done(key, (topic,)) < 0 for topic in new):
+                self._make_room(memory, key)
+            done = self._note(end_text(key, batch, rows, new))
+            if done.result is None:
                 return request.response(done.code, remark=done.remark)
-            self._dirty = True
-            memory.newest_begin = result.physical_offset
-            memory.end(key, batch, rows, context.now_ms())
-            self._ends = result.physical_offset + result.size
+            memory.end(key, batch, new, context.now_ms())
         if context.writer.must_wait(b""):
             safe = await context.writer.durable_to(self._ends)
             return request.response(safe.code, {ONCE: str(VERSION)}, remark=safe.remark)
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)})
 
-    def _asked(self, request: RemotingCommand) -> tuple[str, int, int]:
-        """Key, batch and rows of a question. Raises: CallRefused."""
+    def _note(self, text: str) -> Stored:
+        """Write a record of the broker's own; the caller changes the memory before anything else runs."""
+        context = self._context
+        context.topics.ensure(ENDS_TOPIC, 1)
+        properties = f"{STAMP}\x01{text}\x02".encode()
+        done = context.writer.write(Record(ENDS_TOPIC, 0, b"", properties, born_timestamp=context.now_ms()))
+        if done.result is not None and not isinstance(done.result, BatchResult):
+            self._dirty = True
+            self._ends = done.result.physical_offset + done.result.size
+            if self._memory is not None:
+                self._memory.newest_begin = done.result.physical_offset
+        return done
+
+    def _make_room(self, memory: Memory, key: str) -> None:
+        try:
+            memory.make_room(key, self._context.now_ms())
+        except MemoryFull as error:
+            raise CallRefused(ResponseCode.SYSTEM_BUSY, f"idempotentWriteTasksMax: {error}") from None
+
+    def _topic_leaves(self, topic: str) -> None:
+        """A topic is deleted. Its rows are forgotten here, and by whoever reads the log later."""
+        if self._context.config.is_slave or self._context.topics.get(ENDS_TOPIC) is None:  # no row was ever stored
+            return
+        done = self._note(gone_text(topic))
+        if done.result is None:
+            _log.warning(
+                "topic %s is deleted, and its rows stay remembered where the log is read: %s", topic, done.remark
+            )
+        if self._memory is not None:
+            self._memory.forget_topic(topic)
+            self._dirty = True
+        elif self._loading is not None:
+            self._gone.add(topic)
+
+    def _asked(self, request: RemotingCommand) -> tuple[str, int, int, list[str]]:
+        """Key, batch, rows and topics of a question. Raises: CallRefused."""
         fields = request.ext_fields
         try:
             key, batch, rows = str(fields["key"]), int(fields["batch"]), int(fields.get("rows", 0))
         except (KeyError, ValueError) as error:
             raise CallRefused(ResponseCode.INVALID_PARAMETER, f"key and batch: expected both, found {error}") from None
-        if not key or ":" in key or min(batch, rows) < 0:
-            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"key and batch: found {key!r} and {batch}, {rows} rows")
+        is_name = len(key) <= KEY_MAX and key.isascii() and key.isalnum()
+        if not is_name or min(batch, rows) < 0 or max(batch, rows) > NUMBER_MAX:
+            raise CallRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"key and batch: expected 1 to {KEY_MAX} letters and digits, and numbers from 0 to 2^63-1, found "
+                f"{key[: KEY_MAX + 1]!r}, batch {str(batch)[:20]}, {str(rows)[:20]} rows",
+            )
+        topics = str(fields.get("topic") or "").split(";")  # each one was checked by access control
+        if wrong := [text for text in map(illegal_topic, topics) if text is not None]:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"topic: {wrong[0]}")
         if self._context.config.is_slave:
-            raise CallRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave remembers no writes: ask the master")
-        return key, batch, rows
+            raise _of_slave()
+        return key, batch, rows, topics
 
     # --- sends ---
 
@@ -187,6 +253,8 @@ class OnceWrites:
         Args: properties: of the message, where it is one alone; put: stores a body.
         Raises: CallRefused.
         """
+        if self._context.config.is_slave:  # its log may be cut: it answers for no row
+            raise _of_slave()
         span = Span.parse(text)
         if span is None:
             raise CallRefused(ResponseCode.INVALID_PARAMETER, f"{ONCE}: expected the span of some rows, found {text!r}")
@@ -205,6 +273,8 @@ class OnceWrites:
         self, request: RemotingCommand, span: Span, topic: str, queue_id: int, alone: bool, put: Put
     ) -> RemotingCommand:
         memory = await self._loaded()
+        if self._context.topics.get(topic) is None:
+            raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, it was deleted meanwhile")
         answer = self._send(memory, request, span, topic, queue_id, alone, put)
         return answer if isinstance(answer, RemotingCommand) else await answer
 
@@ -214,23 +284,28 @@ class OnceWrites:
         mark, now_ms = span.last, self._context.now_ms()
         try:
             known = memory.last(mark, topic, queue_id)
-            if known is None:
-                memory.make_room(mark, now_ms)
         except (OldBatch, OtherDivision) as error:
             raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"rows of write {mark.key}: {error}") from None
-        except MemoryFull as error:
-            raise CallRefused(ResponseCode.SYSTEM_BUSY, f"idempotentWriteTasksMax: {error}") from None
         row = -1 if known is None else known.row
         if known is not None and row >= mark.row:
             if row == mark.row and known.crc != mark.crc:
                 raise _other_rows(topic, queue_id, mark, known)
             return self._answer(request, queue_id, known, "before")
+        if memory.done(mark.key, (topic,)) >= mark.batch:  # as from a task that its driver gave up
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"rows of write {mark.key}: batch {mark.batch} is over: topic {topic} has it as a whole, with the rows "
+                f"of task {mark.partition} for queue {queue_id} up to row {row}; found row {mark.row}",
+            )
         if row < span.previous:
             raise CallRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"rows of write {mark.key}: topic {topic}, queue {queue_id}: expected the rows of task "
                 f"{mark.partition} behind row {row}, found those behind row {span.previous}: begin it anew",
             )
+        if known is None:
+            self._make_room(memory, mark.key)
+            self._context.topics.ensure(ENDS_TOPIC, 1)  # where it is, marks are in the log
         body: Body = request.body
         if row > span.previous:
             assert known is not None
@@ -286,6 +361,10 @@ def _behind(body: Body, topic: str, queue_id: int, mark: Mark, known: Last) -> i
         if data[at - len(stamp) : at] == stamp:
             return at
     raise _other_rows(topic, queue_id, mark, known)
+
+
+def _of_slave() -> CallRefused:
+    return CallRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave remembers no writes: ask the master")
 
 
 def _other_rows(topic: str, queue_id: int, mark: Mark, known: Last) -> CallRefused:

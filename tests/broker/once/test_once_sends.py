@@ -5,7 +5,10 @@ Room: tests. The broker is real; requests are made by hand, as the sink of Spark
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,11 @@ import pytest
 from running import Running, serve
 
 import mqfast
+from mqfast.broker.once.from_log import remember
 from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, Mark, Span, end_text, ended
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, Mark, Span, end_text, ended, gone, gone_text
 
 
 class Task:
@@ -185,6 +189,28 @@ def test_a_file_of_another_log_is_not_believed(tmp_path: Path) -> None:
         assert stored(tmp_path / name)[1:] == rows(4)
 
 
+def test_a_file_that_a_log_does_not_fit_any_more_is_removed_and_the_log_is_read(tmp_path: Path) -> None:
+    """As behind a repair that cut the log, which has grown again since then."""
+    task = Task(rows(4))
+    file = tmp_path / "config" / "mqfastWrites.json"
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+
+    async def again(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "before"
+        assert not list(file.parent.glob(f"{file.name}*"))
+
+    serve(tmp_path, flow)
+    for changes in ({"offset": -7}, {"offset": 5000}):
+        said = json.loads(file.read_text())
+        for name, difference in changes.items():
+            said[name] += difference
+        file.write_text(json.dumps(said))
+        serve(tmp_path, again)
+    assert stored(tmp_path) == rows(4)
+
+
 def test_a_slave_keeps_no_file_and_the_master_that_it_becomes_reads_the_log(tmp_path: Path) -> None:
     task = Task(rows(4))
 
@@ -193,6 +219,8 @@ def test_a_slave_keeps_no_file_and_the_master_that_it_becomes_reads_the_log(tmp_
 
     async def as_slave(one: Running) -> None:
         answer = await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        answer = await task.send(one, 0, 4)  # the rows are in its log, which its master may cut
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     async def as_master(one: Running) -> None:
@@ -276,14 +304,18 @@ def test_a_batch_that_is_stored_as_a_whole_is_noted_in_the_log(tmp_path: Path) -
     async def flow(one: Running) -> None:
         assert how(await Task(rows(3)).send(one, 0, 3)) == "stored"
         for _ in range(2):
-            assert (await one.call(END_ONCE, topic="t", key="k" * 16, batch=7, rows=3)).code == 0
+            assert (await one.call(END_ONCE, topic="t;u", key="k" * 16, batch=7, rows=3)).code == 0
         said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7)).body))
         assert said["done"] == 7
-        assert (await one.call(END_ONCE, topic="t", key="a:b", batch=7)).code == ResponseCode.INVALID_PARAMETER
+        for wrong in ({"topic": "t", "key": "a:b"}, {"topic": "", "key": "k"}, {"topic": "t;a:b", "key": "k"}):
+            assert (await one.call(END_ONCE, batch=7, **wrong)).code == ResponseCode.INVALID_PARAMETER
 
     async def again(one: Running) -> None:
         said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7, tasks="true")).body))
-        assert (said["done"], len(said["rows"])) == (7, 1)
+        assert (said["done"], said["ended"], len(said["rows"])) == (7, ["t", "u"], 1)
+        # Whoever may write to another topic says nothing about this one.
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="v", key="k" * 16, batch=7)).body))
+        assert said["done"] == -1
         said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="other", batch=7)).body))
         assert said["done"] == -1
 
@@ -294,6 +326,176 @@ def test_a_batch_that_is_stored_as_a_whole_is_noted_in_the_log(tmp_path: Path) -
         (path / "config" / "mqfastWrites.json").unlink()
         serve(path, again)
         assert stored(path, "rmq_sys_mqfast_writes") == [b""]
+
+
+def test_no_client_notes_by_itself_that_a_batch_is_stored(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        assert (await one.call(END_ONCE, topic="t", key="other", batch=1)).code == 0
+        note = f"SPK\x01{end_text('k' * 16, 7, 3, ['t'])}\x02"
+        answer = await one.send("rmq_sys_mqfast_writes", b"", queue_id=0, properties=note)
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+    serve(tmp_path, flow)
+    assert stored(tmp_path, "rmq_sys_mqfast_writes") == [b""]
+
+
+def test_a_copy_of_a_row_that_a_consumer_gave_back_is_no_row_after_a_restart(tmp_path: Path) -> None:
+    task = Task(rows(2))
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 2)) == "stored"
+        answer = await one.call(RequestCode.CONSUMER_SEND_MSG_BACK, group="g", offset=0, delayLevel=18)
+        assert answer.code == 0, answer.remark
+
+    async def again(one: Running) -> None:
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7, tasks="true")).body))
+        assert said["rows"] == [[3, "t", 1, 2, task.marks[1].crc]]
+
+    serve(tmp_path, flow)
+    assert stored(tmp_path, "SCHEDULE_TOPIC_XXXX") == [b"row 0"]  # with the mark of the row
+    for file in (tmp_path / "config").glob("mqfastWrites*"):
+        file.unlink()
+    serve(tmp_path, again)
+
+
+def test_the_file_follows_a_log_that_grows_by_other_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqfast.broker.once.writes._LOOK_S", 0.02)
+    monkeypatch.setattr("mqfast.broker.once.writes._PERSIST_BYTES", 5000)
+    file = tmp_path / "config" / "mqfastWrites.json"
+    ends: list[int] = []
+
+    def offset() -> int:
+        try:
+            return int(json.loads(file.read_text())["offset"])
+        except FileNotFoundError:  # not there yet, or just replaced
+            return 0
+
+    async def flow(one: Running) -> None:
+        assert how(await Task(rows(1)).send(one, 0, 1)) == "stored"
+        for _ in range(3):
+            assert (await one.send("t", b"x" * 6000, queue_id=1)).code == 0
+            deadline = time.monotonic() + 30
+            while offset() < one.context.engine.raw.end:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+        assert (await one.send("t", b"few bytes", queue_id=1)).code == 0
+        ends.append(one.context.engine.raw.end)
+
+    serve(tmp_path, flow)
+    assert offset() == ends[0]
+
+
+async def delete_topic(one: Running, topic: str = "t") -> None:
+    answer = await one.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+    assert answer.code == 0, answer.remark
+
+
+async def queue_has(one: Running) -> int:
+    return int((await one.call(RequestCode.GET_MAX_OFFSET, topic="t", queueId=1)).ext_fields["offset"])
+
+
+def test_rows_of_a_topic_that_was_deleted_are_stored_in_the_one_that_is_made_anew(tmp_path: Path) -> None:
+    task = Task(rows(4))
+
+    async def flow(one: Running) -> None:
+        await delete_topic(one, "unknown")
+        assert how(await task.send(one, 0, 2)) == "stored"
+        assert how(await Task(rows(1)).send(one, 0, 1, b="other")) == "stored"
+        await delete_topic(one)
+        answer = await task.send(one, 2, 4)  # the task has to begin anew: its first rows are deleted
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "behind row -1, found those behind row 2" in (answer.remark or "")
+        assert how(await task.send(one, 0, 4)) == "stored"
+        assert how(await Task(rows(1)).send(one, 0, 1, b="other")) == "before"
+        assert await queue_has(one) == 4
+        assert (await one.call(END_ONCE, topic="t;other", key="k" * 16, batch=7, rows=5)).code == 0
+
+    async def deleted(one: Running) -> None:
+        await delete_topic(one)  # before anybody asked what is remembered
+        said = json.loads(bytes((await one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7, tasks="true")).body))
+        assert (said["done"], said["ended"], said["divisions"]) == (-1, ["other"], {"other": [4, 1]})
+        assert how(await task.send(one, 0, 4)) == "stored"
+        assert await queue_has(one) == 4
+
+    async def again(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "before"
+
+    file = tmp_path / "config" / "mqfastWrites.json"
+    serve(tmp_path, flow)
+    serve(tmp_path, again)
+    before = file.read_bytes()
+    serve(tmp_path, deleted)
+    file.write_bytes(before)  # as a kill leaves it
+    serve(tmp_path, again)
+    file.unlink()
+    serve(tmp_path, again)
+
+
+def test_a_topic_that_is_deleted_while_the_log_is_read_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Task(rows(4))
+    is_read, may_end = threading.Event(), threading.Event()
+
+    def slow(*work: Any) -> None:
+        remember(*work)
+        is_read.set()
+        assert may_end.wait(30)
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+
+    async def again(one: Running) -> None:
+        assert await queue_has(one) == 4
+        # Requests of one connection are served in their order.
+        asked = asyncio.ensure_future(one.call(ASK_ONCE, topic="t", key="k" * 16, batch=7, tasks="true"))
+        sent = asyncio.ensure_future(task.send(one, 0, 4))
+        while not is_read.is_set():
+            await asyncio.sleep(0.01)
+        await delete_topic(one)
+        may_end.set()
+        assert json.loads(bytes((await asked).body))["rows"] == []
+        assert (await sent).code == ResponseCode.TOPIC_NOT_EXIST  # no row goes into a topic that is not there
+        assert how(await task.send(one, 0, 4)) == "stored"
+        assert await queue_has(one) == 4
+
+    serve(tmp_path, flow)
+    monkeypatch.setattr("mqfast.broker.once.writes.remember", slow)
+    serve(tmp_path, again)
+
+
+def test_a_task_that_is_given_up_stores_nothing_behind_the_end_of_its_batch(tmp_path: Path) -> None:
+    task = Task(rows(6))
+
+    async def flow(one: Running) -> None:
+        assert how(await task.send(one, 0, 4)) == "stored"
+        assert (await one.call(END_ONCE, topic="t", key="k" * 16, batch=7, rows=4)).code == 0
+        for late in (task.send(one, 4, 6), task.send(one, 2, 6), Task(rows(1), partition=9).send(one, 0, 1)):
+            answer = await late
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "batch 7 is over: topic t has it as a whole" in (answer.remark or "")
+        assert how(await task.send(one, 0, 4)) == "before"
+        assert how(await Task(rows(1, "next"), 8).send(one, 0, 1)) == "stored"
+
+    serve(tmp_path, flow)
+    assert stored(tmp_path) == [*rows(4), b"next 0"]
+
+
+def test_ends_of_writes_that_nobody_knows_are_bounded_like_their_rows(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        for n in range(3):
+            assert (await one.call(END_ONCE, topic="t", key=f"w{n}", batch=0)).code == 0
+        answer = await one.call(END_ONCE, topic="t", key="w3", batch=0)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "idempotentWriteTasksMax: 3 tasks of 3 writes" in (answer.remark or "")
+        assert (await Task(rows(1)).send(one, 0, 1)).code == ResponseCode.SYSTEM_BUSY
+        assert (await one.call(END_ONCE, topic="t", key="w2", batch=1)).code == 0  # nothing new has to be remembered
+        for wrong in ("k" * 65, "a\x02SPK", ""):
+            assert (await one.call(END_ONCE, topic="t", key=wrong, batch=0)).code == ResponseCode.INVALID_PARAMETER
+        for batch in (-1, 1 << 63, 10**4000):
+            assert (await one.call(END_ONCE, topic="t", key="w", batch=batch)).code == ResponseCode.INVALID_PARAMETER
+
+    serve(tmp_path, flow, idempotentWriteTasksMax=3)
 
 
 def test_with_sync_flush_an_answer_to_a_repeated_request_waits_for_the_disk_too(tmp_path: Path) -> None:
@@ -312,15 +514,15 @@ def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
     memory = Memory(keep_ms=1000, places_max=4)
     mark = Mark("a", 0, 0, 5, 1, 4, 1)
 
-    def note(one: Mark, now_ms: int, row: int = 5) -> None:
-        memory.make_room(one, now_ms)
-        memory.note(one, "t", 0, Last(row, 1, 100, 0), now_ms)
+    def note(one: Mark, now_ms: int) -> None:
+        memory.make_room(one.key, now_ms)
+        memory.note(one, "t", 0, Last(5, 1, 100, 0), now_ms)
 
     for partition in range(4):
         note(mark._replace(partition=partition), 10)
     assert (len(memory), memory.writes) == (4, 1)
     with pytest.raises(MemoryFull, match="4 tasks of 1 writes"):
-        memory.make_room(mark._replace(key="b"), 500)  # no fresh write is forgotten
+        memory.make_room("b", 500)  # no fresh write is forgotten
     note(mark._replace(key="b"), 2000)  # the first one has expired
     assert (len(memory), memory.writes) == (1, 1)
     note(mark._replace(key="b", batch=1), 2000)
@@ -329,11 +531,25 @@ def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
     for old, error in ((0, OldBatch), (2, OtherDivision)):
         with pytest.raises(error):
             memory.last(mark._replace(key="b", batch=old, queues=9), "t", 0)
+    memory.end("b", 2, ["t", "u"], 2000)
+    memory.end("b", 2, ["t"], 2000)
+    assert len(memory) == 4  # what is stored as a whole is remembered too
     again = Memory(1000, 4)
     again.load(json.loads(json.dumps(memory.dump())))
     assert (again.dump(), len(again)) == (memory.dump(), len(memory))
-    note(mark._replace(key="b", batch=2), 2000, row=3)  # a delayed message that comes is a row before the last one
+    memory.note(
+        mark._replace(key="b", batch=2), "t", 0, Last(3, 1, 100, 0), 2000
+    )  # a delayed message that comes is a row before the last one
     assert memory.last(mark._replace(key="b", batch=2), "t", 0) == Last(5, 1, 100, 0)
+    # A log tells of writes that were forgotten to make room; no fresh one is, even if there are too many.
+    for n, now_ms in enumerate((2000, 3000, 4_000_000, 4_000_000)):
+        memory.note(mark._replace(key=f"c{n}"), "t", 0, Last(5, 1, 100, 0), now_ms)
+        memory.trim(now_ms)
+    assert (len(memory), memory.writes) == (4, 4)
+    memory.note(mark._replace(key="d", partition=1), "t", 0, Last(5, 1, 100, 0), 4_000_000)
+    memory.note(mark._replace(key="d", partition=2), "t", 0, Last(5, 1, 100, 0), 4_000_000)
+    memory.trim(4_000_000)
+    assert [memory.newest(key) for key in ("c0", "c1", "c2", "c3", "d")] == [None, None, 0, 0, 0]
 
 
 def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
@@ -349,10 +565,22 @@ def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
         ":7:3:12:0:8.2",
         "key:7:3:12:0:8",
         "a:b:c:d:e:f",
+        f"key:7:3:{1 << 63}:0:8.2",
     ):
         assert Mark.parse(text) is None
-    assert ended(end_text("key", 7, 12)) == ("key", 7, 12)
-    for text in ("", mark.text(), "key:7:3:12", "key:x:done:1", "key:7:done:x"):
+    assert ended(end_text("key", 7, 12, ["t", "u"])) == ("key", 7, ["t", "u"])
+    for text in (
+        "",
+        mark.text(),
+        "key:7:3:12:t",
+        "key:x:done:1:t",
+        "key:\u00b2:done:1:t",
+        "key:7:done:1",
+        f"key:{10**30}:done:1:t",
+    ):
         assert ended(text) is None
+    assert gone(gone_text("t")) == "t"
+    for text in ("", "gone:", "gone", mark.text(), "gone:1:2:3:4:5.6"):
+        assert gone(text) is None
     for text in ("key:7:3:12:12:0:8.2", "key:7:3:-2:12:0:8.2", "key:7:3::12:0:8.2", "x"):
         assert Span.parse(text) is None
