@@ -17,7 +17,7 @@ from mqfast.client.net.instance import ClientInstance, InstanceSettings
 from mqfast.client.net.steps import Ask, broker_error
 from mqfast.client.producer.send import RETRIED
 from mqfast.client.values import MessageQueue
-from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, TooManyCalls
+from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, NoRoute, TooManyCalls
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
@@ -27,6 +27,7 @@ T = TypeVar("T")
 _log = logging.getLogger("mqfast.spark")
 ATTEMPT_S: Final = 10.0
 """How long one try of a request waits for its answer."""
+_TOPICS_AT_ONCE: Final = 100
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 STORED_NOT_SAFE: Final = {
     int(ResponseCode.FLUSH_DISK_TIMEOUT): "FLUSH_DISK_TIMEOUT",
@@ -44,10 +45,18 @@ class Memory(NamedTuple):
     before: dict[str, list[int]]
     rows: list[tuple[int, str, int, int, int]]
     done: int
+    ended: list[str]
 
 
 class BatchDone(Exception):
-    """The batch is stored as a whole, by an earlier try: there is nothing to send."""
+    """The batch is stored as a whole, by an earlier try: there is nothing to send.
+
+    Attributes: newest: the newest batch of which that is true.
+    """
+
+    def __init__(self, newest: int) -> None:
+        super().__init__(newest)
+        self.newest: Final = newest
 
 
 class Division(NamedTuple):
@@ -120,7 +129,7 @@ async def ask(
         raise broker_error(answer, address, "what is remembered of writes")
     try:
         said = json.loads(bytes(answer.body))
-        return Memory(said["divisions"], said["before"], said["rows"], said["done"])
+        return Memory(said["divisions"], said["before"], said["rows"], said["done"], said["ended"])
     except (ValueError, KeyError, TypeError) as error:
         raise ClientError(f"{address}: what is remembered of writes cannot be read: {error!r}") from None
 
@@ -128,24 +137,34 @@ async def ask(
 class Batch:
     """A batch, as the driver asks brokers about it and tells them that it is stored.
 
-    Args: topics: with their namespace; forgetful: brokers that are not asked; timeout_s: of each call.
+    Args: topics: with their namespace; brokers: that rows were sent to, and which are waited for; forgetful: brokers
+        that are not asked; timeout_s: of each call.
     Thread: one.
     """
 
     def __init__(
-        self, settings: InstanceSettings, key: str, batch: int, topics: set[str], forgetful: set[str], timeout_s: float
+        self,
+        settings: InstanceSettings,
+        key: str,
+        batch: int,
+        topics: set[str],
+        brokers: set[str],
+        forgetful: set[str],
+        timeout_s: float,
     ) -> None:
         self._io = io_thread.shared()
         self._settings: Final = settings
         self._key: Final = key
         self._batch: Final = batch
         self._topics: Final = topics
+        self._brokers: Final = brokers
         self._forgetful: Final = forgetful
         self._timeout_s: Final = timeout_s
 
     def rows(self) -> dict[tuple[int, str, str, int], tuple[int, int]]:
         """(partition, topic, broker, queue id) -> (last row, crc), as the brokers of the topics remember them.
 
+        Rows in other topics, which another write of this name has finished, are none of this batch.
         Raises: ClientError.
         """
         return self._run(self._rows)
@@ -175,31 +194,42 @@ class Batch:
 
         return self._io.call(tried(), self._timeout_s + 2 * ATTEMPT_S)
 
-    async def _asked(self, instance: ClientInstance) -> dict[str, tuple[str, str]]:
-        """Broker -> its address and one of the topics."""
-        asked: dict[str, tuple[str, str]] = {}
+    async def _asked(self, instance: ClientInstance) -> dict[str, tuple[str, list[str]]]:
+        """Broker -> its address and its topics. Raises: ConnectionLost where a broker that has rows is away."""
+        asked: dict[str, tuple[str, list[str]]] = {}
         for topic in sorted(self._topics):
-            route = await instance.shell.run(instance.route(topic, refresh=True))
+            try:
+                route = await instance.shell.run(instance.route(topic, refresh=True))
+            except NoRoute as error:
+                raise ConnectionLost(str(error)) from None
             for name, place in route.brokers.items():
                 if name not in self._forgetful and 0 in place.addresses:
-                    asked.setdefault(name, (place.addresses[0], topic))
+                    asked.setdefault(name, (place.addresses[0], []))[1].append(topic)
+        if away := self._brokers - self._forgetful - asked.keys():
+            raise ConnectionLost(f"no route names the master of {', '.join(sorted(away))}, which rows were sent to")
         return asked
 
     async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
         found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
-        for name, (address, topic) in (await self._asked(instance)).items():
-            memory = await ask(instance, address, topic, self._key, self._batch, tasks=True)
+        for name, (address, topics) in (await self._asked(instance)).items():
+            memory = await ask(instance, address, topics[0], self._key, self._batch, tasks=True)
             if memory is not None:
+                finished = set(memory.ended) - self._topics
                 for partition, of, queue_id, row, crc in memory.rows:
-                    found[partition, of, name, queue_id] = row, crc
+                    if of not in finished:
+                        found[partition, of, name, queue_id] = row, crc
         return found
 
     async def _end(self, instance: ClientInstance, rows: int) -> None:
-        for address, topic in (await self._asked(instance)).values():
-            fields = {"topic": topic, "key": self._key, "batch": self._batch, "rows": rows}
-            answer = await instance.shell.ask(Ask(address, END_ONCE, fields, timeout_s=ATTEMPT_S))
-            assert answer is not None
-            if answer.code in RETRIED or answer.code in STORED_NOT_SAFE:
-                raise ConnectionLost(str(broker_error(answer, address, "the end of a batch")))
-            if answer.code != ResponseCode.SUCCESS:
-                raise broker_error(answer, address, "the end of a batch")
+        for address, topics in (await self._asked(instance)).values():
+            for begin in range(0, len(topics), _TOPICS_AT_ONCE):
+                names = ";".join(topics[begin : begin + _TOPICS_AT_ONCE])
+                fields = {"topic": names, "key": self._key, "batch": self._batch, "rows": rows}
+                answer = await instance.shell.ask(Ask(address, END_ONCE, fields, timeout_s=ATTEMPT_S))
+                assert answer is not None
+                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    break  # it remembers no writes, and came to the topic behind the last row
+                if answer.code in RETRIED or answer.code in STORED_NOT_SAFE:
+                    raise ConnectionLost(str(broker_error(answer, address, "the end of a batch")))
+                if answer.code != ResponseCode.SUCCESS:
+                    raise broker_error(answer, address, "the end of a batch")

@@ -230,7 +230,7 @@ class TaskSender:
                 )
             self.forgetful.add(broker)
         elif memory.done >= self._how.batch:
-            raise BatchDone
+            raise BatchDone(memory.done)
         return memory
 
     # --- sends ---
@@ -335,6 +335,8 @@ class TaskSender:
                         raise ClientError(f"topic {queue.topic}: {why}; they are not as safe as the broker promises")
                 elif answer.code in RETRIED:
                     why = refusal
+                    if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # by a slave, too: where is the master?
+                        await self._refresh(queue.topic)
                 else:
                     raise refusal
             await asyncio.sleep(pause(attempt))

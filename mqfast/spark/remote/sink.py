@@ -40,7 +40,7 @@ _DELAYS: Final = frozenset(("delayLevel", "delayTimeMs"))
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task tells the driver."""
+    """What one task tells the driver. ``done_batch``: the newest batch that is stored as a whole, if this one is."""
 
     key: str
     batch: int
@@ -49,7 +49,12 @@ class Sent(WriterCommitMessage):
     ends: list[End] = field(default_factory=list)
     forgetful: tuple[str, ...] = ()
     repeated: int = 0
-    done: bool = False
+    done_batch: int = -1
+
+    @property
+    def done(self) -> bool:
+        """Was there nothing to send, since an earlier try stored the batch as a whole?"""
+        return self.done_batch >= 0
 
 
 def key_of(*identity: str) -> str:
@@ -80,8 +85,8 @@ class _RemoteSink:
             return Sent(key, batch, partition, 0)
         try:
             return self._send(first, batches, key, batch, partition)
-        except BatchDone:
-            return Sent(key, batch, partition, 0, done=True)
+        except BatchDone as done:
+            return Sent(key, batch, partition, 0, done_batch=done.newest)
 
     def _send(
         self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], key: str, batch: int, partition: int
@@ -115,10 +120,25 @@ class _RemoteSink:
             ends = [sender.end_of(*end) for end in elements.ends()]
             return Sent(key, batch, partition, elements.rows, ends, tuple(sorted(sender.forgetful)), sender.repeated)
 
+    def check_newest(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """As ``check``, for a query, which begins a batch when the one before is done.
+
+        Raises: UsageError also where a later batch is done: the checkpoint was set back, and batches have other rows.
+        """
+        for one in messages:
+            if isinstance(one, Sent) and one.done_batch > one.batch:
+                raise UsageError(
+                    f"batch {one.batch} of write {one.key}: batch {one.done_batch} was written before as a whole, so "
+                    "the checkpoint was set back, and this batch may have rows that were never written. To write its "
+                    "rows, and have those of before twice, start with another txnId"
+                )
+        self.check(messages)
+
     def check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver: compare what the tasks sent with what the brokers remember, and tell them that this is all.
 
-        Raises: UsageError where rows of this batch are stored that no task has sent now.
+        Raises: UsageError where rows of this batch are stored that no task has sent now, or rows that tasks sent are
+            not there any more.
         """
         sent = [one for one in messages if isinstance(one, Sent) and (one.rows or one.done)]
         if not sent:
@@ -148,18 +168,27 @@ class _RemoteSink:
             if end.broker not in forgetful
         }
         topics = {end.topic for one in sent for end in one.ends}
-        one = Batch(settings_of(self.options), key, batch, topics, forgetful, self.options.broker_timeout / 1000)
+        brokers = {place[2] for place in expected}
+        one = Batch(
+            settings_of(self.options), key, batch, topics, brokers, forgetful, self.options.broker_timeout / 1000
+        )
         found = one.rows()
         if found == expected:
             one.end(sum(task.rows for task in sent))
             return
         place = min(set(found.items()) ^ set(expected.items()))[0]
         partition, topic, broker, queue_id = place
+        row, stored = expected.get(place, (-1,))[0], found.get(place, (-1,))[0]
+        where = f"batch {batch} of write {key}: topic {topic}, queue {queue_id} of {broker}: task {partition}"
+        if stored < row:
+            raise UsageError(
+                f"{where} was told that its rows up to {row} are stored, and the broker has rows up to {stored}: the "
+                "topic was deleted, or another broker took over without them. Run the batch again: it writes them"
+            )
         raise UsageError(
-            f"batch {batch} of write {key}: topic {topic}, queue {queue_id} of {broker}: task {partition} sent rows up "
-            f"to {expected.get(place, (-1,))[0]}, and the broker has rows up to {found.get(place, (-1,))[0]} of an "
-            "earlier try. The rows of a repeated batch have to be the same, in the same order and tasks. To go on, and "
-            "have these rows twice, run this batch with delivery=at_least_once or another txnId"
+            f"{where} sent rows up to {row}, and the broker has rows up to {stored} of an earlier try. The rows of a "
+            "repeated batch have to be the same, in the same order and tasks. To go on, and have these rows twice, run "
+            "this batch with delivery=at_least_once or another txnId"
         )
 
 
@@ -193,8 +222,8 @@ class RemoteBatchWriter(_RemoteSink, DataSourceArrowWriter):
         return self.send(iterator, key_of("txn", name), 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Compare what was sent with what is stored. Raises: see ``check``."""
-        self.check(messages)
+        """Compare what was sent with what is stored. Raises: see ``check_newest``."""
+        self.check_newest(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What was sent stays: a log takes nothing back."""
@@ -223,8 +252,8 @@ class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
         return self.send(iterator, key_of("stream", query, name), batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Compare what was sent with what is stored. Raises: see ``check``."""
-        self.check(messages)
+        """Compare what was sent with what is stored. Raises: see ``check_newest``."""
+        self.check_newest(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was sent stays: the batch is repeated, and stores no row twice."""

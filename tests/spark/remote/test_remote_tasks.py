@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from mqfast.errors import BrokerError, ClientError, ConfigError, NoRoute, PropertiesTooLong, UsageError
+from mqfast.errors import BrokerError, ClientError, ConfigError, ConnectionLost, NoRoute, PropertiesTooLong, UsageError
 from mqfast.properties import jhash
-from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.once import ASK_ONCE, Mark
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, Mark
 from mqfast.spark import options as table
 from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
 from mqfast.testing import Broker
@@ -104,6 +105,15 @@ def test_a_lost_answer_is_asked_for_again_and_stores_nothing_twice(
     assert bodies(broker) == list(range(440))
 
 
+def test_a_broker_that_is_a_slave_now_is_not_asked_for_long(broker: Broker) -> None:
+    with broker.faults.answer(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave", only=[BATCH], times=1):
+        send(broker, rows(10), queueSelector="round_robin")
+    codes = [one.code for one in broker.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC, BATCH)]
+    first = codes.index(BATCH)
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in codes[first:]  # the route is asked for anew
+    assert bodies(broker) == list(range(10))
+
+
 def test_without_exactly_once_a_lost_answer_repeats_rows(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqfast.spark.remote.sender.ATTEMPT_S", 0.3)
     with broker.faults.lose_answers(only=[BATCH], times=1):
@@ -171,6 +181,99 @@ def test_rows_that_differ_from_those_of_an_earlier_try_are_refused(broker: Broke
     with pytest.raises(BrokerError, match="batch 1 is over"):
         send(broker, rows(1), batch=1)
     assert bodies(broker) == sorted([*range(50), 0, 0])
+
+
+def test_a_query_whose_checkpoint_was_set_back_is_refused_and_a_job_goes_on(broker: Broker) -> None:
+    one = writer(broker, rows(1))
+    for batch in (4, 5):
+        one.commit([send(broker, rows(5, 10 * batch), batch=batch)])
+    one.commit([send(broker, rows(5, 50), batch=5)])  # the last one, as after a crash
+    old = send(broker, rows(9, 40), batch=4)
+    with pytest.raises(UsageError, match="batch 5 was written before as a whole, so the checkpoint was set back"):
+        one.commit([old])
+    one.check([old])  # a job that goes over its batches from the first one on
+    assert bodies(broker) == [*range(40, 45), *range(50, 55)]
+
+
+def test_a_topic_that_is_deleted_and_made_again_gets_the_rows_when_the_batch_is_repeated(broker: Broker) -> None:
+    one = writer(broker, rows(1))
+    first = send(broker, rows(50))
+    for _ in range(2):  # before the batch counts, and behind that
+        broker.admin().delete_topic("t")
+        broker.create_topic("t", 4)
+        with pytest.raises(
+            UsageError, match=r"the broker has rows up to -1: the topic was deleted.*Run the batch again"
+        ):
+            one.check([first])
+        again = send(broker, rows(50))
+        assert (again.done, again.repeated) == (False, 0)
+        one.check([again])
+        assert bodies(broker) == list(range(50))
+        assert send(broker, rows(50)).done
+
+
+def test_two_attempts_of_one_task_at_a_time_store_each_row_once(broker: Broker) -> None:
+    """As speculative execution runs them, and as two queries with one checkpoint do."""
+    with ThreadPoolExecutor(3) as pool:
+        sizes = ("700", "2k", "5k")
+        sent = list(pool.map(lambda size: send(broker, rows(900), rows(300, 900), sendBytes=size), sizes))
+    assert bodies(broker) == list(range(1200))
+    assert sent[0].ends == sent[1].ends == sent[2].ends
+    for one in sent:  # the first driver says that this is all, the others find the same
+        writer(broker, rows(1)).commit([one])
+    assert send(broker, rows(5)).done
+
+
+def test_an_answer_or_a_request_may_be_lost_at_each_point(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("sender", "asked"):
+        monkeypatch.setattr(f"mqfast.spark.remote.{module}.ATTEMPT_S", 0.4)
+    one, batch = writer(broker, rows(1), brokerTimeout="30s"), 0
+    for code in (ASK_ONCE, BATCH, END_ONCE):
+        for lost in (broker.faults.lose_answers, broker.faults.lose_requests):
+            with lost(only=[code], times=1):
+                one.commit([one.send(iter([rows(40, 40 * batch)]), KEY, batch)])
+            assert one.send(iter([rows(1)]), KEY, batch).done
+            batch += 1
+    assert bodies(broker) == list(range(40 * batch))
+
+
+def test_a_broker_without_a_memory_that_came_behind_the_last_row_ends_no_batch(broker: Broker) -> None:
+    one = writer(broker, rows(1))
+    with broker.faults.answer(3, "request type 990002 not supported", only=[END_ONCE]):
+        one.commit([send(broker, rows(30))])
+    again = send(broker, rows(30))  # nobody noted the end, and the rows are known
+    assert (again.done, again.repeated > 0) == (False, True)
+    assert bodies(broker) == list(range(30))
+
+
+def test_two_writes_of_one_name_to_different_topics_are_both_written(broker: Broker) -> None:
+    broker.create_topic("u", 4)
+    one = writer(broker, rows(1))
+    one.commit([send(broker, rows(30))])
+    other = send(broker, rows(20), topic="u")
+    assert not other.done
+    one.commit([other])
+    assert send(broker, rows(20), topic="u").done
+    assert bodies(broker) == list(range(30))
+    assert bodies(broker, "u") == list(range(20))
+
+
+def test_the_driver_waits_for_a_broker_that_went_away_behind_the_last_row() -> None:
+    with Broker(topics={"t": 4}, brokers=2) as broker:
+        sent = send(broker, rows(100), queueSelector="round_robin", brokerTimeout="30s")
+        assert {end.broker for end in sent.ends} == {"broker-a", "broker-b"}
+        broker.stop("broker-b")
+        with pytest.raises(ConnectionLost, match="broker-b, which rows were sent to"):
+            writer(broker, rows(1), brokerTimeout="1s").check([sent])
+        broker.stop("broker-a")
+        with pytest.raises(ConnectionLost, match="t"):  # nobody has a route of the topic
+            writer(broker, rows(1), brokerTimeout="500ms").check([sent])
+        broker.restart("broker-a")
+        timer = threading.Timer(0.5, lambda: broker.restart("broker-b"))
+        timer.start()
+        writer(broker, rows(1), brokerTimeout="30s").check([sent])
+        timer.join()
+        assert send(broker, rows(100), queueSelector="round_robin").done
 
 
 def test_a_batch_that_is_repeated_keeps_its_queues_and_a_new_one_takes_those_that_were_added(broker: Broker) -> None:
