@@ -164,6 +164,16 @@ cdef const char *text_of(value, Py_ssize_t *size) except? NULL:
     return text
 
 
+cdef inline char *put_property(
+    char *to, const char *name, Py_ssize_t name_size, const char *value, Py_ssize_t size
+) noexcept nogil:
+    """One property. Args: name: with U+0001 behind it. Returns: the end."""
+    memcpy(to, name, name_size)
+    memcpy(to + name_size, value, size)
+    to[name_size + size] = 2
+    return to + name_size + size + 1
+
+
 def plain(message, UniqueIds ids not None, str topic, Py_ssize_t most):
     """A message without anything that has to be looked at: bytes as its body, no properties but tags and keys.
 
@@ -217,22 +227,11 @@ def plain(message, UniqueIds ids not None, str topic, Py_ssize_t most):
         return None
     properties = PyBytes_FromStringAndSize(NULL, size)
     at = PyBytes_AS_STRING(properties)
-    memcpy(at, b"UNIQ_KEY\x01", 9)
-    memcpy(at + 9, text, id_size)
-    at += 9 + id_size
-    at[0] = 2
-    at += 1
+    at = put_property(at, b"UNIQ_KEY\x01", 9, text, id_size)
     if tags_size:
-        memcpy(at, b"TAGS\x01", 5)
-        memcpy(at + 5, tags, tags_size)
-        at += 5 + tags_size
-        at[0] = 2
-        at += 1
+        at = put_property(at, b"TAGS\x01", 5, tags, tags_size)
     if keys_size:
-        memcpy(at, b"KEYS\x01", 5)
-        memcpy(at + 5, keys, keys_size)
-        at += 5 + keys_size
-        at[0] = 2
+        put_property(at, b"KEYS\x01", 5, keys, keys_size)
     out = Outgoing.__new__(Outgoing)
     out.message = message
     out.topic = topic
