@@ -274,7 +274,7 @@ class Delivery(Received):
         return self._record.to_bytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Delivery, (self._record, self._source)
+        return _copy, (self._record, self._source, self.again)
 
     def __repr__(self) -> str:
         record = self._record
@@ -282,6 +282,12 @@ class Delivery(Received):
             f"<Delivery {record.topic}/{self._source.broker_name}/{record.queue_id}@{record.queue_offset} "
             f"msg_id={self.msg_id} attempt={self.attempt}>"
         )
+
+
+def _copy(record: StoredMessage, source: Source, again: int) -> Delivery:
+    found = Delivery(record, source)
+    found.again = again
+    return found
 
 
 def decode_deliveries(body: bytes | bytearray | memoryview, source: Source, *, unwrap: bool = False) -> list[Delivery]:

@@ -188,7 +188,9 @@ def test_a_copy_in_another_process_has_all_fields_and_cannot_be_acknowledged() -
         retry_topic="%RETRY%billing",
         owner=Owner(),
     )
+    second.again = 2  # it was tried again without the broker
     copies = pickle.loads(pickle.dumps([first, second]))
+    assert [(c.attempt, c.reconsume_times) for c in copies] == [(1, 0), (3, 2)]
     assert [(c.topic, c.body, c.queue, c.queue_offset) for c in copies] == [
         ("orders", b"a" * 9, QUEUE, 7),
         ("orders", b"b" * 99, QUEUE, 8),
