@@ -27,7 +27,17 @@ from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.namespace import header_fields
 from mqfast.client.route.route_table import MASTER_ID, RouteTable, TopicRoute, decode_route
 from mqfast.client.values import Credentials
-from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError, NoRoute, UsageError
+from mqfast.errors import (
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConnectError,
+    ConnectionLost,
+    FieldError,
+    MqfastError,
+    NoRoute,
+    UsageError,
+)
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.client import RemotingClient, split_address
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
@@ -175,8 +185,10 @@ class ClientInstance:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.remoting.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self.remoting.close()
 
     def every(
         self, seconds: float, work: Callable[[], Awaitable[object]], name: str, *, first_s: float | None = None
@@ -270,7 +282,11 @@ class ClientInstance:
             raise NoRoute(f"topic {topic}: name server {asked} knows no broker with it: {answer.remark or ''}".strip())
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer, asked, about)
-        route = decode_route(topic, bytes(answer.body))
+        try:
+            route = decode_route(topic, bytes(answer.body))
+        except FieldError as error:
+            remark = f"the answer cannot be read: {error}"
+            raise BrokerError(f"{about}: {asked}: {remark}", code=answer.code, remark=remark, broker=asked) from None
         self.routes.update(topic, route)
         return route
 
@@ -298,6 +314,8 @@ class ClientInstance:
                 await self.shell.run(self.route(topic, refresh=True))
             except NoRoute:
                 continue  # a copied route stays: the topic may be made by the next send
+            except BrokerError as error:  # of this topic alone
+                _log.warning("%s: %s", self.client_id, error)
             except ClientError as error:
                 _log.warning("%s: %s", self.client_id, error)
                 return

@@ -292,7 +292,7 @@ def _connected(address: str, host: str, port: int, context: ssl.SSLContext | Non
     begin = time.monotonic()
     try:
         sock = socket.create_connection((host, port), timeout_s)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that can be no host's
         took = time.monotonic() - begin
         raise ConnectError(f"{address}: no connection in {took:.2f} s: {error}") from None
     try:

@@ -114,7 +114,7 @@ class _Flight:
             answer = await self._instance.shell.ask(step)
         except asyncio.CancelledError:
             self._pipeline.closed = True  # the instance has ended, and its tasks with it
-        except MqfastError as failure:
+        except Exception as failure:  # whatever it is: nobody may wait for ever
             error = failure
         self.go(answer, error)
 
@@ -197,7 +197,7 @@ class Pipeline:
         except asyncio.CancelledError:
             self.closed = True
             error = ClientClosed("the client was closed before the topic's route was known; nothing was sent")
-        except MqfastError as failure:
+        except Exception as failure:  # whatever it is: nobody may wait for ever
             error = failure
         now_s = self.instance.loop.time()
         for out, how, done, begun_s in self._without_route.pop(key):

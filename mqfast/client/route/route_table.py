@@ -6,6 +6,7 @@ TopicPublishInfo.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -13,11 +14,16 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.client.values import MessageQueue
+from mqfast.errors import FieldError
 from mqfast.remoting.bodies import READ, WRITE, QueueData, decode_body
 
 __all__ = ["MASTER_ID", "BrokerPlace", "RouteTable", "TopicRoute", "decode_route"]
 
 MASTER_ID: Final = 0
+_QUEUES_MAX: Final = 1_000_000
+"""A route that names more is none: the list of its queues would fill the memory."""
+_ID: Final = re.compile(r"-?[0-9]{1,18}")
+_COUNT: Final = re.compile(r"[0-9]{1,5}")
 
 
 class _Broker(Struct, rename="camel"):
@@ -61,12 +67,8 @@ class TopicRoute(NamedTuple):
         return tuple(found)
 
     def _ordered(self) -> tuple[MessageQueue, ...]:
-        found: list[MessageQueue] = []
-        for part in (self.order or "").split(";"):
-            name, _, count = part.strip().rpartition(":")
-            if name and count.isdigit():
-                found += (MessageQueue(self.topic, name, number) for number in range(int(count)))
-        return tuple(found)
+        counts = _counts(self.order or "")
+        return tuple(MessageQueue(self.topic, name, number) for name, count in counts for number in range(count))
 
     def subscribe_queues(self) -> tuple[MessageQueue, ...]:
         """The queues that a consumer may read."""
@@ -85,12 +87,22 @@ class TopicRoute(NamedTuple):
         return TopicRoute(topic, self.brokers, tuple(datas), None, True)
 
 
+def _counts(order: str) -> list[tuple[str, int]]:
+    """Broker name and number of queues, of ``a:8;b:8``; other parts are left out."""
+    parts = (part.strip().rpartition(":") for part in order.split(";"))
+    return [(name, int(count)) for name, _, count in parts if name and _COUNT.fullmatch(count)]
+
+
 def decode_route(topic: str, body: bytes) -> TopicRoute:
     """The body of an answer to code 105. Raises: FieldError."""
     found = decode_body(body, _Route, f"route of {topic}")
+    queues = sum(max(0, data.read_queue_nums, data.write_queue_nums) for data in found.queue_datas)
+    queues += sum(count for _, count in _counts(found.order_topic_conf or ""))
+    if queues > _QUEUES_MAX:
+        raise FieldError(f"route of {topic}", f"at most {_QUEUES_MAX} queues", str(queues))
     brokers = {}
     for broker in found.broker_datas:
-        addresses = {int(key): address for key, address in broker.broker_addrs.items() if key.lstrip("-").isdigit()}
+        addresses = {int(key): address for key, address in broker.broker_addrs.items() if _ID.fullmatch(key)}
         brokers[broker.broker_name] = BrokerPlace(broker.broker_name, broker.cluster, MappingProxyType(addresses))
     return TopicRoute(topic, MappingProxyType(brokers), tuple(found.queue_datas), found.order_topic_conf or None)
 

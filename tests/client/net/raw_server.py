@@ -40,8 +40,9 @@ class Connection:
 class RawServer:
     """Calls ``serve(connection, request)`` for every request, in the thread of the connection.
 
-    It is a name server too: routes are answered with the address of ``broker``, its own at first. Attributes:
-    connections: how many there were; routes_asked: how often.
+    It is a name server too: routes are answered with the address of ``broker``, its own at first, unless ``names``
+    has answered. Attributes: connections: how many there were; routes_asked: how often; takes_heartbeats: are they
+    answered?
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class RawServer:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.broker = self.address
         self.routes_asked = 0
+        self.takes_heartbeats = True
+        self.names: Callable[[Connection, RemotingCommand], bool] = lambda one, request: False
         self.connections: list[Connection] = []
         self.requests: list[RemotingCommand] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -81,10 +84,13 @@ class RawServer:
                         self.requests.append(request)
                     elif request.code == 105:
                         self.routes_asked += 1
+                        if self.names(one, request):
+                            continue
                         body = ROUTE.format(address=self.broker).encode()
                         one.send(encode(request.response(0, None, body)))
                     elif request.code in (34, 35):
-                        one.send(encode(request.response(0)))
+                        if self.takes_heartbeats:
+                            one.send(encode(request.response(0)))
                     else:
                         self.requests.append(request)
                         self.serve(one, request)
