@@ -25,9 +25,22 @@ cdef int OWN_VERSION = _codec.VERSION
 cdef int JAVA = 0
 cdef int SYSTEM_ERROR = 1
 cdef Py_ssize_t DEADLINES_MIN = 1024
+cdef double SILENT_S = 1.0   # the longest pause within a frame once a call has expired behind it
+cdef double FRAME_S = 30.0   # the longest that a request of a client waits, a pull
 cdef object heappush = heapq.heappush
 cdef object heappop = heapq.heappop
 cdef object heapify = heapq.heapify
+
+
+def gets_stuck(double since_s, double heard_s, double begun_s, double now_s):
+    """Is the rest of a frame not to be waited for? With a length that was wrong a frame would swallow every answer.
+
+    A peer that is slow goes on sending: its frame has FRAME_S, however many short calls expire meanwhile.
+
+    Args: since_s: when the frame began, -1: none is incomplete. heard_s: when its latest byte came. begun_s: when a call
+    began that has expired. now_s: by the same clock, in seconds.
+    """
+    return 0 <= since_s <= begun_s and (now_s - heard_s >= SILENT_S or now_s - since_s >= FRAME_S)
 
 
 @cython.freelist(64)
@@ -149,6 +162,7 @@ cdef class Connection:
     cdef readonly int serialize
     cdef readonly double last_active_s
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
+    cdef double _heard_s        # when the latest byte of that frame came
     cdef readonly bint closed
 
     def __init__(
@@ -182,6 +196,11 @@ cdef class Connection:
         return self._decoder.buffered
 
     @property
+    def waits(self):
+        """Does a call of this end wait for its answer?"""
+        return bool(self._calls)
+
+    @property
     def wants_to_read(self):
         """Is the peer to be read now? Not while it does not read, nor while too many of its requests are open."""
         return not self.blocked and self.open_requests < self._requests_max
@@ -198,8 +217,10 @@ cdef class Connection:
         commands = self._decoder.feed(data)
         if not self._decoder.buffered:
             self._partial_s = -1
-        elif commands or self._partial_s < 0:
-            self._partial_s = self.last_active_s
+        else:
+            self._heard_s = self.last_active_s
+            if commands or self._partial_s < 0:
+                self._partial_s = self._heard_s
         for command in commands:
             if command.flag & RESPONSE:
                 call = self._calls.pop(command.opaque, None)
@@ -372,8 +393,8 @@ cdef class Connection:
         return found
 
     def is_stuck(self, Call call not None):
-        """Is a frame incomplete that began before this call, which has expired? A length that was wrong would swallow every answer."""
-        return 0 <= self._partial_s <= call.begun_s
+        """Is the connection to be given up, since this call has expired behind a frame whose rest does not come?"""
+        return gets_stuck(self._partial_s, self._heard_s, call.begun_s, self._clock())
 
     def idle_s(self):
         """Seconds since anything was received or sent."""

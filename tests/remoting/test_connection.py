@@ -114,12 +114,44 @@ def test_a_frame_that_never_ends_is_found_by_the_next_call_that_expires() -> Non
     clock.now = 100.5
     assert connection.expired() == [first]
     assert not connection.is_stuck(first)  # its own answer may be that slow
-    second = connection.call(14, timeout_ms=500)
-    clock.now = 101.0
+    second = connection.call(14, timeout_ms=1000)
+    clock.now = 101.5
     assert connection.expired() == [second]
     assert connection.is_stuck(second)
     connection.receive(answer[-1:])
     assert not connection.is_stuck(second)
+
+
+def test_a_frame_that_comes_slowly_is_waited_for_whatever_short_calls_expire() -> None:
+    """A heartbeat behind the long answer to a pull: both go over one connection, and the link may be slow."""
+    clock = Clock()
+    connection = Connection(clock)
+    pull = connection.call(11, timeout_ms=60_000)
+    answer = encode(sent(connection)[0].response(body=b"x" * 1000))
+    part = len(answer) // 30
+    for at in range(0, 30 * part, part):
+        assert connection.receive(answer[at : at + part]) == []
+        short = connection.call(34, timeout_ms=500)
+        clock.now += 0.9
+        assert connection.expired() == [short]
+        assert not connection.is_stuck(short)
+    [event] = connection.receive(answer[30 * part :])
+    assert isinstance(event, Answered)
+    assert event.call is pull
+
+
+def test_a_frame_that_comes_too_slowly_ends_like_one_that_never_ends() -> None:
+    clock = Clock()
+    connection = Connection(clock)
+    connection.call(11, timeout_ms=60_000)
+    answer = encode(sent(connection)[0].response(body=b"x" * 1000))
+    found: list[bool] = []
+    for at in range(40):
+        connection.receive(answer[at : at + 1])
+        short = connection.call(34, timeout_ms=500)
+        clock.now += 0.9
+        found.append(connection.is_stuck(short))
+    assert found == [False] * 33 + [True] * 7
 
 
 def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:

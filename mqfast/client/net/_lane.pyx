@@ -23,6 +23,7 @@ from mqfast.remoting._codec cimport RemotingCommand
 
 from mqfast.errors import CallTimeout, ConnectionLost, RemotingError
 from mqfast.remoting._codec import FrameDecoder, encode
+from mqfast.remoting._connection import gets_stuck
 from mqfast.remoting.codes import ResponseCode
 
 IDLE_S = 60.0  # a socket that was not used for so long is replaced; a server closes it after 120 s
@@ -147,6 +148,7 @@ cdef class Lane:
     cdef readonly str address
     cdef readonly double last_used
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
+    cdef double _heard_s        # when the latest byte of that frame came
     cdef readonly str dead
     cdef dict _waiters
     cdef object _opaque
@@ -209,7 +211,7 @@ cdef class Lane:
             return waiter.answer
         if waiter.error is not None:
             raise ConnectionLost(f"{self.address}: {waiter.error}")
-        if 0 <= self._partial_s <= begun:   # a length that was wrong would swallow every answer
+        if gets_stuck(self._partial_s, self._heard_s, begun, monotonic()):
             self.end("an answer stayed incomplete")
         raise CallTimeout(f"{self.address}: no answer to request {code} in time")
 
@@ -273,8 +275,10 @@ cdef class Lane:
                 commands = self._decoder.feed(self._view[:size])
                 if not self._decoder.buffered:
                     self._partial_s = -1
-                elif commands or self._partial_s < 0:
-                    self._partial_s = monotonic()
+                else:
+                    self._heard_s = monotonic()
+                    if commands or self._partial_s < 0:
+                        self._partial_s = self._heard_s
                 for command in commands:
                     self._deliver(command)
                 if self._decoder.error is not None:
