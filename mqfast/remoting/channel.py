@@ -119,6 +119,7 @@ class Channel(asyncio.Protocol):
         self._timer_s = math.inf  # when it ends, by the clock of the end
         self._flushing = False
         self._working = False
+        self._leaving = False
         self._ending = False
         self._buffered = 0
         self._opened_s = end.clock()
@@ -202,12 +203,15 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The TCP connection is gone."""
         self.is_closed = True
+        answers = [event for event in self._events if type(event) is Answered]
         self._events.clear()
         self._end.buffered_bytes -= self._buffered
         self._buffered = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for answer in answers:
+            answer.deliver()
         lost = ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection ended before the answer came")
         for call in self._connection.close():
             if not call.context.done():
@@ -289,6 +293,8 @@ class Channel(asyncio.Protocol):
             self._working = False
         self._flush()
         self._set_reading()
+        if self._leaving:
+            self._leave()
 
     def _break(self, error: FrameError) -> None:
         self._end.log.warning("broken", "%s:%d: closed: %s", *self.peer, error)
@@ -377,14 +383,26 @@ class Channel(asyncio.Protocol):
     @property
     def is_usable(self) -> bool:
         """Can requests be sent? The connection has neither ended nor begun to end."""
-        return not (self.is_closed or self._ending)
+        return not (self.is_closed or self._ending or self._leaving)
+
+    def leave(self) -> None:
+        """Take no further request; end the connection once none waits for its answer."""
+        self._leaving = True
+        if not self._working:
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._connection.waits and not self._events:
+            self.close()
 
     def close(self) -> None:
-        """End the connection once what was sent is out."""
+        """End the connection once what was sent is out. Answers that have come are delivered all the same."""
         if self._transport is None or self._ending:
             return
         self._ending = True
+        answers = [event for event in self._events if type(event) is Answered]
         self._events.clear()
+        self._events.extend(answers)
         if self._tls is not None:
             self._tls.end()
             self._write_records()
@@ -441,17 +459,18 @@ class Channel(asyncio.Protocol):
     def _time_out(self) -> None:
         self._timer, self._timer_s = None, math.inf
         expired = self._connection.expired()
+        if any(self._connection.is_stuck(call) for call in expired):  # first: who hears of it may ask again at once
+            self._break(FrameError("expected the rest of a frame, found none before an answer was due"))
         for call in expired:
             if not call.context.done():
                 call.context.set_exception(
                     CallTimeout(f"{self.peer[0]}:{self.peer[1]}: no answer to request {call.code} in time")
                 )
-        if any(self._connection.is_stuck(call) for call in expired):
-            self._break(FrameError("expected the rest of a frame, found none before an answer was due"))
-            return
         deadline = self._connection.next_deadline_s()
         if deadline is not None:
             self._set_timer(deadline)
+        elif self._leaving:
+            self._leave()
 
     def look_at_the_time(self) -> None:
         """Close what is idle, and what does not come to the end of its handshake."""

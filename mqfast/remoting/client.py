@@ -126,6 +126,16 @@ class RemotingClient:
         found = [channel.fileno() for channel in self._end.channels]
         return [one for one in found if one >= 0]
 
+    def renew(self, address: str) -> None:
+        """The next request makes a new connection to an address; the old one ends once it has given its answers."""
+        task = self._channels.get(address)
+        if task is None or not task.done():
+            return  # a new one is being made
+        self._ready.pop(address, None)
+        del self._channels[address]
+        if not task.cancelled() and task.exception() is None:
+            task.result().leave()
+
     def leave(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request makes a new one."""
         self._ready.pop(address, None)
@@ -138,13 +148,15 @@ class RemotingClient:
         self._end.stop_sweep()
         for task in self._channels.values():
             task.cancel()
-        await asyncio.sleep(0)
-        for channel in list(self._end.channels):
-            channel.close()
-        deadline = time.monotonic() + 1.0
-        while self._end.channels and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
-        for channel in list(self._end.channels):
-            channel.abort()
-        self._channels.clear()
-        self._ready.clear()
+        try:  # a caller that is cancelled leaves no connection either
+            await asyncio.sleep(0)
+            for channel in list(self._end.channels):
+                channel.close()
+            deadline = time.monotonic() + 1.0
+            while self._end.channels and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+        finally:
+            for channel in list(self._end.channels):
+                channel.abort()
+            self._channels.clear()
+            self._ready.clear()

@@ -150,6 +150,7 @@ cdef class Lane:
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
     cdef double _heard_s        # when the latest byte of that frame came
     cdef readonly str dead
+    cdef bint _leaving
     cdef dict _waiters
     cdef object _opaque
     cdef object _writing
@@ -165,6 +166,7 @@ cdef class Lane:
         self.last_used = monotonic()
         self._partial_s = -1
         self.dead = None
+        self._leaving = False
         self._waiters = {}
         self._opaque = count()
         self._writing = allocate_lock()
@@ -181,7 +183,7 @@ cdef class Lane:
 
     def is_usable(self):
         """May a request go over it? One that rested is looked at first."""
-        if self.dead is not None:
+        if self.dead is not None or self._leaving:
             return False
         rested = monotonic() - self.last_used
         if rested < LOOK_AFTER_S or self._waiters:
@@ -207,6 +209,8 @@ cdef class Lane:
                 self._lead(waiter, deadline)
         finally:
             self._waiters.pop(opaque, None)
+            if self._leaving:
+                self.leave()
         if waiter.answer is not None:
             return waiter.answer
         if waiter.error is not None:
@@ -329,6 +333,12 @@ cdef class Lane:
         )
         with contextlib.suppress(RemotingError):
             self._write(encode(answer), monotonic() + 1.0)
+
+    def leave(self):
+        """Be used no more, and end once nobody waits for an answer."""
+        self._leaving = True
+        if not self._waiters:
+            self.end("the broker is leaving")
 
     def end(self, str why):
         """The connection is no more: every caller that waits hears of it."""

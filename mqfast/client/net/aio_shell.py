@@ -85,7 +85,7 @@ class AioShell:
                 answer = await future
             if answer.code != ResponseCode.GO_AWAY or attempt:
                 break
-            self._client.leave(ask.address)  # the broker is leaving; whoever listens there now is asked once more
+            self._client.renew(ask.address)  # the broker is leaving; whoever listens there now is asked once more
         return answer
 
     @property

@@ -46,12 +46,14 @@ class _Single:
         self._free: list[Lane] = []
         self._slots = threading.BoundedSemaphore(TLS_SOCKETS)
         self._closed = False
+        self._generation = 0  # of connections: those of an older one are used no more
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
         """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise ConnectError(f"{self._address}: all {TLS_SOCKETS} connections were in use until the deadline")
         lane: Lane | None = None
+        generation = self._generation
         try:
             while self._free and lane is None:
                 lane = self._free.pop()
@@ -63,11 +65,17 @@ class _Single:
             raise ConnectError(f"{self._address}: {gone}") from None
         finally:
             if lane is not None and lane.dead is None:
-                if self._closed:
-                    lane.end("the client is closed")
+                if self._closed or generation != self._generation:
+                    lane.end("the client is closed, or the broker is leaving")
                 else:
                     self._free.append(lane)
             self._slots.release()
+
+    def leave(self) -> None:
+        """The next request makes a new connection; those on their way get their answers over the old ones."""
+        self._generation += 1
+        while self._free:
+            self._free.pop().end("the broker is leaving")
 
     def end(self, why: str) -> None:
         """Close what is not in use; what is, is closed by its caller."""
@@ -116,6 +124,12 @@ class _Shared:
             return self._lane
         finally:
             self._connecting.release()
+
+    def leave(self) -> None:
+        """The next request makes a new connection; those on their way get their answers over the old one."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.leave()
 
     def end(self, why: str) -> None:
         """Close it."""
@@ -195,10 +209,7 @@ class Lanes:
         place = self._places.get(ask.address) or self._place(ask.address)
         answer = place.call(frame, ask.code, ask.oneway, deadline)
         if answer is not None and answer.code == ResponseCode.GO_AWAY:
-            place.end("the broker is leaving")  # whoever listens there now is asked once more
-            if isinstance(place, _Single):
-                self._places.pop(ask.address, None)
-                place = self._place(ask.address)
+            place.leave()  # whoever listens there now is asked once more
             answer = place.call(frame, ask.code, ask.oneway, deadline)
         return answer
 

@@ -127,7 +127,7 @@ class _Flight:
     def set_result(self, answer: RemotingCommand) -> None:
         """The answer of the last step."""
         if answer.code == ResponseCode.GO_AWAY:
-            self._instance.remoting.leave(self._step.address)
+            self._instance.remoting.renew(self._step.address)
             self._instance.spawn(self._slowly(self._step), "mqfast send")
         else:
             self.go(answer, None)

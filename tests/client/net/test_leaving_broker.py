@@ -1,0 +1,188 @@
+"""A broker that is about to stop: it sends new requests to another connection, and answers those that it has taken.
+
+Nobody whose request it has taken may hear that the answer is lost: that request would be sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.net.raw_server import SEND_OK, Connection, RawServer
+
+from mqfast.client.net.aio_shell import AioShell
+from mqfast.client.net.lane import Lanes
+from mqfast.client.net.steps import Ask
+from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.message import Message
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand, encode
+
+
+class Leaving:
+    """Holds what is called ``slow`` until ``release``, and sends away what is called ``away`` at first."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Connection, RemotingCommand]] = []
+        self._was_asked = False
+
+    def __call__(self, one: Connection, request: RemotingCommand) -> None:
+        if request.ext_fields["name"] == "slow":
+            self.held.append((one, request))
+        elif request.ext_fields["name"] == "away" and not self._was_asked:
+            self._was_asked = True
+            one.send(encode(request.response(ResponseCode.GO_AWAY)))
+        else:
+            one.send(encode(request.response(0, dict(request.ext_fields))))
+
+    def release(self) -> None:
+        one, request = self.held[0]
+        one.send(encode(request.response(0, dict(request.ext_fields))))
+
+
+def ask(address: str, name: str) -> Ask:
+    return Ask(address, 310, {"name": name}, b"", 30.0)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def who_waits(lanes: Lanes, server: RawServer, leaving: Leaving) -> None:
+    found: list[Any] = []
+    slow = threading.Thread(target=lambda: found.append(lanes.ask(ask(server.address, "slow"))), daemon=True)
+    slow.start()
+    until(lambda: leaving.held)
+    away = lanes.ask(ask(server.address, "away"))
+    assert away is not None
+    assert away.code == 0
+    leaving.release()
+    slow.join(20)
+    assert [one.ext_fields["name"] for one in found] == ["slow"]
+    until(lambda: server.connections[0].sock.fileno() == -1)  # nobody waits there any more: it is closed
+
+
+def test_who_waits_on_a_shared_socket_gets_the_answer() -> None:
+    lanes, leaving = Lanes(), Leaving()
+    with RawServer(leaving) as server:
+        who_waits(lanes, server, leaving)
+        assert [request.ext_fields["name"] for request in server.requests] == ["slow", "away", "away"]
+        assert lanes.ask(ask(server.address, "then")) is not None
+        assert len(server.connections) == 2
+    lanes.close()
+
+
+def test_who_waits_in_a_loop_gets_the_answer() -> None:
+    leaving = Leaving()
+
+    async def main(server: RawServer) -> None:
+        client = RemotingClient()
+        shell = AioShell(client)
+        slow = asyncio.create_task(shell.ask(ask(server.address, "slow")))
+        await asyncio.to_thread(until, lambda: leaving.held)
+        away = await shell.ask(ask(server.address, "away"))
+        assert away is not None
+        assert away.code == 0
+        leaving.release()
+        found = await slow
+        assert found is not None
+        assert found.ext_fields["name"] == "slow"
+        await asyncio.to_thread(until, lambda: server.connections[0].sock.fileno() == -1)
+        assert await shell.ask(ask(server.address, "then")) is not None
+        await client.close()
+
+    with RawServer(leaving) as server:
+        asyncio.run(main(server))
+        assert [request.ext_fields["name"] for request in server.requests] == ["slow", "away", "away", "then"]
+        assert len(server.connections) == 2
+
+
+def test_an_old_connection_whose_answer_never_comes_is_closed_when_nobody_waits() -> None:
+    leaving = Leaving()
+
+    async def main(server: RawServer) -> None:
+        client = RemotingClient()
+        shell = AioShell(client)
+        slow = asyncio.create_task(client.call(server.address, 310, {"name": "slow"}, timeout_ms=1000))
+        await asyncio.to_thread(until, lambda: leaving.held)
+        assert await shell.ask(ask(server.address, "away")) is not None
+        with pytest.raises(TimeoutError):
+            await slow
+        await asyncio.to_thread(until, lambda: server.connections[0].sock.fileno() == -1)
+        await client.close()
+
+    with RawServer(leaving) as server:
+        asyncio.run(main(server))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here to make certificates")
+    home = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", home / "key.pem", "-out", home / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return home
+
+
+def test_who_waits_on_a_socket_with_tls_gets_the_answer(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    lanes, leaving = Lanes(ssl.create_default_context(cafile=str(certificate / "cert.pem"))), Leaving()
+    with RawServer(leaving, context) as server:
+        who_waits(lanes, server, leaving)
+    lanes.close()
+
+
+@pytest.mark.parametrize("count", [2, 50])
+def test_sends_whose_answers_come_with_that_of_one_sent_away_have_their_ends(count: int) -> None:
+    """All answers in one piece, the first of which ends the use of the connection: none may be dropped."""
+    requests: list[RemotingCommand] = []
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if bytes(request.body) == b"first" or one.number:
+            one.answer(request)
+            return
+        requests.append(request)
+        if len(requests) == count:
+            away, *others = requests
+            answers = [away.response(ResponseCode.GO_AWAY), *(each.response(0, dict(SEND_OK)) for each in others)]
+            one.send(b"".join(map(encode, answers)))
+
+    async def main(address: str) -> list[Any]:
+        ends, finished = list[Any](), asyncio.Event()
+
+        def ended(end: Any) -> None:
+            ends.append(end)
+            if len(ends) == count:
+                finished.set()
+
+        async with AsyncProducer("g", address, send_timeout_s=60, close_timeout_s=0.1) as producer:
+            await producer.send("T", b"first")
+            for number in range(count):
+                producer.send_nowait(Message("T", b"%d" % number), on_done=ended)
+            async with asyncio.timeout(20):
+                await finished.wait()
+            assert producer.stats()["in_flight"] == 0
+        return ends
+
+    with RawServer(serve) as server:
+        ends = asyncio.run(main(server.address))
+        assert len(server.requests) == 1 + count + 1
+        assert len(server.connections) == 2
+    assert all(end.ok for end in ends)
