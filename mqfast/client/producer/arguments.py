@@ -98,7 +98,8 @@ class ProducerBase(NamedArguments):
         latency_fault: avoid slow brokers; True with the table of 5.x, ``"4.9"`` with that of 4.9.
         compress_over_bytes: bodies from this size on are compressed; None: none.
         topic_queues, create_topic_key: of a topic that brokers make at its first send.
-        linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``.
+        linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``; a send with
+            a queue, a selector or a time of its own goes alone.
         max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for; each message
             counts 2 KiB beside its own bytes.
         trace: write sends, ends of transactions and recalls into the trace topic, or into the topic of this name.
@@ -294,6 +295,10 @@ class ProducerBase(NamedArguments):
 
     def _publish_topic(self, topic: str) -> str:
         return self._wire.topic(checked_topic(topic))
+
+    def _waits_for_others(self, out: Outgoing, how: Sending) -> bool:
+        """With ``linger_ms``: may others go with it? Its time is that of all."""
+        return how.anywhere and how.timeout_s == self._timeout_s and out.is_batchable
 
     def _has_route(self, out: Outgoing) -> bool:
         instance = self._instance

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from mqfast.client.net import fork
 from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
 from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, start_group
@@ -102,9 +103,17 @@ class AsyncProducer(ProducerBase):
             _log.warning("producer of group %s: closed outside of its loop, without a word to the brokers", self.group)
             return
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
-        left = await self.flush(max(0.0, deadline - time.monotonic()))
-        if left:
-            _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+        try:
+            left = await self.flush(max(0.0, deadline - time.monotonic()))
+            if left:
+                _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+        except BaseException:  # a caller that is cancelled waits no more; the rest is done all the same
+            deadline = 0.0
+            raise
+        finally:
+            await self._leave(deadline)
+
+    async def _leave(self, deadline: float) -> None:
         instance, self._instance = self._instance, None
         if instance is None:
             return
@@ -233,7 +242,7 @@ class AsyncProducer(ProducerBase):
         pipeline, linger = self._pipeline, self._linger
         assert pipeline is not None
         assert linger is not None
-        if self._linger_s and how.anywhere and out.is_batchable and self._has_route(out):
+        if self._linger_s and self._waits_for_others(out, how) and self._has_route(out):
             linger.add(out, done)
         else:
             pipeline.start(out, how, done)
@@ -458,5 +467,7 @@ def _as_client_error(error: Exception) -> ClientError:
 def _tell(on_done: Callable[[Any], None], outcome: Any) -> None:
     try:
         on_done(outcome)
-    except Exception:
+    except BaseException as error:
+        if is_passed_on(error):
+            raise
         _log.exception("on_done of a send failed")

@@ -203,9 +203,12 @@ class Pipeline:
         for out, how, done, begun_s in self._without_route.pop(key):
             if error is not None:
                 done(None, error_of(error, out))
-            else:
-                left_s = max(0.0, how.timeout_s - (now_s - begun_s))
-                self.start(out, Sending(left_s, how.queue, how.selector, how.oneway), done)
+                continue
+            left = Sending(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
+            if left.timeout_s:
+                self.start(out, left, done)
+            else:  # the steps say so, and send nothing
+                _Flight(self, self.sender.send(self.instance, out, left), done).go(None, None)
 
     def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
         ask = first.ask
@@ -214,22 +217,48 @@ class Pipeline:
     def start_in_order(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Begin a send to ``how.queue`` behind the sends to that queue that have not ended."""
         assert how.queue is not None
-        queue = how.queue
-        waiting = self._in_order.get(queue)
+        waiting = self._in_order.get(how.queue)
         if waiting is not None:
             waiting.append((out, how, done))
             return
-        self._in_order[queue] = deque()
-        self.start(out, how, lambda result, error: self._next(queue, done, result, error))
+        self._in_order[how.queue] = deque([(out, how, done)])
+        self.go_through(how.queue)
 
-    def _next(self, queue: MessageQueue, done: Done, result: SendResult | None, error: Exception | None) -> None:
+    def go_through(self, queue: MessageQueue) -> None:
+        """Begin the sends that wait for their turn, up to one that has to wait for its answer."""
         waiting = self._in_order[queue]
-        if waiting:
-            out, how, following = waiting.popleft()
-            self.start(out, how, lambda result, error: self._next(queue, following, result, error))
-        else:
-            del self._in_order[queue]
-        done(result, error)
+        while waiting:
+            out, how, done = waiting.popleft()
+            if self.closed:
+                closed = "the client was closed before the turn of the message came; nothing was sent"
+                done(None, ClientClosed(closed, msg_id=out.msg_id))
+                continue
+            turn = _Turn(self, queue, done)
+            self.start(out, how, turn.ended)
+            if not turn.is_over:
+                turn.calls_next = True
+                return
+        del self._in_order[queue]
+
+
+class _Turn:
+    """One of the sends to a queue that follow each other. Its end begins the next one, unless it came at once."""
+
+    __slots__ = ("_done", "_pipeline", "_queue", "calls_next", "is_over")
+
+    def __init__(self, pipeline: Pipeline, queue: MessageQueue, done: Done) -> None:
+        self._pipeline = pipeline
+        self._queue = queue
+        self._done = done
+        self.is_over = False
+        self.calls_next = False
+
+    def ended(self, result: SendResult | None, error: Exception | None) -> None:
+        """The send has ended."""
+        self.is_over = True
+        if self.calls_next:
+            self._pipeline.go_through(self._queue)
+        self._done(result, error)
 
 
 # -- one result for each message of a batch ----------------------------------------------------------------------------

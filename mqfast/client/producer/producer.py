@@ -30,7 +30,7 @@ from mqfast.client.producer.send import Sending
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
-from mqfast.errors import Backlog, CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError
+from mqfast.errors import Backlog, CallTimeout, ClientError, ConnectError, ConnectionLost, MqfastError, SendTimeout
 from mqfast.message import Message
 
 __all__ = ["Producer"]
@@ -83,6 +83,7 @@ class Producer(ProducerBase):
         if instance is not None:
             return instance
         with self._starting:
+            self._check_open()
             if self._instance is None:
                 io = self._io = io_thread.shared()
                 io.call(self._begin(io), _START_S)
@@ -111,9 +112,17 @@ class Producer(ProducerBase):
         self._check_close(timeout_s)
         self._closed = True
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
-        left = self._wait_for_all(deadline - time.monotonic())
-        if left:
-            _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+        try:
+            left = self._wait_for_all(deadline - time.monotonic())
+            if left:
+                _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+        except BaseException:  # a caller that is interrupted waits no more; the rest is done all the same
+            deadline = 0.0
+            raise
+        finally:
+            self._leave(deadline)
+
+    def _leave(self, deadline: float) -> None:
         with self._starting:
             instance, self._instance = self._instance, None
             io = self._io
@@ -213,7 +222,7 @@ class Producer(ProducerBase):
         if self._hooks:
             return self._send_with_hooks(instance, message, how)
         out = prepared(message, self._wire)
-        if self._linger_s and how.anywhere and out.is_batchable:
+        if self._linger_s and self._waits_for_others(out, how):
             return self._send_with_others(out, how)
         return self._send(instance, out, how)
 
@@ -256,7 +265,17 @@ class Producer(ProducerBase):
     def _send_with_others(self, out: Outgoing, how: Sending) -> SendResult:
         future: Future[SendResult] = Future()
         self._start_async(out, how, _into(future))
-        return future.result(how.timeout_s + self._linger_s + 1.0)
+        try:
+            return future.result(how.timeout_s + self._linger_s + 1.0)
+        except TimeoutError:
+            if future.done():
+                return future.result(0)  # the error is the send's own, or the end came just now
+            raise SendTimeout(
+                f"{out.message.topic}: no end of a send in {how.timeout_s + self._linger_s + 1.0:g} s; it may be "
+                f"stored (msg_id {out.msg_id})",
+                msg_id=out.msg_id,
+                maybe_stored=True,
+            ) from None
 
     def _warn(self) -> None:
         self._warned = True
@@ -364,7 +383,7 @@ class Producer(ProducerBase):
         assert linger is not None
         while inbox:
             out, how, done = inbox.popleft()
-            if self._linger_s and how.anywhere and out.is_batchable and self._has_route(out):
+            if self._linger_s and self._waits_for_others(out, how) and self._has_route(out):
                 linger.add(out, done)
             else:
                 pipeline.start(out, how, done)
@@ -543,11 +562,14 @@ def _into(future: Future[SendResult]) -> Done:
     def done(result: SendResult | None, error: Exception | None) -> None:
         if not future.set_running_or_notify_cancel():
             return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            assert result is not None
-            future.set_result(result)
+        try:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                assert result is not None
+                future.set_result(result)
+        except BaseException:  # SystemExit of a callback: a future lets it out, into the loop of all sync clients
+            _log.exception("a callback of a send failed")
 
     return done
 

@@ -24,7 +24,7 @@ from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.encode import MSG_TYPE, Wire, prepared
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.values import Body, SendResult
-from mqfast.errors import ClientError, SendTimeout, UsageError
+from mqfast.errors import ClientError, MqfastError, SendTimeout, UsageError
 from mqfast.message import Message
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import split_address
@@ -73,9 +73,9 @@ class _Requests:
         else:
             try:
                 waiting.set_result(_delivery(fields, bytes(request.body)))
-            except (ValueError, OSError, struct.error) as error:
+            except (KeyError, ValueError, OSError, struct.error, MqfastError) as error:
                 waiting.set_exception(
-                    ClientError(f"{channel.peer[0]}:{channel.peer[1]}: an answer is no message: {error}")
+                    ClientError(f"{channel.peer[0]}:{channel.peer[1]}: an answer is no message: {error!r}")
                 )
         return request.response(0)
 

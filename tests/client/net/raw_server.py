@@ -41,8 +41,7 @@ class RawServer:
     """Calls ``serve(connection, request)`` for every request, in the thread of the connection.
 
     It is a name server too: routes are answered with the address of ``broker``, its own at first, unless ``names``
-    has answered. Attributes: connections: how many there were; routes_asked: how often; takes_heartbeats: are they
-    answered?
+    has answered. Attributes: connections: how many there were; routes_asked: how often.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class RawServer:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.broker = self.address
         self.routes_asked = 0
-        self.takes_heartbeats = True
         self.names: Callable[[Connection, RemotingCommand], bool] = lambda one, request: False
         self.connections: list[Connection] = []
         self.requests: list[RemotingCommand] = []
@@ -89,8 +87,7 @@ class RawServer:
                         body = ROUTE.format(address=self.broker).encode()
                         one.send(encode(request.response(0, None, body)))
                     elif request.code in (34, 35):
-                        if self.takes_heartbeats:
-                            one.send(encode(request.response(0)))
+                        one.send(encode(request.response(0)))
                     else:
                         self.requests.append(request)
                         self.serve(one, request)

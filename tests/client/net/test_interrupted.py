@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqfast.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from mqfast.client import AsyncProducer, AsyncPushConsumer, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from mqfast.client.net import io_thread
+from mqfast.errors import ClientClosed
 from mqfast.remoting.codes import RequestCode
 from mqfast.testing import Broker
 
@@ -120,6 +121,46 @@ def test_a_consumer_whose_end_was_interrupted_has_left_its_group(broker: Broker)
         may_end.set()
 
 
+def test_a_consumer_whose_end_was_cancelled_as_it_began_has_left_its_group(broker: Broker) -> None:
+    async def main() -> None:
+        consumer = AsyncPushConsumer("hasty", broker.namesrv_addr, topics="orders")
+        await consumer.start()
+        await asyncio.to_thread(broker.wait_members, "hasty", 1)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await asyncio.to_thread(broker.wait_members, "hasty", 0)
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_fails_after_the_end_of_its_consumer_sends_nothing(broker: Broker) -> None:
+    """The message comes again anyway, since no offset behind it was kept: given back it would come twice."""
+    has_it, may_end = threading.Event(), threading.Event()
+    consumer = PushConsumer("failing-late", broker.namesrv_addr, from_where="first", close_timeout_s=1)
+
+    @consumer.on("orders")
+    def handle(message: object) -> None:
+        has_it.set()
+        may_end.wait(60)
+        raise ValueError
+
+    broker.send("orders", b"1")
+    consumer.start()
+    try:
+        assert has_it.wait(20)
+        consumer.close()
+    finally:
+        may_end.set()
+    mine = "mqfast-failing-late-"
+    broker.wait_until(lambda: not any(one.name.startswith(mine) for one in threading.enumerate()))
+    io_thread.shared().call(asyncio.sleep(0), 10)
+    assert not any("give_back" in name for name in names_of_tasks())
+    assert broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+
+
 def test_a_commit_that_was_interrupted_comes_later(broker: Broker) -> None:
     with PullConsumer("committers", broker.namesrv_addr, topics="orders", from_where="first") as consumer:
         broker.send("orders", b"1", queue_id=0)
@@ -129,6 +170,39 @@ def test_a_commit_that_was_interrupted_comes_later(broker: Broker) -> None:
                 consumer.commit()
         consumer.commit()
     assert broker.offset("committers", "orders")[MessageQueue("orders", "broker-a", 0)] == 1
+
+
+def test_a_close_that_was_interrupted_while_messages_are_on_their_way_is_done_all_the_same(broker: Broker) -> None:
+    producer = Producer("closers", broker.namesrv_addr, send_timeout_s=600)
+    producer.send("orders", b"1")
+    with broker.faults.lose_answers(only=[RequestCode.SEND_MESSAGE_V2]):
+        future = producer.send_future(Message("orders", b"2"))
+        begun = time.monotonic()
+        with interrupted(lambda: time.monotonic() - begun > 0.2):
+            producer.close(60)
+        broker.wait_until(lambda: not any("repeat" in name for name in names_of_tasks()))
+        with pytest.raises(ClientClosed):
+            future.result(20)
+
+
+def test_a_close_that_was_cancelled_while_messages_are_on_their_way_is_done_all_the_same(broker: Broker) -> None:
+    async def main() -> None:
+        ends: list[object] = []
+        producer = AsyncProducer("closers", broker.namesrv_addr, send_timeout_s=600)
+        await producer.send("orders", b"1")
+        with broker.faults.lose_answers(only=[RequestCode.SEND_MESSAGE_V2]):
+            producer.send_nowait(Message("orders", b"2"), on_done=ends.append)
+            closing = asyncio.create_task(producer.close(60))
+            await asyncio.sleep(0.05)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            async with asyncio.timeout(20):
+                while not ends or len(asyncio.all_tasks()) > 1:
+                    await asyncio.sleep(0.01)
+        assert isinstance(ends[0], ClientClosed)
+
+    asyncio.run(main())
 
 
 def test_a_close_that_was_interrupted_lets_go_of_the_connections(broker: Broker) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
+import threading
+import time
 from typing import Any
 
 import pytest
-from client.net.raw_server import RawServer
+from client.net.raw_server import Connection, RawServer
 
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import Credentials, SendResult
-from mqfast.errors import ClientClosed, ClientError, ConnectError, SendFailed
+from mqfast.errors import ClientClosed, ClientError, ConnectError, SendFailed, SendTimeout
 from mqfast.message import Message
+from mqfast.remoting.command import RemotingCommand, encode
+from mqfast.remoting.settings import RemotingSettings
 
 COUNT = 300
 TASKS_MAX = 20
@@ -145,3 +150,174 @@ def test_a_close_ends_what_waits(has_route: bool) -> None:
     assert all(isinstance(end, ClientError) for end in ends)
     if not has_route:
         assert all(isinstance(end, ClientClosed) and "nothing was sent" in str(end) for end in ends)
+
+
+def test_a_close_ends_the_sends_that_wait_for_the_one_before_them() -> None:
+    count = 1000
+
+    async def main(server: RawServer) -> list[Any]:
+        ends = list[Any]()
+        producer = await AsyncProducer("g", server.address, close_timeout_s=0.2).start()
+        many = (Message("T", b"x", sharding_key="k", delay_level=1) for _ in range(count))
+
+        async def read() -> None:
+            async for end in producer.send_many(many):
+                ends.append(end)
+
+        reading = asyncio.create_task(read())
+        async with asyncio.timeout(20):
+            while producer.stats()["in_flight"] < count or not server.requests:
+                await asyncio.sleep(0.01)
+        await producer.close()
+        async with asyncio.timeout(5):
+            await reading
+        assert producer.stats()["in_flight"] == 0
+        return ends
+
+    with RawServer(lambda one, request: None) as server:
+        ends = asyncio.run(main(server))
+        assert len(server.requests) == 1
+    assert len(ends) == count
+    assert all(isinstance(end, ClientClosed) for end in ends)
+    assert sum("nothing was sent" in str(end) for end in ends) == count - 1
+    assert len({end.msg_id for end in ends}) == count
+
+
+def test_a_send_begun_at_the_end_of_another_takes_no_connection_that_is_given_up() -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if one.number > 0 or bytes(request.body) == b"first":
+            one.answer(request)
+        elif bytes(request.body) == b"cut":
+            one.send(encode(request.response(0))[:-1])
+
+    async def main(address: str) -> list[Any]:
+        ends, finished = list[Any](), asyncio.Event()
+        async with AsyncProducer("g", address, retries=0, send_timeout_s=1.5, close_timeout_s=0.1) as producer:
+
+            def ended(end: Any) -> None:
+                ends.append(end)
+                if len(ends) == 1:
+                    producer.send_nowait(Message("T", b"again"), on_done=ended)
+                else:
+                    finished.set()
+
+            await producer.send("T", b"first")
+            with pytest.raises(SendTimeout):
+                await producer.send("T", b"cut")
+            producer.send_nowait(Message("T", b"behind it"), on_done=ended)
+            async with asyncio.timeout(20):
+                await finished.wait()
+        return ends
+
+    with RawServer(serve) as server:
+        ends = asyncio.run(main(server.address))
+        assert [bytes(request.body) for request in server.requests] == [b"first", b"cut", b"behind it", b"again"]
+    assert isinstance(ends[0], SendTimeout)
+    assert ends[1].ok
+
+
+def test_a_message_whose_time_is_over_when_its_route_is_known_is_not_sent() -> None:
+    def names(one: Connection, request: RemotingCommand) -> bool:
+        time.sleep(1.2)
+        if request.ext_fields["topic"] != "T":
+            return False  # the topic that brokers copy is there
+        one.answer(request, 17)
+        return True
+
+    async def main(address: str) -> None:
+        async with AsyncProducer("g", address, send_timeout_s=2.0, close_timeout_s=0.1) as producer:
+            with pytest.raises(SendTimeout, match="nothing was stored") as caught:
+                await producer.send("T", b"x")
+            assert not caught.value.maybe_stored
+            assert caught.value.msg_id
+
+    with RawServer(lambda one, request: one.answer(request)) as server:
+        server.names = names
+        asyncio.run(main(server.address))
+        assert server.routes_asked == 2
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_time_of_its_own_holds_where_sends_wait_for_others(face: str) -> None:
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        if bytes(request.body) == b"patient":
+            time.sleep(0.5)
+            one.answer(request)
+
+    def sync(address: str) -> None:
+        with Producer("slow", address, linger_ms=1, send_timeout_s=600, close_timeout_s=0.1) as slow:
+            assert slow.queues("T")
+            with Producer("quick", address, linger_ms=1, send_timeout_s=0.2, close_timeout_s=0.1) as quick:
+                assert quick.send("T", b"patient", timeout_s=20).ok
+            with pytest.raises(SendTimeout, match="may be stored"):
+                slow.send("T", b"hasty", timeout_s=0.2)
+
+    async def main(address: str) -> None:
+        async with AsyncProducer("slow", address, linger_ms=1, send_timeout_s=600, close_timeout_s=0.1) as slow:
+            assert (await slow.send("T", b"patient")).ok  # its route is known from here on
+            async with AsyncProducer("quick", address, linger_ms=1, send_timeout_s=0.2, close_timeout_s=0.1) as quick:
+                assert (await quick.send("T", b"patient", timeout_s=20)).ok
+            async with asyncio.timeout(20):
+                with pytest.raises(SendTimeout, match="may be stored"):
+                    await slow.send("T", b"hasty", timeout_s=0.2)
+
+    with RawServer(serve) as server:
+        if face == "sync":
+            sync(server.address)
+        else:
+            asyncio.run(main(server.address))
+
+
+def test_a_send_that_waits_for_others_ends_though_the_loop_stands_still() -> None:
+    stands, may_go = threading.Event(), threading.Event()
+
+    def on_done(future: object) -> None:
+        stands.set()
+        may_go.wait(30)
+
+    with RawServer(lambda one, request: one.answer(request)) as server:
+        with (
+            Producer("h", server.address) as other,
+            Producer("g", server.address, linger_ms=1, send_timeout_s=0.5) as producer,
+        ):
+            assert other.queues("T")
+            producer.send_future(Message("T", b"x"), on_done=on_done)
+            assert stands.wait(20)
+            try:
+                with pytest.raises(SendTimeout, match="may be stored") as caught:
+                    producer.send("T", b"x")
+            finally:
+                may_go.set()
+    assert caught.value.maybe_stored
+    assert caught.value.msg_id
+
+
+def test_sends_in_order_that_all_fail_at_once_have_an_end_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request fits on the connection any more: each of a thousand sends to one queue ends as it begins."""
+    calls_max, count = 100, 1000
+    few = functools.partial(RemotingSettings, calls_max=calls_max)
+    monkeypatch.setattr("mqfast.client.net.instance.RemotingSettings", few)
+    for name in ("HEARTBEAT_S", "ROUTE_S"):  # no answer of these gives room
+        monkeypatch.setattr(f"mqfast.client.net.instance.{name}", 600.0)
+
+    async def main(server: RawServer) -> None:
+        failed = list[Any]()
+        async with AsyncProducer("g", server.address, retries=0, send_timeout_s=600, close_timeout_s=0.1) as producer:
+            producer.send_nowait(Message("T", b"the route, the connection"))
+            instance = producer._instance
+            assert instance is not None
+            async with asyncio.timeout(20):
+                while not (server.requests and instance.is_known_to(server.address)):
+                    await asyncio.sleep(0.01)
+            for _ in range(calls_max):
+                producer.send_nowait(Message("T", b"x"), on_done=failed.append)
+            assert len(failed) == 1
+            many = (Message("T", b"x", sharding_key="k", delay_level=1) for _ in range(count))
+            ends = [end async for end in producer.send_many(many)]
+            assert len(ends) == count
+            assert all(isinstance(end, SendFailed) and not end.maybe_stored for end in ends)
+            assert producer.stats()["in_flight"] == calls_max
+
+    with RawServer(lambda one, request: None) as server:
+        asyncio.run(main(server))

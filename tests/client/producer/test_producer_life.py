@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.net.raw_server import Connection, RawServer
+from client.net.raw_server import SEND_OK, Connection, RawServer
 from running import BrokerProcess
 
 from mqfast.client.hooks import ClientHook, SendContext
@@ -41,7 +41,7 @@ from mqfast.errors import (
     UsageError,
 )
 from mqfast.message import Message
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.command import RemotingCommand, encode
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,45 @@ def test_a_producer_that_is_closing_takes_no_further_send() -> None:
                 send(Message("T", b"y"))
         closing.join(10)
         assert isinstance(future.exception(10), ClientError)
+
+
+def test_a_send_that_begins_while_its_producer_is_closed_starts_nothing() -> None:
+    class Gate:
+        """A lock whose first owner waits before it has it."""
+
+        def __init__(self) -> None:
+            self.arrived, self.may_go = threading.Event(), threading.Event()
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if not self.arrived.is_set():
+                self.arrived.set()
+                assert self.may_go.wait(20)
+            self._lock.acquire()
+
+        def __exit__(self, *exc: object) -> None:
+            self._lock.release()
+
+    ends: list[Any] = []
+
+    def send() -> None:
+        try:
+            ends.append(producer.send("T", b"x"))
+        except ClientError as error:
+            ends.append(error)
+
+    with RawServer(ok) as server:
+        producer = Producer("g", server.address)
+        gate = producer._starting = Gate()  # type: ignore[assignment]
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
+        assert gate.arrived.wait(20)
+        producer.close()
+        gate.may_go.set()
+        sending.join(20)
+        assert isinstance(ends[0], ClientClosed)
+        assert producer._instance is None
+        assert server.requests == []
 
 
 @pytest.mark.parametrize("timeout_s", ["1", -1])
@@ -428,8 +467,6 @@ def test_four_mebibytes_and_one_byte_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nonsense", [{}, {"msgId": "x"}, {"msgId": "x", "queueId": "y", "queueOffset": "0"}], ids=str)
 def test_a_broker_that_answers_nonsense(nonsense: dict[str, str]) -> None:
     def serve(one: Connection, request: RemotingCommand) -> None:
-        from mqfast.remoting.command import encode
-
         one.send(encode(request.response(0, nonsense)))
 
     with RawServer(serve) as server, Producer("g", server.address) as producer:
@@ -617,6 +654,56 @@ def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -
     with RawServer(ok) as server:
         asyncio.run(main(server.address))
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_a_callback_raises_ends_no_other_send() -> None:
+    """CancelledError is no Exception: out of a protocol it would end the connection, and all that waits there."""
+
+    def cancelled(outcome: object) -> None:
+        raise asyncio.CancelledError
+
+    async def main(address: str) -> None:
+        async with AsyncProducer("g", address) as producer:
+            await producer.send("T", b"the route, the connection")
+            producer.send_nowait(Message("T", b"x"), on_done=cancelled)
+            assert (await producer.send("T", b"y")).ok
+
+    held: list[RemotingCommand] = []
+
+    def both_at_once(one: Connection, request: RemotingCommand) -> None:
+        if bytes(request.body) == b"x":
+            held.append(request)
+            return
+        one.send(b"".join(encode(each.response(0, dict(SEND_OK))) for each in (*held, request)))
+
+    with RawServer(both_at_once) as server:
+        asyncio.run(main(server.address))
+        assert len(server.requests) == 3
+        assert len(server.connections) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), ValueError()], ids=lambda one: type(one).__name__
+)
+def test_the_loop_of_all_sync_clients_outlives_a_callback_of_a_future(error: BaseException) -> None:
+    may_answer, called = threading.Event(), threading.Event()
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        assert may_answer.wait(20)
+        one.answer(request)
+
+    def callback(future: object) -> None:
+        called.set()
+        raise error
+
+    with RawServer(serve) as server, Producer("g", server.address) as producer:
+        future = producer.send_future(Message("T", b"x"))
+        future.add_done_callback(callback)
+        may_answer.set()
+        assert called.wait(20)
+        assert future.result(20).ok
+        assert producer.send_future(Message("T", b"x")).result(20).ok
+        assert len(server.connections) == 1
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
