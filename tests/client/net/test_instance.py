@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client.net.raw_server import Connection, RawServer
 from running import BrokerProcess
 
 from mqfast.client.admin.async_admin_client import AsyncAdminClient
@@ -26,6 +27,7 @@ from mqfast.errors import CallTimeout, ClientError, ConfigError, ConnectError, N
 from mqfast.message import Message
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.command import RemotingCommand
 
 
 class Owner:
@@ -98,6 +100,34 @@ def test_a_broker_knows_who_is_here_until_the_end(cluster: BrokerProcess) -> Non
         await instance.release()
 
     in_loop(flow)
+
+
+def test_a_consumer_that_is_closed_while_it_starts_serves_nothing() -> None:
+    may_answer = threading.Event()
+
+    def names(one: Connection, request: RemotingCommand) -> bool:
+        return request.ext_fields["topic"] == "held" and not may_answer.wait(20)
+
+    async def flow(server: RawServer) -> None:
+        async with AsyncProducer("g", server.address) as producer:  # the instance stays
+            await producer.send("T", b"x")
+            instance = producer._instance
+            assert instance is not None
+            tells = list(instance.routes.on_change)
+            consumer = AsyncPushConsumer("closing", server.address, topics="held")
+            starting = asyncio.create_task(consumer.start())
+            async with asyncio.timeout(20):
+                while server.routes_asked < 2:
+                    await asyncio.sleep(0.005)
+            await consumer.close()
+            may_answer.set()
+            await starting
+            assert instance.routes.on_change == tells
+            assert instance.requests._handlers == {}
+
+    with RawServer(lambda one, request: one.answer(request)) as server:
+        server.names = names
+        in_loop(lambda: flow(server))
 
 
 def test_a_second_consumer_of_a_group_is_another_client() -> None:

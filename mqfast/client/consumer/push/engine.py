@@ -179,15 +179,16 @@ class PushEngine:
                 await self._look_for(topic)
                 if wanted.subscription.kind == SQL92:
                     await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
-            self.instance.routes.on_change.append(self._route_changed)
-            self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
-            self.requests.register()
-            await self.instance.heartbeat()
-            await self.rebalance()
+            if not self.is_closing:  # else nobody would take back what is begun from here on
+                self.instance.routes.on_change.append(self._route_changed)
+                self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
+                self.requests.register()
+                await self.instance.heartbeat()
+                await self.rebalance()
         except BaseException:
             await self.close(0.0)
             raise
-        if self.is_closing:  # by a handler, meanwhile
+        if self.is_closing:  # by a handler or another thread, meanwhile
             return
         self._every(REBALANCE_S, self.rebalance, "rebalance")
         self._every(COMMIT_S, self.commit, "offsets")
@@ -225,20 +226,20 @@ class PushEngine:
         self.workers.stop()
         for task in list(self._tasks):
             task.cancel()
-        with contextlib.suppress(TimeoutError):  # one that runs takes no queue any more
-            async with asyncio.timeout_at(self.loop.time() + deadline - time.monotonic()), self._rebalancing:
-                pass
-        await asyncio.sleep(0)  # verdicts that were told before take effect: a dropped queue takes none
-        mine = list(self.assigned.values())
-        for assigned in mine:
-            if assigned.task is not None:
-                assigned.task.cancel()
-            assigned.pq.drop()
         reserve_s = 1.0  # for the offsets
-        try:  # a caller that is interrupted waits for no handler any more; the rest is done all the same
-            while self._is_busy() and time.monotonic() < deadline - reserve_s:
-                await asyncio.sleep(0.005)
+        try:  # a caller that is interrupted waits for nothing any more; the rest is done all the same
+            with contextlib.suppress(TimeoutError):  # one that runs takes no queue any more
+                async with asyncio.timeout_at(self.loop.time() + deadline - time.monotonic()), self._rebalancing:
+                    pass
+            await asyncio.sleep(0)  # verdicts that were told before take effect: a dropped queue takes none
+            self._drop_all()
+            is_busy = True
+            while is_busy and time.monotonic() < deadline - reserve_s:
+                is_busy = self._is_busy()
+                await asyncio.sleep(0.005 if is_busy else 0)  # what a handler said last takes effect
+                is_busy = is_busy or self._is_busy()
         finally:
+            mine = self._drop_all()
             left = sum(bool(one.begun_s) for assigned in mine for one in assigned.pq.open_messages())
             if left:
                 _log.warning(
@@ -247,7 +248,17 @@ class PushEngine:
             await self._leave_group(max(reserve_s, deadline - time.monotonic()))
         return left
 
+    def _drop_all(self) -> list[Assigned]:
+        """Hand out nothing any more. Returns: the queues that were this member's."""
+        mine = list(self.assigned.values())
+        for assigned in mine:
+            if assigned.task is not None:
+                assigned.task.cancel()
+            assigned.pq.drop()
+        return mine
+
     async def _leave_group(self, commit_s: float) -> None:
+        self.handling.stop()
         try:
             await self._last_commit(commit_s)
             await self.workers.end(cancel=True)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqfast.client.consumer.group_asks import give_back
@@ -84,6 +84,7 @@ class Handling:
         self._lock = threading.Lock()
         self.counts: dict[str, Counts] = {}
         self.refusal = ""
+        self._has_stopped = False
 
     # --- hand out ---
 
@@ -301,7 +302,16 @@ class Handling:
             if pq.is_open(message):  # else it timed out, and was given back then
                 self._spawn(self._give_back(assigned, pq, message, level))
 
-    def _spawn(self, work: Any) -> None:
+    def stop(self) -> None:
+        """The consumer leaves: brokers are told nothing any more, and what they were not told comes again."""
+        self._has_stopped = True
+        for task in self._given_back:
+            task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._has_stopped:
+            work.close()
+            return
         task: asyncio.Task[None] = self._engine.loop.create_task(work, name="mqfast give back")
         self._given_back.add(task)
         task.add_done_callback(self._given_back.discard)

@@ -296,6 +296,14 @@ def test_pause_stops_and_resume_goes_on(cluster: BrokerProcess, hand: Hand) -> N
         seen.wait(4)
 
 
+def starts(consumer: PushConsumer) -> bool:
+    try:
+        consumer.assignment()
+    except ClientClosed:
+        return False
+    return True
+
+
 def test_run_beside_a_loop_of_another_thread(
     cluster: BrokerProcess, hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,6 +312,7 @@ def test_run_beside_a_loop_of_another_thread(
     consumer = PushConsumer("run-loop-group", cluster.namesrv, topics="looped", from_where="first")
     running = threading.Thread(target=consumer.run)
     running.start()
+    until(lambda: starts(consumer), "its start by that thread")  # this thread's close may come before it otherwise
     bodies = []
     for message in consumer:
         bodies.append(message.body)
