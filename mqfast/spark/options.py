@@ -319,6 +319,9 @@ class Options:
     namespace: str | None = _option(
         _text, None, EVERYWHERE, "Namespace of topics and groups in the cluster; rows have the names without it."
     )
+    namespace_v2: str | None = _option(
+        _text, None, EVERYWHERE, "Namespace of RocketMQ 5, a field of every request; names stay as they are."
+    )
     access_key: str | None = _option(
         _text, None, EVERYWHERE, "Access key that signs every request; with secretKey.", secret=True,
         shown="ROCKETMQ_ACCESS_KEY",
@@ -433,8 +436,10 @@ class Options:
         "Read along the queues, along the log, or in the order that reads less.",
     )  # fmt: skip
     partition_bytes: int = _option(size, 128 << 20, READ, "Bytes of log that one task reads.", shown="128m")
-    min_partitions: int | None = _option(_number, None, READ, "Smallest number of tasks, if there is enough to read.")
-    max_partitions: int | None = _option(_number, None, READ, "Largest number of tasks.")
+    min_partitions: int | None = _option(
+        _number, None, READ, "Smallest number of tasks, if there is enough to read; of each store or broker."
+    )
+    max_partitions: int | None = _option(_number, None, READ, "Largest number of tasks, of each store or broker.")
     batch_bytes: int = _option(size, 1 << 20, READ, "Bytes of log in one Arrow batch.", shown="1m")
     verify_crc: str = _option(
         _choice("off", "fail", "skip", "mark"), "off", READ,
@@ -510,9 +515,9 @@ class Options:
         """What two reads of the same place with the same rights agree in."""
         o = self
         return (
-            o.path, o.store_path_commit_log, o.namesrv, o.brokers, o.namespace, o.access_key, o.secret_key,
-            o.security_token, o.tls, o.tls_ca, o.tls_cert, o.tls_key, o.tls_verify, o.broker_timeout, o.broker_away,
-            o.pull_group, o.pull_bytes,
+            o.path, o.store_path_commit_log, o.namesrv, o.brokers, o.namespace, o.namespace_v2, o.access_key,
+            o.secret_key, o.security_token, o.tls, o.tls_ca, o.tls_cert, o.tls_key, o.tls_verify, o.broker_timeout,
+            o.broker_away, o.pull_group, o.pull_bytes,
         )  # fmt: skip
 
 
@@ -608,10 +613,10 @@ def _check_together(o: Options) -> None:
 
 # Options that say something of a cluster only, and of directories only.
 _OF_CLUSTERS: Final = (
-    "brokers", "namespace", "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
-    "broker_away", "pull_group", "pull_bytes", "sql_filter", "max_in_flight", "send_bytes",
+    "brokers", "namespace", "namespace_v2", "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert",
+    "tls_key", "broker_timeout", "broker_away", "pull_group", "pull_bytes", "sql_filter", "max_in_flight", "send_bytes",
 )  # fmt: skip
-_OF_DIRECTORIES: Final = ("path", "paths", "store_path_commit_log", "staging")
+_OF_DIRECTORIES: Final = ("path", "paths", "store_path_commit_log", "staging", "staging_ttl")
 _VIEWS_OF_FILES: Final = ("files", "audit", "consumequeue")
 
 
@@ -623,8 +628,10 @@ def _check_cluster(o: Options) -> None:
                 raise ConfigError(f"option {option_name(name)}: it is for a cluster, whose name servers namesrv gives")
         return
     for name in _OF_DIRECTORIES:
-        if getattr(o, name) is not None:
+        if getattr(o, name) != defaults[name]:
             raise ConfigError(f"options namesrv and {option_name(name)}: expected one of them")
+    if o.lease_ttl not in (0, defaults["lease_ttl"]):
+        raise ConfigError("option leaseTtl: brokers take no leases, so their retention does not wait; it needs path")
     if o.order == "commitlog":
         raise ConfigError("option order: brokers hand out messages by queue; commitlog needs path")
     if o.view in _VIEWS_OF_FILES:

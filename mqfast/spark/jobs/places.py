@@ -33,6 +33,7 @@ __all__ = [
 _ARGUMENTS: Final = (
     ("brokers", "brokers", "A,B", "only these brokers of the cluster"),
     ("namespace", "namespace", "NAME", "namespace of topics and groups"),
+    ("namespace-v2", "namespaceV2", "NAME", "namespace of RocketMQ 5, a field of every request"),
     ("access-key", "accessKey", "KEY", "access key (or ROCKETMQ_ACCESS_KEY)"),
     ("secret-key", "secretKey", "KEY", "secret key (better: ROCKETMQ_SECRET_KEY, which other users do not see)"),
     ("security-token", "securityToken", "TEXT", "token of temporary keys (or ROCKETMQ_SECURITY_TOKEN)"),

@@ -25,5 +25,6 @@ def settings_of(options: Options) -> InstanceSettings:
         credentials=credentials,
         tls=tls_context(options) or False,
         namespace=options.namespace,
+        namespace_v2=options.namespace_v2,
     )
     return settings._replace(namespace=settings.namespace or namespace_of_address(settings.name_servers[0]))
