@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access", "LeftOut", "LogAccess", "ReadSettings", "StoreReplaced", "is_away", "known_topics", "log_of",
-    "open_access", "open_local", "stores_of",
+    "look_again", "open_access", "open_local", "stores_of",
 ]  # fmt: skip
 
 
@@ -191,17 +191,26 @@ class LogAccess(Access, Protocol):
 def stores_of(options: Options, *, begins: bool = False) -> list[tuple[str, Options]]:
     """Each store that the options name, with the options for it alone: directories, or the brokers of a cluster.
 
-    Args: begins: a read begins here, so the offsets that the options name have to be those of brokers that are there.
+    Args: begins: a read begins here: of a cluster as it is now, not some seconds ago, and the offsets that the options
+        name have to be those of brokers that are there.
     Raises: ConfigError; ClientError where no name server answers.
     """
     if options.namesrv is None:
         return table.stores_of(options)
     from mqfast.spark.remote.cluster import brokers_of
 
-    names = brokers_of(options)
+    names = brokers_of(options, begins=begins)
     if begins:
         table.check_brokers(options, names)
     return [(name, table.of_broker(options, name)) for name in names]
+
+
+def look_again(options: Options) -> None:
+    """Take nothing that was known of a cluster for true: what is asked next is as it is now."""
+    if options.namesrv is not None:
+        from mqfast.spark.remote.cluster import Cluster
+
+        Cluster.shared(options).forget()
 
 
 def known_topics(options: Options) -> list[str]:

@@ -36,13 +36,18 @@ __all__ = ["GroupListener", "lag"]
 _log = logging.getLogger("mqfast.spark")
 
 
-def _offset(text: str | None, store: str | None = None) -> dict[str, Any] | None:
-    """The offset of one of our sources, or of one store of it; None for anything else."""
+def _live(text: str | None) -> Mapping[str, Any] | None:
+    """The live part of an offset that Spark has as text; None for what is no object."""
     try:
         found = json.loads(text) if text else None
-    except ValueError:
+    except ValueError:  # another source has its own form
         return None
-    found = live_part(found) if isinstance(found, dict) else None
+    return live_part(found) if isinstance(found, dict) else None
+
+
+def _offset(text: str | None, store: str | None = None) -> dict[str, Any] | None:
+    """The offset of one of our sources, or of one store of it; None for anything else."""
+    found: Any = _live(text)
     if isinstance(found, dict) and isinstance(found.get(STORES_KEY), dict):
         found = found[STORES_KEY].get(store)
     if not isinstance(found, dict) or not found:
@@ -120,8 +125,7 @@ class GroupListener(StreamingQueryListener):
 
     def _tell_brokers(self, text: str | None) -> None:
         assert self._cluster is not None
-        found = json.loads(text) if text else None
-        found = live_part(found) if isinstance(found, dict) else None
+        found = _live(text)
         stores = found.get(STORES_KEY) if isinstance(found, dict) else None
         for name, offset in stores.items() if isinstance(stores, dict) else ():
             if name not in self._brokers:

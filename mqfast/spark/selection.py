@@ -7,7 +7,7 @@ never leave out in silence what was named: an unknown topic or queue is an error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -73,7 +73,9 @@ def check_names(
         if topics and name not in topics:
             raise ConfigError(f"option subscribe: the cluster has no topic {name}{nearest_name(name, topics)}")
     every = Snapshot("", "", 0, 0, 0, tuple(queues[key] for key in sorted(queues)))
-    selected_queues(every, options)
+    selected = selected_queues(every, options)
+    for way in ("starting", "ending"):
+        _check_named(getattr(options, f"{way}_offsets_by_timestamp") or (), selected, f"{way}OffsetsByTimestamp")
     check_pattern(every, options)
 
 
@@ -81,11 +83,20 @@ def present(snapshot: Snapshot, options: Options) -> Options:
     """The options without the topics and queues that they name and a store has not got."""
     known = {(q.topic, q.queue_id) for q in snapshot.queues}
     topics = {topic for topic, _ in known}
+    options = replace(
+        options,
+        starting_offsets_by_timestamp=_present(options.starting_offsets_by_timestamp, known),
+        ending_offsets_by_timestamp=_present(options.ending_offsets_by_timestamp, known),
+    )
     if options.subscribe is not None:
         return replace(options, subscribe=tuple(topic for topic in options.subscribe if topic in topics))
     if options.assign is not None:
         return replace(options, assign=tuple(place for place in options.assign if place in known))
     return options
+
+
+def _present(times: Mapping[Key, int] | None, known: Container[Key]) -> dict[Key, int] | None:
+    return None if times is None else {place: moment for place, moment in times.items() if place in known}
 
 
 def check_pattern(snapshot: Snapshot, options: Options) -> None:

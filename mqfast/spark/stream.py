@@ -171,15 +171,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = selected_queues(snapshot, options)
         if self.along_log:
             return self._log_offset(snapshot, self._first_position(self._log(), snapshot))
-        first = starting_offsets(snapshot, queues, self.options, access, "latest")
+        first = starting_offsets(snapshot, queues, options, access, "latest")
         read = snapshot.dispatched if all(first[q.topic, q.queue_id] == q.max_offset for q in queues) else -1
         return encode(StreamOffset(
             queues=first, read=read, marks=log_marks(snapshot, access), anchors=self._anchors(first, StreamOffset({})),
         ))  # fmt: skip
 
-    def joined(self) -> Spark:
-        """The offset of a store that joins a stream: everything that is there is new."""
-        snapshot = self._seen()
+    def joined(self, *, wait: bool) -> Spark:
+        """The offset of a store that joins a stream: everything that is there is new. ``wait``: see Access.look."""
+        snapshot = self._snapshot or self._look(wait=wait)
         if self.along_log:
             return encode(StreamOffset(position=snapshot.log_start))
         return encode(StreamOffset(queues={}, read=snapshot.log_start))

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -27,8 +27,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import UsageError
-from mqfast.spark.access import is_away, known_topics, open_access, stores_of
-from mqfast.spark.offsets import STORES_KEY, VERSION, Spark
+from mqfast.spark.access import is_away, known_topics, look_again, open_access, stores_of
+from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, Spark
 from mqfast.spark.options import Options, of_broker
 from mqfast.spark.schema import Column
 from mqfast.spark.selection import check_names
@@ -66,18 +66,15 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- which stores ---
 
-    def _meet(self) -> None:
-        """Make a reader for every store that is there now."""
-        for name, given in stores_of(self.options):
+    def _meet(self, *, begins: bool = False) -> None:
+        """Make a reader for every store that is there now; ``begins``: as the stream begins here."""
+        for name, given in stores_of(self.options, begins=begins):
             if name not in self._stores:
                 self._stores[name] = StreamReader(_of_one(given, name), self.columns, one_of_many=True)
 
-    def _meet_all(self, offset: Spark) -> None:
-        """Also for brokers that an offset names, which may be away now."""
-        if self.options.namesrv is None:
-            return
-        self._meet()
-        for name in _apart(offset):
+    def _meet_named(self, names: Iterable[str]) -> None:
+        """Make a reader for each of these brokers, which may be away now."""
+        for name in names if self.options.namesrv is not None else ():
             if name not in self._stores:
                 given = _of_one(of_broker(self.options, name), name)
                 self._stores[name] = StreamReader(given, self.columns, one_of_many=True)
@@ -110,18 +107,21 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Spark:
         """Where a new stream begins, in each store. Raises: as StreamReader.initialOffset."""
         self._check_names()
-        self._meet()
+        self._meet(begins=True)
         return self._all(lambda _, store: store.initialOffset())
 
-    def _starts(self, start: Spark) -> dict[str, Spark]:
-        """Offsets of every store, of those that joined from their first message on."""
+    def _starts(self, start: Spark, names: Iterable[str], *, wait: bool) -> dict[str, Spark]:
+        """Offsets of these stores, of those that joined from their first message on, and of all that ``start`` knows.
+
+        Args: wait: for one that is away, which is left out otherwise.
+        """
         found = _apart(start)
-        for name, store in self._stores.items():
+        for name in names:
             if name not in found:
                 try:
-                    found[name] = store.joined()
+                    found[name] = self._stores[name].joined(wait=wait)
                 except Exception as error:
-                    if not self._is_away(name, error):
+                    if wait or not self._is_away(name, error):
                         raise
         return found
 
@@ -137,6 +137,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """This run ends where the stores end now."""
         self._available_now = True
+        look_again(self.options)
         self._meet()
         for store in self._stores.values():
             store.prepareForTriggerAvailableNow()
@@ -157,9 +158,11 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: as StreamReader.latestOffset.
         """
-        if not self._available_now:
-            self._meet_all(start)
-        before = self._starts(start)
+        if not self._available_now and self.options.namesrv is not None:
+            self._meet()
+        chosen = self.options.brokers
+        self._meet_named(name for name in _apart(start) if chosen is None or name in chosen)
+        before = self._starts(start, self._stores, wait=False)
         ends = {name: self._end(name, before[name], None) for name in self._stores if name in before}
         news = [name for name in ends if ends[name] != before[name]]
         if not news or self._waits({name: before[name] for name in news}, ends, limit):
@@ -167,6 +170,10 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             self._share_out(before, ends, news, limit)
         self._last_batch = time.monotonic()
+        begun = _apart(start)
+        for name in news:
+            if name not in begun and LOG_KEY in ends[name]:  # where the log of one that joined began now
+                ends[name] = {"from": before[name][LOG_KEY], **ends[name]}
         return _together({**before, **ends})
 
     def _end(self, name: str, start: Spark, share: tuple[int | None, int | None] | None) -> Spark:
@@ -221,17 +228,20 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what tasks read ---
 
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
-        """What the tasks of one batch read. Raises: DataLoss."""
-        ends = _apart(end)
-        self._meet_all(end)
-        starts = self._starts(start)
+        """What the tasks of one batch read. Raises: DataLoss; UsageError for a store that is not named any more."""
+        ends, begun = _apart(end), _apart(start)
+        moved = [name for name in ends if ends[name] != begun.get(name)]
+        self._meet_named(moved)
+        for name in moved:
+            if name not in self._stores:
+                raise UsageError(f"store {name}: a batch that was planned reads it, and it is not among the paths now")
+        starts = self._starts(start, moved, wait=True)
         found: list[InputPartition] = []
-        for name, store in self._stores.items():
-            if name in ends and ends[name] != starts[name]:
-                for part in store.partitions(starts[name], ends[name]):
-                    assert isinstance(part, ScanPartition)
-                    part.store = name
-                    found.append(part)
+        for name in moved:
+            for part in self._stores[name].partitions(starts[name], ends[name]) if ends[name] != starts[name] else ():
+                assert isinstance(part, ScanPartition)
+                part.store = name
+                found.append(part)
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

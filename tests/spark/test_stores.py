@@ -51,6 +51,10 @@ def two(base: Path) -> str:
     fill(base / "a", 0, 30)
     fill(base / "b", 100, 145)
     fill(base / "b", 500, 505, "only-b")
+    return two_paths(base)
+
+
+def two_paths(base: Path) -> str:
     return json.dumps({"broker-a": str(base / "a"), "broker-b": str(base / "b")})
 
 
@@ -203,6 +207,39 @@ def test_a_store_that_joins_is_read_from_its_first_message(base: Path, order: st
     batches, end = to_the_end(of_stores(left, order=order), end)
     assert numbers([row for rows in batches for row in rows]) == [30]
     assert set(end["stores"]) == {"broker-a", "broker-b", "broker-c"}  # kept for when they are back
+
+
+@ORDERS
+def test_a_store_that_leaves_between_plan_and_batch_is_named(base: Path, order: str) -> None:
+    reader = of_stores(two(base), startingOffsets="earliest", order=order)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    reader.stop()
+    left = of_stores(json.dumps({"broker-a": str(base / "a")}), order=order)
+    with pytest.raises(UsageError, match="store broker-b: a batch that was planned reads it"):
+        left.partitions(start, end)
+    left.stop()
+
+
+@ORDERS
+def test_what_a_store_that_joined_lost_before_its_first_batch_is_named(base: Path, order: str) -> None:
+    reader = of_stores(two(base), startingOffsets="latest", order=order)
+    start = reader.initialOffset()
+    reader.stop()
+    fill(base / "c", 900, 1800)
+    three = json.dumps({**json.loads(two_paths(base)), "broker-c": str(base / "c")})
+    planning = of_stores(three, order=order)
+    end = json.loads(json.dumps(planning.latestOffset(start, ALL)))
+    assert numbers(read(planning, start, end)) == list(range(900, 1800))
+    planning.stop()
+    first, *others = sorted((base / "c" / "commitlog").iterdir())
+    assert others
+    first.unlink()
+    with pytest.raises(DataLoss, match="begins at"):
+        of_stores(three, order=order).partitions(start, end)
+    left = numbers(read(of_stores(three, order=order, failOnDataLoss="false"), start, end))
+    assert left == list(range(left[0], 1800))
+    assert left[0] > 900
 
 
 @ORDERS

@@ -1,6 +1,7 @@
 """One step ahead: an iterator whose next items are made by another thread while the last one is worked with.
 
-Room: the Spark adapter. It must never make more items ahead than it was told, nor leave its thread behind ``close``.
+Room: the Spark adapter. It must never make more items ahead than it was told; behind ``close`` its thread ends with
+the item that it is at.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Ahead(Generic[T]):
     def _run(self) -> None:
         try:
             for item in self._source:
-                if not self._put(item, None):
+                if not self._put(item, None) or self._stopped.is_set():
                     return
             self._put(None, StopIteration())
         except BaseException as error:
@@ -56,5 +57,5 @@ class Ahead(Generic[T]):
         return item
 
     def close(self) -> None:
-        """Make no more items."""
+        """Make no more items; whoever made ``source`` cuts short what it waits for."""
         self._stopped.set()

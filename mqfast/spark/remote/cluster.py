@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import ssl
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.client.admin.bodies import ClusterBody, TopicListBody, TopicsBody, TopicStatsBody, by_queue
@@ -20,12 +21,12 @@ from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.net.lane import Lanes
 from mqfast.client.net.steps import Ask, Steps, broker_error, checked
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
-from mqfast.client.route.namespace import namespace_of_address, unwrap, wrap
+from mqfast.client.route.namespace import header_fields, namespace_of_address, unwrap, wrap
 from mqfast.client.route.route_table import MASTER_ID, TopicRoute, decode_route
 from mqfast.client.settings import instance_settings
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import BrokerBusy, BrokerError, CallTimeout, ConfigError, ConnectError, ConnectionLost, NoRoute
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import QueueData, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import sign
@@ -42,6 +43,7 @@ ASK_S: Final = 5.0
 ROUTE_S: Final = 5.0
 _NAME_SERVER_S: Final = 3.0
 _LONG_AGO: Final = float("-inf")
+_NOTHING: Final[tuple[float, list[str], Mapping[str, int]]] = (_LONG_AGO, [], {})
 _FIRST_PAUSE_S: Final = 0.05
 _MOST_PAUSE_S: Final = 1.0
 
@@ -70,24 +72,28 @@ class Cluster:
         who = None
         if options.access_key is not None and options.secret_key is not None:
             who = Credentials(options.access_key, options.secret_key, options.security_token)
-        settings = instance_settings(options.namesrv, credentials=who, namespace=options.namespace)
+        settings = instance_settings(
+            options.namesrv, credentials=who, namespace=options.namespace, namespace_v2=options.namespace_v2
+        )
         self.namespace: Final = settings.namespace or namespace_of_address(settings.name_servers[0])
         self._servers: Final = NameServers(settings.name_servers)
         self._timeout_s: Final = options.broker_timeout / 1000
         self._waits: Final = options.broker_away == "wait"
         self._group: Final = self.wire(options.pull_group)
-        key = settings.credentials
-        signed = None
-        if key is not None:
+        key, tenant = settings.credentials, header_fields(settings.namespace_v2)
 
-            def signed(code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
-                return sign(fields, body, key.access_key, key.secret_key, key.security_token or "")
+        def signed(code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
+            fields = {**fields, **tenant}
+            return (
+                fields if key is None else sign(fields, body, key.access_key, key.secret_key, key.security_token or "")
+            )
 
-        self.lanes: Final = Lanes(tls_context(options), signed)
+        self.lanes: Final = Lanes(tls_context(options), signed if tenant or key is not None else None)
         self._brokers: tuple[float, Mapping[str, Mapping[int, str]]] = (_LONG_AGO, {})
         self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
         self._topics: tuple[float, list[str]] = (_LONG_AGO, [])
-        self._of_broker: dict[str, tuple[float, list[str]]] = {}
+        # Topics, and how many queues for reading each name on the wire has.
+        self._of_broker: dict[str, tuple[float, list[str], Mapping[str, int]]] = {}
 
     @classmethod
     def shared(cls, options: Options) -> Cluster:
@@ -123,10 +129,10 @@ class Cluster:
 
         return self.run(steps())
 
-    def patiently(self, what: str, once: Callable[[], T]) -> T:
+    def patiently(self, what: str, once: Callable[[], T], stopped: threading.Event | None = None) -> T:
         """Do something until whoever is asked answers, for ``brokerTimeout``, or for ever with ``brokerAway=wait``.
 
-        Raises: BrokerAway at the end of that time.
+        Raises: BrokerAway at the end of that time, and when ``stopped`` is set meanwhile.
         """
         deadline = time.monotonic() + self._timeout_s
         pause, told = _FIRST_PAUSE_S, False
@@ -144,31 +150,30 @@ class Cluster:
                     _log.warning("%s: %s; it is asked again", what, error)
                     told = True
             self.forget()
-            time.sleep(pause)
+            if stopped is None:
+                time.sleep(pause)
+            elif stopped.wait(pause):
+                raise BrokerAway(f"{what}: nobody waits for it any more")
             pause = min(2 * pause, _MOST_PAUSE_S)
 
     def forget(self) -> None:
         """What name servers said may be wrong: ask them again."""
         self._brokers = (_LONG_AGO, self._brokers[1])
-        self._routes = {topic: (_LONG_AGO, route) for topic, (_, route) in self._routes.items()}
+        self._routes = {topic: (_LONG_AGO, route) for topic, (_, route) in list(self._routes.items())}
         self._topics = (_LONG_AGO, self._topics[1])
-        self._of_broker = {broker: (_LONG_AGO, found) for broker, (_, found) in self._of_broker.items()}
+        self._of_broker = {}
 
     # --- name servers ---
 
-    def _ask_name_server(
-        self, code: RequestCode, fields: dict[str, Any], about: str, *, has_known: bool
-    ) -> RemotingCommand | None:
-        """Ask one after the other. Returns: None: nobody answers, and what is known stays true (``has_known``).
-
-        Raises: ConnectError when nobody answers and nothing is known.
-        """
+    def _answers(
+        self, code: RequestCode, fields: dict[str, Any], about: str, reasons: list[str]
+    ) -> Iterator[RemotingCommand]:
+        """What one name server after the other answers; ``reasons`` gets why others do not. Raises: BrokerError."""
         if self._servers.url is not None and not self._servers.addresses:
             try:
                 self._servers.update(fetch_addresses(self._servers.url))
             except OSError as error:
                 raise ConnectError(f"{self._servers.url}: no addresses of name servers: {error}") from None
-        reasons = []
         for address in self._servers.addresses:
             try:
                 answer = self.lanes.ask(Ask(address, code, fields, b"", _NAME_SERVER_S))
@@ -179,6 +184,17 @@ class Cluster:
             assert answer is not None
             if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
                 raise broker_error(answer, address, about)
+            yield answer
+
+    def _ask_name_server(
+        self, code: RequestCode, fields: dict[str, Any], about: str, *, has_known: bool
+    ) -> RemotingCommand | None:
+        """The first answer. Returns: None: nobody answers, and what is known stays true (``has_known``).
+
+        Raises: ConnectError when nobody answers and nothing is known.
+        """
+        reasons: list[str] = []
+        for answer in self._answers(code, fields, about, reasons):
             return answer
         if has_known:
             _log.warning("%s: no name server answered, what was known stays true: %s", about, "; ".join(reasons))
@@ -189,13 +205,18 @@ class Cluster:
         """All brokers that are there now: name -> broker id -> address; 0 is the master."""
         taken, found = self._brokers
         if time.monotonic() - taken > ROUTE_S:
-            code, about = RequestCode.GET_BROKER_CLUSTER_INFO, "brokers of the cluster"
-            answer = self._ask_name_server(code, {}, about, has_known=bool(found))
+            answer = self._ask_name_server(*_BROKERS, has_known=bool(found))
             if answer is None:
                 return found
-            body = decode_body(bytes(answer.body), ClusterBody, "clusters")
-            found = {name: dict(one.broker_addrs) for name, one in body.broker_addr_table.items() if one.broker_addrs}
+            found = _brokers_in(answer)
             self._brokers = (time.monotonic(), found)
+        return found
+
+    def brokers_of_all(self) -> Mapping[str, Mapping[int, str]]:
+        """The same, of all name servers that answer: one that has just started does not know every broker yet."""
+        found: dict[str, Mapping[int, str]] = {}
+        for answer in self._answers(*_BROKERS, []):
+            found = {**_brokers_in(answer), **found}
         return found
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> tuple[int, str]:
@@ -203,7 +224,7 @@ class Cluster:
 
         Raises: BrokerAway.
         """
-        found = self.brokers().get(broker)
+        found = self.brokers().get(broker) or self.brokers_of_all().get(broker)
         if not found:
             known = ", ".join(sorted(self.brokers())) or "none"
             raise BrokerAway(f"broker {broker}: the name servers know {known}")
@@ -229,9 +250,7 @@ class Cluster:
         known = self._routes.get(topic)
         if known is not None and time.monotonic() - known[0] <= ROUTE_S:
             return known[1]
-        fields = {"topic": self.wire(topic), "acceptStandardJsonOnly": "true"}
-        code, about = RequestCode.GET_ROUTEINFO_BY_TOPIC, f"route of topic {topic}"
-        answer = self._ask_name_server(code, fields, about, has_known=known is not None)
+        answer = self._ask_name_server(*self._route_of(topic), has_known=known is not None)
         if answer is None:
             return known[1] if known is not None else None
         found = None
@@ -240,17 +259,37 @@ class Cluster:
         self._routes[topic] = (time.monotonic(), found)
         return found
 
+    def _route_of(self, topic: str) -> tuple[RequestCode, dict[str, Any], str]:
+        fields = {"topic": self.wire(topic), "acceptStandardJsonOnly": "true"}
+        return RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, f"route of topic {topic}"
+
+    def queues_of_all(self, topic: str) -> list[QueueData]:
+        """How many queues of a topic each broker has, of all name servers that answer; see ``brokers_of_all``."""
+        return [
+            data
+            for answer in self._answers(*self._route_of(topic), [])
+            if answer.code == ResponseCode.SUCCESS
+            for data in decode_route(topic, bytes(answer.body)).queue_datas
+        ]
+
     def _queue_count(self, topic: str, broker: str) -> int:
-        """How many queues of a topic a broker has for reading, as name servers tell. Raises: BrokerAway."""
+        """How many queues of a topic a broker has for reading, as the broker told, or name servers tell.
+
+        Raises: BrokerAway.
+        """
+        taken, _, known = self._of_broker.get(broker, _NOTHING)
+        if time.monotonic() - taken <= ROUTE_S and self.wire(topic) in known:
+            return known[self.wire(topic)]
         route = self.route(topic)
         counts = [data.read_queue_nums for data in route.queue_datas if data.broker_name == broker] if route else []
-        if not counts and broker not in self.brokers():
+        counts = counts or [data.read_queue_nums for data in self.queues_of_all(topic) if data.broker_name == broker]
+        if not counts and not self.brokers().get(broker) and broker not in self.brokers_of_all():
             raise BrokerAway(f"topic {topic}: the name servers do not name broker {broker}")
         return max(counts, default=0)
 
     def topics_of(self, broker: str) -> list[str]:
         """All topics of a broker, as users name them; where it does not tell, those of the cluster."""
-        taken, found = self._of_broker.get(broker, (_LONG_AGO, []))
+        taken, found, _ = self._of_broker.get(broker, _NOTHING)
         if time.monotonic() - taken > ROUTE_S:
             _, address = self.address(broker)
             try:
@@ -259,8 +298,10 @@ class Cluster:
                 if error.code != ResponseCode.NO_PERMISSION:
                     raise
                 return self.topics()
-            found = self._mine(decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table)
-            self._of_broker[broker] = (time.monotonic(), found)
+            configs = decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table
+            found = self._mine(configs)
+            counts = {name: int(one.get("readQueueNums", 0)) for name, one in configs.items()}
+            self._of_broker[broker] = (time.monotonic(), found, counts)
         return found
 
     def _mine(self, names: Iterable[str]) -> list[str]:
@@ -284,15 +325,20 @@ class Cluster:
         except BrokerError as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise
-            return self._bounds_by_pulls(broker, address, topic)
+            return self._bounds_by_pulls(broker, address, topic, range(self._queue_count(topic, broker)))
         table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
         found = {queue.queue_id: (max(0, one.min_offset), max(0, one.max_offset)) for queue, one in table.items()}
+        # RocketMQ 4 tells of the queues for writing alone; those that are read to their end have messages too.
+        others = [queue_id for queue_id in range(self._queue_count(topic, broker)) if queue_id not in found]
+        found |= self._bounds_by_pulls(broker, address, topic, others)
         return dict(sorted(found.items()))
 
-    def _bounds_by_pulls(self, broker: str, address: str, topic: str) -> dict[int, tuple[int, int]]:
+    def _bounds_by_pulls(
+        self, broker: str, address: str, topic: str, queue_ids: Iterable[int]
+    ) -> dict[int, tuple[int, int]]:
         """The same for whoever may read the topic and no more: every answer to a pull has the bounds of its queue."""
         found = {}
-        for queue_id in range(self._queue_count(topic, broker)):
+        for queue_id in queue_ids:
             queue = MessageQueue(self.wire(topic), broker, queue_id)
             wanted = Subscription(queue.topic, "*")
             answer = self.run(raw_pull(address, self._group, queue, 0, wanted, max_count=1, post_subscription=True))
@@ -335,8 +381,10 @@ class Cluster:
         return offset if offset >= 0 else None
 
     def commit(self, broker: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Tell the master how far a group is."""
-        _, address = self.address(broker)
+        """Tell the master how far a group is. Raises: BrokerAway where there is none: a slave would not keep it."""
+        broker_id, address = self.address(broker)
+        if broker_id != MASTER_ID:
+            raise BrokerAway(f"broker {broker}: the name servers know no master")
         fields = {
             "consumerGroup": self.wire(group), "topic": self.wire(topic), "queueId": queue_id, "commitOffset": offset,
             "bname": broker,
@@ -346,6 +394,14 @@ class Cluster:
 
 
 _shared: Final[dict[str, Cluster]] = {}
+_BROKERS: Final[tuple[RequestCode, dict[str, Any], str]] = (
+    RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster",
+)  # fmt: skip
+
+
+def _brokers_in(answer: RemotingCommand) -> dict[str, Mapping[int, str]]:
+    body = decode_body(bytes(answer.body), ClusterBody, "clusters")
+    return {name: dict(one.broker_addrs) for name, one in body.broker_addr_table.items() if one.broker_addrs}
 
 
 def tls_context(options: Options) -> ssl.SSLContext | None:
@@ -378,24 +434,32 @@ def wanted_topics(cluster: Cluster, options: Options, broker: str) -> list[str]:
     return [topic for topic in cluster.topics_of(broker) if everything or not is_hidden(topic)]
 
 
-def brokers_of(options: Options) -> list[str]:
+def brokers_of(options: Options, *, begins: bool = False) -> list[str]:
     """The names of the brokers that have something of what the options name: of those that are there now, but for
     brokers that are named.
 
+    Args: begins: a read begins here: what was known is asked for again, and a cluster without a broker is none.
     Raises: BrokerAway where no name server answers.
     """
     cluster = Cluster.shared(options)
-    return cluster.patiently("name servers", lambda: _brokers_of(cluster, options))
+    if begins:
+        cluster.forget()
+    return cluster.patiently("name servers", lambda: _brokers_of(cluster, options, begins))
 
 
-def _brokers_of(cluster: Cluster, options: Options) -> list[str]:
+def _brokers_of(cluster: Cluster, options: Options, begins: bool) -> list[str]:
     if options.brokers is not None:
         return sorted(options.brokers)  # also one that is away: what it has is wanted
     if options.subscribe is None and options.assign is None:
-        return sorted(cluster.brokers())
+        there = {*cluster.brokers(), *(cluster.brokers_of_all() if begins else ())}
+        if begins and not there:  # name servers that have just started do not know their brokers yet
+            raise BrokerAway("the name servers know no broker")
+        return sorted(there)
     found: set[str] = set()
     for topic in options.subscribe or {topic for topic, _ in options.assign or ()}:
         route = cluster.route(topic)
         if route is not None:
             found.update(data.broker_name for data in route.queue_datas)
+        if begins:
+            found.update(data.broker_name for data in cluster.queues_of_all(topic))
     return sorted(found)

@@ -9,6 +9,7 @@ unless that message is lost and somebody was told. Source: PullMessageProcessor,
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,8 +71,9 @@ class QueuePuller:
     """Pulls a range of one queue.
 
     Args: ``fail``: raise DataLoss for lost messages rather than warn.
-    Attributes: ``is_filtered``: the broker leaves out what the subscription does not want.
-    Thread: one.
+    Attributes: ``is_filtered``: the broker leaves out what the subscription does not want; ``stopped``: nobody wants
+    answers any more, so that no broker is waited for.
+    Thread: one; any may set ``stopped``.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class QueuePuller:
         self._fail: Final = fail
         self._counts: Final = counts
         self._broker_id = MASTER_ID
+        self.stopped: Final = threading.Event()
 
     def answers(self) -> Iterator[Records]:
         """Answers with records, until the end of the range or of the queue.
@@ -108,7 +111,7 @@ class QueuePuller:
         while self._at < self._end:
             begin = time.monotonic()
             try:
-                answer = self._cluster.patiently(self._name, self._one)
+                answer = self._cluster.patiently(self._name, self._one, self.stopped)
             except NoRoute as error:
                 self.lose(self._at, self._end, f"the broker does not have the topic any more ({error})")
                 return
@@ -132,6 +135,8 @@ class QueuePuller:
             )
         )  # fmt: skip
         matched = answer.status is PullStatus.NO_MATCHED_MSG and self.is_filtered and answer.remark == _NO_MATCH
+        if matched and answer.next_offset <= self._at:
+            raise BrokerAway(f"{address} finds nothing at {self._at} and goes on at {answer.next_offset}")
         if answer.status is PullStatus.FOUND or matched:
             self._broker_id = answer.broker_id
             return answer
@@ -146,7 +151,7 @@ class QueuePuller:
         at, behind = self._at, answer.next_offset
         if answer.status is PullStatus.NO_MATCHED_MSG:
             if answer.remark == _NO_MATCH and self.is_filtered:
-                return max(behind, at)
+                return behind
             if answer.remark == _REMOVING and behind > at:
                 return self.lose(at, behind, "retention removes them")
             return self.lose(at, max(behind, at + 1), f"the broker does not send them: {answer.remark}")

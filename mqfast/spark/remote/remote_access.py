@@ -19,6 +19,7 @@ from mqfast.client.consumer.pulls import raw_pull
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import CorruptFile, MqfastError, NoRoute
+from mqfast.message import LMQ_PREFIX
 from mqfast.spark.access import ReadSettings
 from mqfast.spark.bodies import decompressed
 from mqfast.spark.columns import gather_of, opens
@@ -43,9 +44,13 @@ _HEAD_BYTES: Final = 128  # as for files: an offset of a stream knows a record b
 _SAMPLE: Final = 32
 _UNKNOWN_BYTES: Final = 1024.0
 _ANSWERS_AHEAD: Final = 2
-_OFFSET_AT: Final = 20  # of the queue offset in a record
 
 _log = logging.getLogger("mqfast.spark")
+
+
+def _is_plain(tag: str) -> bool:
+    """Does an expression name this tag and no other? It is cut at ``||``, and what is around each part falls away."""
+    return tag[:1] > " " and tag[-1:] > " " and "||" not in tag
 
 
 class RemoteAccess:
@@ -97,6 +102,10 @@ class RemoteAccess:
             may_lag=broker_id != 0, record_bytes=_UNKNOWN_BYTES,
         )  # fmt: skip
         seen = self._seen
+        if found.may_lag and (seen is None or not seen.may_lag):
+            _log.warning(
+                "broker %s: its master is away; messages that its slave does not have are not seen", self.broker
+            )
         if seen is not None and (seen.queues, seen.may_lag) == (found.queues, found.may_lag):
             return seen
         if found.may_lag and not (seen is not None and seen.may_lag):
@@ -167,9 +176,27 @@ class RemoteAccess:
         return False
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """See Access."""
+        """See Access. Brokers before RocketMQ 5.2 name any message near the time, which may have others of its
+        millisecond before it or be an earlier one: what they name is compared with the messages there.
+        """
         once = partial(self.cluster.offset_at, self.broker, topic, queue_id, timestamp_ms)
-        return self.cluster.patiently(f"broker {self.broker}", once)
+        named = self.cluster.patiently(f"broker {self.broker}", once)
+        near = self._records(topic, queue_id, max(0, named - 1), 2) or self._records(topic, queue_id, named, 1)
+        agree = all((one.store_timestamp < timestamp_ms) == (one.record_queue_offset < named) for one in near)
+        if agree or topic.startswith(LMQ_PREFIX):  # the records of a light queue lie in other queues
+            return named
+        bounds = self.cluster.patiently(f"broker {self.broker}", partial(self.cluster.bounds, self.broker, topic))
+        low, high = bounds.get(queue_id, (named, named))
+        while low < high:
+            middle = (low + high) // 2
+            found = self._records(topic, queue_id, middle, 1)
+            if not found:  # retention is at work
+                return named
+            if found[0].store_timestamp < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def group_offsets(self, group: str, queues: Iterable[Place]) -> dict[Place, int]:
         """See Access."""
@@ -212,6 +239,7 @@ class RemoteAccess:
                 self.counts.rows += gather.rows
                 yield pa.record_batch(gather.take())
         finally:
+            puller.stopped.set()
             answers.close()
             _log.info("broker %s: %s: %s", self.broker, piece, self.counts.since(before))
         if gather.skipped:
@@ -221,7 +249,9 @@ class RemoteAccess:
         wire = self.cluster.wire(topic)
         if settings.sql is not None:
             return Subscription(wire, None, sql=settings.sql)
-        return Subscription(wire, "*" if settings.tags is None else " || ".join(settings.tags))
+        # Tags that an expression cannot name as they are: the task alone compares.
+        named = settings.tags is not None and all(_is_plain(tag) for tag in settings.tags)
+        return Subscription(wire, " || ".join(settings.tags or ()) if named else "*")
 
     def _through(self, answer: Records, piece: OffsetRange, gather: Gather, puller: QueuePuller) -> Iterator[None]:
         """One answer into the columns; yields whenever they are full. Raises: CorruptFile, DataLoss."""
@@ -230,14 +260,13 @@ class RemoteAccess:
         place, expected = 0, -1 if puller.is_filtered else answer.at
         while True:
             begin = time.monotonic()
-            place, why, expected = gather.answer(
+            place, why, expected, there = gather.answer(
                 answer.data, place, expected, piece.start, piece.end, asked, shown, piece.queue_id
             )
             self.counts.decoded_s += time.monotonic() - begin
             if why == "full":
                 yield
             elif why == "hole":
-                there = int.from_bytes(answer.data[place + _OFFSET_AT : place + _OFFSET_AT + 8], "big")
                 expected = self._over_a_hole(puller, expected, there, answer)
             elif why == "limit":
                 break

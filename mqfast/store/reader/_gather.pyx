@@ -527,11 +527,12 @@ cdef class Gather:
     # --- an answer of a broker ---------------------------------------------------------------------------------------------
 
     cdef int take_answer(self, const uint8_t *p, int64_t n, int64_t *at, int64_t *expected, int64_t begin, int64_t end, const uint8_t *asked, int32_t asked_bytes,
-                         const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
+                         const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome, int64_t *there) except -1 nogil:
         """Whole records one behind the other from byte ``at[0]`` on; ``outcome`` is FULL, DONE, OTHER_QUEUE, HOLE, or 16 + what step said."""
         cdef Window w
         cdef int64_t physical, claimed
         cdef int rc
+        cdef bint is_before
         memset(&w, 0, sizeof(Window))
         w.check_crc = self.wants_crc
         while at[0] < n:
@@ -562,19 +563,23 @@ cdef class Gather:
                 self.flush()
                 outcome[0] = OTHER_QUEUE
                 return 0
-            if claimed >= end:
+            if claimed >= end:              # ``expected`` is below ``end`` where there is a hole before it
                 at[0] = n
-                expected[0] = end
                 break
             if claimed > expected[0] >= 0:
                 self.flush()
                 outcome[0] = HOLE
+                there[0] = claimed
                 return 0
             at[0] += w.record.total
-            if claimed < begin or claimed < expected[0]:    # a batch that begins before what was asked for
-                continue
+            is_before = claimed < begin or claimed < expected[0]    # a batch that begins before what was asked for
             if expected[0] >= 0:
-                expected[0] = claimed + 1 if not w.record.sys_flag & INNER_BATCH else -1
+                if w.record.sys_flag & INNER_BATCH:
+                    expected[0] = -1
+                elif not is_before:
+                    expected[0] = claimed + 1
+            if is_before:
+                continue
             if rc == STEP_CRC and self.bad == 1:
                 self.skipped += 1
                 continue
@@ -594,11 +599,12 @@ cdef class Gather:
 
         Args: ``expected``: queue offset of the next message, -1 where holes are no loss (a filter, a batch); ``begin``, ``end``: other offsets are
             left out; ``asked``: topic of the queue at the broker; ``topic``: what rows name it.
-        Returns: (where to go on, why, the next ``expected``): ``"limit"`` (the answer is used up), ``"full"``, ``"hole"`` (the next record's
-            offset is above ``expected``), ``"queue"`` (a record of another queue) or what is wrong with the bytes (see STOPS of _scan.pyx).
+        Returns: (where to go on, why, the next ``expected``, offset of the next record for a hole, else -1): ``"limit"`` (the answer is used up; where
+            ``expected`` is below ``end`` then, the rest is not in it), ``"full"``, ``"hole"`` (the next record's offset is above ``expected``),
+            ``"queue"`` (a record of another queue) or what is wrong with the bytes (see STOPS of _scan.pyx).
         Raises: UsageError when a column exceeds 2 GiB.
         """
-        cdef int64_t outcome = 0
+        cdef int64_t outcome = 0, there = -1
         cdef int64_t n = body.shape[0]
         cdef const uint8_t *p = &body[0] if n else NULL
         cdef const uint8_t *name = asked
@@ -607,10 +613,10 @@ cdef class Gather:
         if not 0 <= at <= n:
             raise UsageError(f"at: expected 0 to {n}, found {at}")
         with nogil:
-            self.take_answer(p, n, &at, &expected, begin, end, name, name_bytes, shown, shown_bytes, queue_id, &outcome)
+            self.take_answer(p, n, &at, &expected, begin, end, name, name_bytes, shown, shown_bytes, queue_id, &outcome, &there)
         if outcome >= 16:
-            return at, _STOPS[outcome - 16], expected
-        return at, "full" if outcome == FULL else "limit" if outcome == DONE else "hole" if outcome == HOLE else "queue", expected
+            return at, _STOPS[outcome - 16], expected, there
+        return at, "full" if outcome == FULL else "limit" if outcome == DONE else "hole" if outcome == HOLE else "queue", expected, there
 
     def message(self, StoredMessage message not None, bytes topic not None, int32_t queue_id, int64_t queue_offset, bint crc_ok=True) -> bool:
         """Take one message that somebody else found, as one of this queue; is the batch full now?"""

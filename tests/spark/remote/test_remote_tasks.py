@@ -391,6 +391,16 @@ def test_a_namespace_and_accounts_are_those_of_the_options(tmp_path: Path) -> No
         assert bodies(broker) == []
 
 
+def test_a_namespace_of_version_2_is_in_every_request_of_a_write(broker: Broker) -> None:
+    before = len(broker.requests())
+    one = writer(broker, rows(1), namespaceV2="tenant")
+    one.check([one.send(iter([rows(30)]), KEY, 0)])
+    assert bodies(broker) == list(range(30))
+    asked = [request for request in broker.requests()[before:] if request.code in (BATCH, ASK_ONCE)]
+    assert {request.code for request in asked} == {BATCH, ASK_ONCE}
+    assert {request.fields.get("ns") for request in asked} == {"tenant"}
+
+
 def test_bytes_on_their_way_are_bounded(broker: Broker) -> None:
     big = pa.RecordBatch.from_pydict({"body": [b"x" * 1000] * 1000})
     with broker.faults.slow(0.005, only=[BATCH]):
