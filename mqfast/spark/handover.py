@@ -3,9 +3,10 @@
 Room: the Spark adapter. The manifests of the archive say up to which offset of each queue its files go; the live stream
 begins at exactly these offsets. An offset here is
 
-    {"archive": {"files": 3, "manifests": 2, "of": 9}, "from": {...}, "live": {...}, "version": 2}
+    {"archive": {"files": 3, "manifests": 2, "of": 9, "which": 17}, "from": {...}, "live": {...}, "version": 2}
 
-``files`` of the ``of`` files that a read wants from the first ``manifests`` runs are done; ``live`` is an offset of the
+``files`` of the ``of`` files that a read wants from the first ``manifests`` runs are done; ``which`` is the checksum
+of their names; ``live`` is an offset of the
 live stream, which stands still until all of them are. ``from`` is where the first batch of the live stream begins. A
 batch is either of files or live. It must never read a file of a run that was added later: those messages are live.
 """
@@ -13,8 +14,11 @@ batch is either of files or live. It must never read a file of a run that was ad
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +31,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mqfast.errors import ConfigError, UsageError
-from mqfast.spark.access import stores_of
+from mqfast.errors import ConfigError, DataLoss, UsageError
+from mqfast.spark.access import open_access, stores_of
 from mqfast.spark.archived_rows import (
     ArchivePartition,
     archive_ends,
@@ -38,7 +42,7 @@ from mqfast.spark.archived_rows import (
     wanted_files,
 )
 from mqfast.spark.jobs.files import read_json, write_json
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest
+from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, last_places, made_again
 from mqfast.spark.offsets import ARCHIVE_KEY, VERSION, Spark
 from mqfast.spark.options import Bound, Options
 from mqfast.spark.schema import Column
@@ -53,6 +57,7 @@ _KEY: Final = ARCHIVE_KEY
 _STATE: Final = "handover.json"
 # A file of an archive is a fifth to a ninth of the log that it holds.
 _RATIO: Final = 4
+_log = logging.getLogger("mqfast.spark")
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,14 @@ class _Place:
     manifests: int
     files: int
     of: int
+    which: int
     live: Spark
     began: Spark | None = None
     moved: bool = False
 
     def encode(self) -> Spark:
-        found: Spark = {_KEY: {"files": self.files, "manifests": self.manifests, "of": self.of}}
+        done = {"files": self.files, "manifests": self.manifests, "of": self.of, "which": self.which}
+        found: Spark = {_KEY: done}
         if self.began is not None:
             found["from"] = self.began
         found["live"] = self.live
@@ -81,14 +88,18 @@ def _decode(offset: Spark) -> _Place:
     try:
         archive: dict[str, int] = offset[_KEY]
         return _Place(
-            archive["manifests"], archive["files"], archive["of"], offset["live"], offset.get("from"),
-            offset.get("moved", False),
+            archive["manifests"], archive["files"], archive["of"], archive["which"], offset["live"],
+            offset.get("from"), offset.get("moved", False),
         )  # fmt: skip
     except (KeyError, TypeError):
         raise UsageError(
             f"offset of a stream with startingFrom: expected {_KEY!r}, found {sorted(offset)!r:.80}; a checkpoint that "
             "began without startingFrom goes on without it"
         ) from None
+
+
+def _which(files: Iterable[ArchivedFile]) -> int:
+    return zlib.crc32("\n".join(file.path for file in files).encode())
 
 
 def _check(options: Options) -> None:
@@ -141,14 +152,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, columns: tuple[Column, ...], live_of: Callable[[Options], Any]) -> None:
         assert options.starting_from is not None
-        for name, value in (
-            ("startingOffsets", options.starting_offsets),
-            ("startingTimestamp", options.starting_timestamp),
-        ):
-            if value is not None:
-                raise ConfigError(f"options startingFrom and {name}: expected one of them")
-        if options.order == "commitlog":
-            raise ConfigError("options startingFrom and order: a stream from an archive goes along the queues")
+        _check(options)
         self.options: Final = options
         self.columns: Final = columns
         self._archive: Final = archive_of(options.starting_from)
@@ -178,6 +182,28 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._live = self._live_of(starting_at(self.options, ends))
         return self._live
 
+    def _begin(self) -> Spark:
+        """The first offset of the live stream. Raises: DataLoss, also for topics that were made again."""
+        self.stop()
+        found = self._manifests()
+        ends = archive_ends(self._archive, found, self.options)
+        live = starting_at(self.options, ends)
+        places = last_places(found)
+        for name, given in stores_of(live, begins=True):
+            of_store = {key: end for key, end in ends.items() if key[0] in ("", name)}
+            with closing(open_access(given)) as access:
+                for key in made_again(access, of_store, places):
+                    what = f"{self._archive}: message {ends[key] - 1} of queue {key[1]}/{key[2]} is another one now"
+                    if self.options.fail_on_data_loss:
+                        raise DataLoss(
+                            f"{what}: its topic was made again; failOnDataLoss=false reads it from its first message"
+                        )
+                    _log.warning("%s: its topic was made again, and is read from its first message", what)
+                    del ends[key]
+        self._live = self._live_of(starting_at(self.options, ends))
+        first: Spark = self._live.initialOffset()
+        return first
+
     def initialOffset(self) -> Spark:
         """The first file. Spark asks more than once: see StreamReader.initialOffset."""
         if self._first is None:
@@ -188,8 +214,9 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _decode(self._first)
             else:
                 found = self._manifests()
-                live: Spark = self._reader().initialOffset()
-                self._first = _Place(len(found), 0, len(wanted_files(found, self.options)), live).encode()
+                live = self._begin()
+                files = wanted_files(found, self.options)
+                self._first = _Place(len(found), 0, len(files), _which(files), live).encode()
                 if path is not None:
                     write_json(path, self._first)
         self._place = self._place or _decode(self._first)
@@ -218,7 +245,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; ``start`` itself when there is none yet. Raises: as StreamReader.latestOffset."""
         place = self._place = _decode(start)
         if place.files < place.of:
-            files = self._files(place.manifests)
+            files = self._files(place)
             return dataclasses.replace(place, files=self._cut(files, place.files, limit)).encode()
         live: Spark = self._reader().latestOffset(place.live, limit)
         if live == place.live:
@@ -226,8 +253,15 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = None if place.moved else place.live
         return dataclasses.replace(place, live=live, began=began, moved=True).encode()
 
-    def _files(self, number: int) -> list[ArchivedFile]:
-        return wanted_files(self._manifests(number), self.options)
+    def _files(self, place: _Place) -> list[ArchivedFile]:
+        """All files of the archive's part. Raises: UsageError where they are others than the offset counts."""
+        found = wanted_files(self._manifests(place.manifests), self.options)
+        if _which(found) != place.which:
+            raise UsageError(
+                f"{self._archive}: expected the {place.of} files that the stream began with, found {len(found)}, or "
+                "others: while a stream is in its archive it goes on with the topics that it began with"
+            )
+        return found
 
     def _cut(self, files: list[ArchivedFile], first: int, limit: ReadLimit) -> int:
         """Behind the last file of a batch: as many as the limits allow, one at least."""
@@ -253,7 +287,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What the tasks of one batch read. Raises: DataLoss, UsageError."""
         since, until = _decode(start), _decode(end)
         if not until.moved:
-            return list(self._parts(self._files(until.manifests)[since.files : until.files]))
+            return list(self._parts(self._files(until)[since.files : until.files]))
         found: list[InputPartition] = self._reader().partitions(until.began or since.live, until.live)
         return found
 

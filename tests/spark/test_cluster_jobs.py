@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from mqfast.errors import ConfigError, DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.jobs import analytics, archive, audit, compact, dlq, rebuild, replay
+from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.manifest import manifests
 from mqfast.spark.jobs.places import Cluster, as_options
 from mqfast.spark.schema import chosen_columns
@@ -151,6 +152,32 @@ def test_what_the_archive_has_and_the_cluster_lost_is_told(broker: Broker, tmp_p
     assert run_archive(broker, path, allow_loss=True).facts["messages"] == 0
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_a_queue_that_was_made_again_takes_the_place_of_no_file_and_loses_nothing(
+    broker: Broker, tmp_path: Path
+) -> None:
+    path = tmp_path / "archive"
+    fill(broker, 0, 6)
+    run_archive(broker, path)
+    fill(broker, 6, 30)
+    run_archive(broker, path)
+    broker.reset()
+    fill(broker, 100, 106)  # the same offsets as in the first run
+    assert run_archive(broker, path, allow_loss=True).facts["messages"] == 6
+    broker.reset()
+    fill(broker, 200, 260)  # more than the archive has of the queue
+    with pytest.raises(DataLoss, match=r"orders/0 of broker broker-a: message 1 is not the one that the archive has"):
+        run_archive(broker, path)
+    report = run_archive(broker, path, allow_loss=True)
+    assert report.damaged
+    assert report.facts["messages"] == 60
+    assert run_archive(broker, path).facts["messages"] == 0
+    for manifest in manifests(str(path)):
+        for file in manifest.files:
+            assert crc_of(str(path / file.path)) == file.crc
+    assert sorted(int(row["body"][:6]) for row in archived(path)) == [*range(30), *range(100, 106), *range(200, 260)]
+
+
 def stream(broker: Broker, path: Path, **options: Any) -> Any:
     from mqfast.spark.source import MqFastSource
 
@@ -195,6 +222,19 @@ def test_a_stream_goes_from_the_archive_to_the_brokers(broker: Broker, tmp_path:
     for at, offset in enumerate(chain):
         rest, _ = batches(make, offset)
         assert sorted(n for batch in [*found[:at], *rest] for n in batch) == list(range(160))
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_topic_that_was_made_again_since_the_archive_is_no_part_of_it(broker: Broker, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark.sql.streaming.datasource")
+    fill(broker, 0, 30)
+    run_archive(broker, tmp_path / "archive")
+    broker.reset()
+    fill(broker, 100, 190)
+    with pytest.raises(DataLoss, match="another one now: its topic was made again"):
+        stream(broker, tmp_path / "archive").initialOffset()
+    found, _ = batches(lambda: stream(broker, tmp_path / "archive", failOnDataLoss="false"))
+    assert sorted(n for batch in found for n in batch) == [*range(30), *range(100, 190)]
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -348,6 +388,25 @@ def test_dead_letters_of_a_cluster_go_back_once(
     back = broker.messages("orders")
     assert sorted(bytes(m.body) for m in back) == sorted(b"letter %d" % n for n in range(13))
     assert all(m.properties["DLQ_ATTEMPTS"] == "1" for m in back)
+
+
+def test_dead_letters_of_a_queue_that_was_made_again_are_not_taken_for_those_of_before(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create_topic("%DLQ%shop", 1)
+    bury(broker, range(10))
+    settings = dlq.Settings(of(broker), staging=str(tmp_path / "notes"))
+    assert dlq.run(spark, settings).facts["sent"] == 10
+    with broker.admin() as admin:
+        admin.delete_topic("%DLQ%shop")
+    broker.create_topic("%DLQ%shop", 1)
+    for numbers, says in ((range(10, 13), "0 to 2"), (range(13, 25), "0 to 14")):  # fewer, and more than before
+        bury(broker, numbers)
+        with pytest.raises(UsageError, match=rf"has the letters {says}.* letters up to 9 were sent.* made again"):
+            dlq.run(spark, settings)
+    again = dlq.Settings(of(broker), staging=str(tmp_path / "notes"), txn_id="again")
+    assert dlq.run(spark, again).facts["sent"] == 15
+    assert dlq.run(spark, again).facts["sent"] == 0
 
 
 def test_what_a_job_needs_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,7 +257,7 @@ def test_a_name_belongs_to_one_store(spark: SparkSession, tmp_path: Path) -> Non
 )
 def test_damaged_notes(tmp_path: Path, text: str) -> None:
     transaction = Transaction(str(tmp_path), str(tmp_path / "staging"), "t")
-    SentLetters().save(transaction, "empty", {("%DLQ%a", 0): [(0, 3)]})
+    SentLetters().save(transaction, "empty", {("%DLQ%a", 0): [(0, 3)]}, {})
     (note,) = Path(transaction.directory).iterdir()
     assert json.loads(note.read_text())["now"] == {"%DLQ%a/0": [[0, 3]]}
     assert SentLetters.load(transaction) == SentLetters("empty", {}, 0), "it was never begun"

@@ -252,6 +252,35 @@ def test_what_is_read_is_chosen_as_in_a_store(base: Path) -> None:
         assert found == sorted(expected), options
 
 
+def test_other_topics_while_a_stream_is_in_its_archive_are_refused(base: Path) -> None:
+    put(base / "store", 0, 30)
+    put(base / "store", 100, 130, "u")
+    archive(base)
+    for topics, others in (("t,u", "t"), ("t", "u")):  # fewer files, and as many
+        began = reader(base, subscribe=topics, maxOffsetsPerTrigger=1)
+        start = began.initialOffset()
+        first = began.latestOffset(start, ReadMaxRows(1))
+        with pytest.raises(UsageError, match="files that the stream began with"):
+            reader(base, subscribe=others).latestOffset(start, ALL)
+        with pytest.raises(UsageError, match="files that the stream began with"):
+            reader(base, subscribe=others).partitions(start, first)
+        began.stop()
+
+
+def test_a_topic_that_was_made_again_since_the_archive_is_no_part_of_it(base: Path) -> None:
+    put(base / "store", 0, 60)
+    put(base / "store", 60, 90, "u")
+    archive(base)
+    put(base / "store", 90, 100, "u")
+    with small(str(base / "store")) as store:
+        store.delete_topic("t")
+    put(base / "store", 200, 350)  # more than the archive has
+    with pytest.raises(DataLoss, match="of queue t/0 is another one now: its topic was made again"):
+        reader(base).initialOffset()
+    found = flat(batches(lambda: reader(base, failOnDataLoss="false")))
+    assert sorted(found) == [*range(100), *range(200, 350)]
+
+
 def test_manifests_without_queues_are_read(base: Path) -> None:
     """As the first releases of the job wrote them."""
     put(base / "store", 0, 90)
@@ -270,13 +299,18 @@ def test_what_cannot_be_handed_over_says_so(base: Path) -> None:
         reader(base).initialOffset()
     archive(base)
     for options, says in (
-        ({"startingOffsets": "earliest"}, "expected one of them"), ({"order": "commitlog"}, "goes along the queues"),
+        ({"startingOffsets": "earliest"}, "expected one of them"),
+        ({"startingOffsetsByTimestamp": '{"t/0": 1}'}, "startingOffsetsByTimestamp: expected one of them"),
+        ({"order": "commitlog"}, "goes along the queues"),
         ({"startingFrom": "elsewhere"}, "expected archive:PATH"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=says):
             reader(base, **options).initialOffset()
     with pytest.raises(ConfigError, match="crcOk"):
         reader(base, verifyCrc="mark").initialOffset()
+    of_cluster = table.parse({"namesrv": "h:1", "startingFrom": "archive:/a", "sqlFilter": "a > 1"}, table.STREAM)
+    with pytest.raises(ConfigError, match="startingFrom and sqlFilter"):
+        StreamFromArchive(of_cluster, (), lambda _: None)
     one = reader(base)
     with pytest.raises(UsageError, match="began without startingFrom"):
         one.latestOffset({"version": 2, "queues": {}}, ALL)

@@ -23,6 +23,8 @@ from mqfast.spark.jobs.manifest import (
     ArchivedQueue,
     DamagedFile,
     Manifest,
+    last_places,
+    made_again,
     only_run,
     queue_ends,
     save,
@@ -52,6 +54,7 @@ class _Work:
     part: ScanPartition
     archive: str
     settings: Settings
+    run: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,9 @@ def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tu
         ends = queue_ends(done) or {}
         stores = _looked_at(options)
         lost = _check_known(settings, ends, stores)
+        for key in _made_again(settings, done, ends, stores):
+            del ends[key]  # another queue of this name: from its first message on
+            lost += 1
         new: list[ArchivedQueue] = []
         parts: list[ScanPartition] = []
         for name, given, snapshot, queues in stores:
@@ -100,10 +106,11 @@ def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tu
             for part in parts_of(given, chosen_columns(given), snapshot, pieces, read_settings(given, selection)):
                 part.store = name
                 parts.append(part)
-        done_parts = run_tasks(spark, [_Work(part, archive, settings) for part in parts], _archive_part, "archive")
+        run = len(done) + 1
+        done_parts = run_tasks(spark, [_Work(part, archive, settings, run) for part in parts], _archive_part, "archive")
         files = [file for found in done_parts for file in found.files]
         manifest = Manifest(
-            number=len(done) + 1, store_id=CLUSTER, start=0, end=0, topics=settings.topics,
+            number=run, store_id=CLUSTER, start=0, end=0, topics=settings.topics,
             properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
             files=tuple(sorted(files, key=lambda file: (file.broker, file.topic, file.queue_id, file.piece_start,
                                                         file.path))),
@@ -134,7 +141,7 @@ def _check_runs(settings: Settings, done: Sequence[Manifest]) -> None:
 
 def _looked_at(options: Options) -> list[tuple[str, Options, Snapshot, list[Queue]]]:
     """The brokers, each with its options, its snapshot and the queues that are wanted."""
-    stores = stores_of(options)
+    stores = stores_of(options, begins=True)
     snapshots = []
     for _, given in stores:
         with closing(open_access(given)) as access:
@@ -162,6 +169,33 @@ def _check_known(
             f"no such queue{f' ({len(gone)} such queues)' if len(gone) > 1 else ''}; --allow-loss goes on without"
         )
     return len(gone)
+
+
+def _made_again(
+    settings: Settings,
+    done: Sequence[Manifest],
+    ends: dict[tuple[str, str, int], int],
+    stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
+) -> list[tuple[str, str, int]]:
+    """Queues that have grown over what the archive has, and whose last archived message is another one now: of a topic
+    that was deleted and made again. Raises: DataLoss, unless losses are allowed.
+    """
+    places = last_places(done)
+    found: list[tuple[str, str, int]] = []
+    for name, given, _, queues in stores:
+        known = {(name, queue.topic, queue.queue_id): queue for queue in queues}
+        grown = {
+            key: ends[key] for key, queue in known.items() if queue.min_offset < ends.get(key, 0) < queue.max_offset
+        }
+        with closing(open_access(given)) as access:
+            found += made_again(access, grown, places)
+    if found and not settings.allow_loss:
+        broker, topic, queue_id = found[0]
+        raise DataLoss(
+            f"queue {topic}/{queue_id} of broker {broker}: message {ends[found[0]] - 1} is not the one that the "
+            "archive has: another topic of this name; --allow-loss archives it from its first message"
+        )
+    return found
 
 
 def _start(settings: Settings, broker: str, queue: Queue, end: int | None, may_lag: bool) -> tuple[int, int]:
@@ -204,7 +238,9 @@ def _archive_part(work: _Work) -> _Done:
     try:
         for piece in part.piece.queues:
             queue = (part.store, piece.queue_id)
-            with PieceFiles(work.archive, piece.start, piece.end, settings.compression, settings.level, queue) as files:
+            with PieceFiles(
+                work.archive, piece.start, piece.end, settings.compression, settings.level, queue, work.run
+            ) as files:  # fmt: skip
                 for batch in access.gather(piece, part.columns, part.settings):
                     for rows, bad, size in _sound(batch, settings.verify_crc == "skip"):
                         files.add(rows)

@@ -4,7 +4,7 @@ Room: the Spark adapter; knows no Spark. Beside the notes of the sink's transact
 run that sent something,
 
     <batch>.letters    JSON: letters that the batches before have sent, and those of this batch, by queue, as runs of
-                       queue offsets
+                       queue offsets; of each queue the physical offset of the last letter that was sent
 
 It is written before anything of the batch is staged, and counts when the batch is done. What a dead letter carries is
 the broker's doing: a consumer's message that failed too often, with the properties of its way. It must never let go of
@@ -20,14 +20,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqfast import properties as _properties
-from mqfast.errors import CorruptFile
+from mqfast.errors import CorruptFile, UsageError
+from mqfast.spark.plan import OffsetRange
 from mqfast.spark.staging import VERSION, read_note, unlink, write_note
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["DLQ_PREFIX", "Runs", "SentLetters", "offsets_of", "revived", "runs_of"]
+    from mqfast.spark.access import Access
+
+__all__ = ["DLQ_PREFIX", "Runs", "SentLetters", "marks_of", "offsets_of", "revived", "runs_of"]
 
 DLQ_PREFIX: Final = "%DLQ%"
 _NOTE: Final = re.compile(r"(\d+)\.letters")
@@ -77,6 +80,8 @@ class SentLetters:
     batch: int = 0
     last: dict[Queue, Runs] = field(default_factory=dict)
     """Those of the last batch alone."""
+    marks: dict[Queue, tuple[int, int]] = field(default_factory=dict)
+    """A letter of each queue: queue offset and physical offset. Notes of earlier releases have none."""
 
     @classmethod
     def load(cls, transaction: Noted) -> SentLetters:
@@ -92,10 +97,11 @@ class SentLetters:
         counts = transaction.is_done(number) or begun
         try:
             known = cls(str(note["storeId"]), _by_queue(note["before"]), number + counts)
+            known.marks = {queue: marks[0] for queue, marks in _by_queue(note.get("marks", {})).items()}
             if counts:
                 known.last = _by_queue(note["now"])
                 known.add(known.last)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFile(
                 "a note of the job dlq is damaged", path=_path(transaction, number), found=str(error)
             ) from None
@@ -108,10 +114,32 @@ class SentLetters:
         for queue, runs in letters.items():
             self.sent[queue] = runs_of(np.union1d(offsets_of(self.sent.get(queue, [])), offsets_of(runs)))
 
-    def save(self, transaction: Noted, store_id: str, letters: Mapping[Queue, Runs]) -> None:
-        """Note what the next batch is going to send; durable on return."""
+    def check(self, queues: Iterable[OffsetRange], access: Access) -> None:
+        """Are the queues those whose letters were sent? Those of a topic that was made again have other letters.
+
+        Raises: UsageError.
+        """
+        for q in queues:
+            queue = (q.topic, q.queue_id)
+            runs = self.sent.get(queue, [])
+            behind = runs[-1][1] if runs else 0
+            at, physical = self.marks.get(queue, (-1, -1))
+            found = access.message_mark(*queue, at) if q.start <= at < q.end else None
+            if behind > q.end or (found is not None and found[0] != physical):
+                raise UsageError(
+                    f"queue {q.topic}/{q.queue_id} has the letters {q.start} to {q.end - 1}, and they are not those of "
+                    f"which letters up to {behind - 1} were sent back: it was made again; --txn-id with another name "
+                    "sends what it has now"
+                )
+
+    def save(
+        self, transaction: Noted, store_id: str, letters: Mapping[Queue, Runs], marks: Mapping[Queue, tuple[int, int]]
+    ) -> None:
+        """Note what the next batch is going to send, and ``marks_of`` that; durable on return."""
         os.makedirs(transaction.directory, exist_ok=True)
+        last = {**self.marks, **{queue: max(mark, self.marks.get(queue, mark)) for queue, mark in marks.items()}}
         note = {"storeId": store_id, "before": _by_name(self.sent), "now": _by_name(letters)}
+        note["marks"] = _by_name({queue: [mark] for queue, mark in last.items()})
         write_note(_path(transaction, self.batch), {"version": VERSION, **note})
 
     def forget_older(self, transaction: Noted) -> None:
@@ -119,6 +147,16 @@ class SentLetters:
         for number in _notes(transaction.directory):
             if number < self.batch:
                 unlink(_path(transaction, number))
+
+
+def marks_of(letters: Mapping[Queue, Runs], access: Access) -> dict[Queue, tuple[int, int]]:
+    """The last one of these letters of each queue: queue offset and physical offset."""
+    found = {}
+    for queue, runs in letters.items():
+        mark = access.message_mark(*queue, runs[-1][1] - 1)
+        if mark is not None:
+            found[queue] = runs[-1][1] - 1, mark[0]
+    return found
 
 
 def _path(transaction: Noted, number: int) -> str:

@@ -30,6 +30,7 @@ from mqfast.spark.jobs.dead_letters import (
     Queue,
     Runs,
     SentLetters,
+    marks_of,
     offsets_of,
     revived,
     runs_of,
@@ -135,12 +136,13 @@ def _send(spark: SparkSession, settings: Settings, access: LogAccess, transactio
         # One that was cut off in the middle of its append; its staged files are all that it takes.
         report.facts["resumed"] = transaction.commit(known.batch - 1, ()).appended
     queues = queues_of(snapshot, settings)
+    known.check(queues, access)
     tell("dlq: looking for letters")
     found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
     now, before = found.new(known)
     pieces = pieces_of(now)
     if pieces and not settings.dry_run:
-        known.save(transaction, snapshot.store_id, now)
+        known.save(transaction, snapshot.store_id, now, marks_of(now, access))
         work = [
             _Work(settings, options_of(settings), snapshot.store_id, piece, runs, transaction, known.batch, partition)
             for partition, (piece, runs) in enumerate(pieces)

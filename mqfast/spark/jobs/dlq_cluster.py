@@ -19,7 +19,7 @@ from mqfast.errors import UsageError
 from mqfast.message import check_topic
 from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, open_access, stores_of
-from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, offsets_of, revived
+from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, marks_of, offsets_of, revived
 from mqfast.spark.jobs.dlq import Found, Settings, letters_of, options_of, pieces_of, queues_of, tell_of
 from mqfast.spark.jobs.files import locked, write_json
 from mqfast.spark.jobs.places import Cluster, as_options
@@ -89,7 +89,7 @@ def resend_in_cluster(spark: SparkSession, settings: Settings) -> Report:
     txn_id = settings.txn_id or f"dlq of {settings.store.namesrv}"
     facts = {"store": settings.store.namesrv, "target": settings.store.namesrv, "txnId": txn_id}
     report = Report("dlq", {**facts, "dryRun": settings.dry_run, "resumed": 0, "sent": 0})
-    several = stores_of(table.parse(as_options(settings.store), table.BATCH))
+    several = stores_of(table.parse(as_options(settings.store), table.BATCH), begins=True)
     for name, _ in several:
         others = tuple(option for option in settings.store.options if option[0] != "brokers")
         place = Cluster(settings.store.namesrv, (*others, ("brokers", name)))
@@ -119,20 +119,24 @@ def _resend(spark: SparkSession, settings: Settings, notes: _Notes, report: Repo
         known = SentLetters.load(notes) if not settings.dry_run else SentLetters()
         if known.store_id != "empty":
             access.check(known.store_id)
-    if known.batch and not notes.is_done(known.batch - 1):
-        # One that was cut off: the same letters again, of which the brokers store the missing ones.
-        report.facts["resumed"] = _send(spark, settings, options, known.store_id, known.last, notes, known.batch - 1)
-    queues = queues_of(snapshot, settings, optional=True)
-    tell("dlq: looking for letters")
-    found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
-    now, before = found.new(known)
-    report.facts["sent"] = 0
-    if now and not settings.dry_run:
-        known.save(notes, snapshot.store_id, now)
-        notes.note(known.batch, "intent")
-        report.facts["sent"] = _send(spark, settings, options, snapshot.store_id, now, notes, known.batch)
-        known.forget_older(notes)
-    tell_of(report, found, now, before)
+        queues = queues_of(snapshot, settings, optional=True)
+        if not snapshot.may_lag:
+            known.check(queues, access)
+        if known.batch and not notes.is_done(known.batch - 1):
+            # One that was cut off: the same letters again, of which the brokers store the missing ones.
+            report.facts["resumed"] = _send(
+                spark, settings, options, known.store_id, known.last, notes, known.batch - 1
+            )
+        tell("dlq: looking for letters")
+        found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
+        now, before = found.new(known)
+        report.facts["sent"] = 0
+        if now and not settings.dry_run:
+            known.save(notes, snapshot.store_id, now, marks_of(now, access))
+            notes.note(known.batch, "intent")
+            report.facts["sent"] = _send(spark, settings, options, snapshot.store_id, now, notes, known.batch)
+            known.forget_older(notes)
+        tell_of(report, found, now, before)
 
 
 def _send(

@@ -4,10 +4,10 @@
     <archive>/_manifest/running.json          a run has begun and not ended: what it wrote is in no manifest
     <archive>/_manifest/lock                  held by the run that is at work
     <archive>/topic=<topic>/date=<day>/<start>-<end>-<part>.parquet
-    <archive>/topic=<topic>/date=<day>/<broker>-<queue>-<start>-<end>-<part>.parquet
+    <archive>/topic=<topic>/date=<day>/<broker>-<queue>-<start>-<end>-<run>-<part>.parquet
 
 Files of the first form are of a store and hold a part of its log; those of the second form are of a cluster and hold a
-part of one queue, by queue offsets.
+part of one queue, by queue offsets; a queue that was made again has the same offsets in a later run.
 
 Room: the Spark adapter; knows neither Spark nor Arrow. It must never name a file that is not durable. Readers go by
 the manifests: beside the named files there may be those of a run that did not end.
@@ -17,19 +17,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark.jobs.files import locked, read_json, write_json
 from mqfast.spark.staging import make_directory
 
+if TYPE_CHECKING:
+    from mqfast.spark.access import Access
+
 __all__ = [
-    "CLUSTER", "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "manifests", "only_run", "path_of",
-    "path_of_queue", "queue_ends", "save", "together",
+    "CLUSTER", "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "last_places", "made_again", "manifests",
+    "only_run", "path_of", "path_of_queue", "queue_ends", "save", "together",
 ]  # fmt: skip
 
 _VERSION: Final = 1
@@ -121,9 +124,9 @@ def path_of(topic: str, date: str, piece_start: int, piece_end: int, part: int) 
     return f"topic={quote(topic, safe='')}/date={date}/{piece_start:020d}-{piece_end:020d}-{part}.parquet"
 
 
-def path_of_queue(topic: str, date: str, broker: str, queue_id: int, start: int, end: int, part: int) -> str:
+def path_of_queue(topic: str, date: str, broker: str, queue_id: int, start: int, end: int, run: int, part: int) -> str:
     """Where a file of a cluster goes; the same for every attempt of a task."""
-    name = f"{quote(broker, safe='')}-{queue_id}-{start:020d}-{end:020d}-{part}"
+    name = f"{quote(broker, safe='')}-{queue_id}-{start:020d}-{end:020d}-{run}-{part}"
     return f"topic={quote(topic, safe='')}/date={date}/{name}.parquet"
 
 
@@ -137,6 +140,42 @@ def queue_ends(found: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | N
             key = (queue.broker, queue.topic, queue.queue_id)
             ends[key] = queue.end
     return ends
+
+
+def last_places(found: Sequence[Manifest]) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """Between which physical offsets, both included, the last archived message of a queue lies; queues of which the
+    archive does not have every message of a run are left out.
+    """
+    places: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for manifest in found:
+        files: dict[tuple[str, str, int], list[ArchivedFile]] = {}
+        for file in manifest.files:
+            files.setdefault((file.broker, file.topic, file.queue_id), []).append(file)
+        for queue in manifest.queues or ():
+            key = (queue.broker, queue.topic, queue.queue_id)
+            places.pop(key, None)
+            mine = files.get(key, [])
+            if manifest.store_id != CLUSTER:
+                places[key] = 0, manifest.end - 1
+            elif mine and sum(file.rows for file in mine) == queue.end - queue.start:
+                last = max(file.max_physical_offset for file in mine)
+                places[key] = last, last
+    return places
+
+
+def made_again(
+    access: Access, ends: Mapping[tuple[str, str, int], int], places: Mapping[tuple[str, str, int], tuple[int, int]]
+) -> list[tuple[str, str, int]]:
+    """Those of some queues of one broker whose last archived message is another one now: of a topic that was deleted
+    and made again. Args: ends: as of ``queue_ends``; places: as of ``last_places``.
+    """
+    found = []
+    for key, end in ends.items():
+        if key in places and end > 0:
+            mark = access.message_mark(key[1], key[2], end - 1)
+            if mark is not None and not places[key][0] <= mark[0] <= places[key][1]:
+                found.append(key)
+    return found
 
 
 def together(parts: Iterable[ArchivedQueue]) -> tuple[ArchivedQueue, ...]:

@@ -73,18 +73,18 @@ class _Open:
 class PieceFiles:
     """The files of one piece of the log; a context manager: an error removes what is not finished.
 
-    Args: queue: broker and queue id where the piece is one of a queue.
+    Args: queue: broker and queue id where the piece is one of a queue; run: number of the archive's run then.
     Thread: one.
     """
 
     def __init__(
         self, archive: str, piece_start: int, piece_end: int, compression: str, level: int | None,
-        queue: tuple[str, int] | None = None,
+        queue: tuple[str, int] | None = None, run: int = 0,
     ) -> None:  # fmt: skip
         self._archive: Final = archive
         self._piece: Final = (piece_start, piece_end)
         self._queue: Final = queue
-        self._path_of: Final[Callable[[str, str, int], str]] = partial(_path, queue, self._piece)
+        self._path_of: Final[Callable[[str, str, int], str]] = partial(_path, queue, run, self._piece)
         self._ends: Final[dict[tuple[str, int], tuple[int, int]]] = {}
         self._compression: Final = compression
         self._level: Final = level
@@ -186,7 +186,7 @@ class PieceFiles:
         return self._done
 
 
-def _path(queue: tuple[str, int] | None, piece: tuple[int, int], topic: str, date: str, part: int) -> str:
+def _path(queue: tuple[str, int] | None, run: int, piece: tuple[int, int], topic: str, date: str, part: int) -> str:
     if queue is None:
         return path_of(topic, date, *piece, part)
-    return path_of_queue(topic, date, *queue, *piece, part)
+    return path_of_queue(topic, date, *queue, *piece, run, part)

@@ -65,7 +65,7 @@ def replay_to_cluster(spark: SparkSession, settings: Settings) -> Report:
         raise UsageError(f"{archive}: expected an archive, found no manifest")
     if settings.staging is not None:
         raise UsageError("--staging: it is for a store; brokers remember what was sent")
-    brokers = [name for name, _ in stores_of(table.parse(as_options(settings.store), table.BATCH))]
+    brokers = [name for name, _ in stores_of(table.parse(as_options(settings.store), table.BATCH), begins=True)]
     names_queues = len(brokers) == 1
     options = table.parse(
         {

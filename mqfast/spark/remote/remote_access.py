@@ -102,10 +102,6 @@ class RemoteAccess:
             may_lag=broker_id != 0, record_bytes=_UNKNOWN_BYTES,
         )  # fmt: skip
         seen = self._seen
-        if found.may_lag and (seen is None or not seen.may_lag):
-            _log.warning(
-                "broker %s: its master is away; messages that its slave does not have are not seen", self.broker
-            )
         if seen is not None and (seen.queues, seen.may_lag) == (found.queues, found.may_lag):
             return seen
         if found.may_lag and not (seen is not None and seen.may_lag):
