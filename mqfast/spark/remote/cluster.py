@@ -77,6 +77,7 @@ class Cluster:
         )
         self.namespace: Final = settings.namespace or namespace_of_address(settings.name_servers[0])
         self._servers: Final = NameServers(settings.name_servers)
+        self._servers_are_away = False  # and a line of the log says so: a stream asks a hundred times a second
         self._timeout_s: Final = options.broker_timeout / 1000
         self._waits: Final = options.broker_away == "wait"
         self._group: Final = self.wire(options.pull_group)
@@ -195,9 +196,12 @@ class Cluster:
         """
         reasons: list[str] = []
         for answer in self._answers(code, fields, about, reasons):
+            self._servers_are_away = False
             return answer
         if has_known:
-            _log.warning("%s: no name server answered, what was known stays true: %s", about, "; ".join(reasons))
+            if not self._servers_are_away:
+                _log.warning("%s: no name server answered, what was known stays true: %s", about, "; ".join(reasons))
+            self._servers_are_away = True
             return None
         raise ConnectError(f"{about}: no name server answered: {'; '.join(reasons)}")
 

@@ -142,6 +142,23 @@ def test_no_name_server() -> None:
         place.batch(subscribe="orders", **SOON)
 
 
+def test_name_servers_that_are_away_are_told_once(one: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A stream looks a hundred times a second: what was known is read on, and a line of the log says so."""
+    one.batch(subscribe="orders")
+    one.broker.stop("namesrv-1")
+    for _ in range(3):
+        assert numbers(one.batch(subscribe="orders")) == list(range(60))
+    assert len([record for record in caplog.records if "no name server answered" in record.getMessage()]) == 1
+
+
+def test_a_read_of_everything_is_not_empty_where_name_servers_know_no_broker(one: Place) -> None:
+    assert numbers(one.batch()) == list(range(60))
+    one.broker.stop("broker-a")
+    for read_all in (one.batch, lambda **more: one.stream(startingOffsets="earliest", **more).initialOffset()):
+        with pytest.raises(ConnectError, match="the name servers know no broker"):
+            read_all(**SOON)
+
+
 def test_tasks_wait_for_a_broker_that_starts_again(one: Place) -> None:
     from mqfast.spark import options as table
     from mqfast.spark.schema import chosen_columns
