@@ -20,5 +20,7 @@ cdef class SendPath:
     cdef readonly dict routes
     cdef readonly dict hosts
     cdef public bint is_open
+    cdef public bint waits
+    cdef readonly long long end_offset
     cdef public dict waiting
     cdef public object notify

@@ -19,6 +19,7 @@ class TopicRoute:
 
 class SendPath:
     is_open: bool
+    waits: bool
     waiting: dict[tuple[str, int], Any]
     notify: Callable[[tuple[str, int]], object] | None
     def __init__(
@@ -30,6 +31,8 @@ class SendPath:
         answer_fields: dict[str, Any],
         count: Callable[[str, int, int], object],
     ) -> None: ...
+    @property
+    def end_offset(self) -> int: ...
     @property
     def routes(self) -> dict[str, TopicRoute]: ...
     @property

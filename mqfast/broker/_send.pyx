@@ -28,8 +28,13 @@ cdef inline bint begins(const char *at, const char *end, const char *name, Py_ss
     return end - at >= size and memcmp(at, name, size) == 0
 
 
-cdef bint needs_a_look(const char *at, const char *end, const char **unique, Py_ssize_t *unique_bytes) noexcept nogil:
-    """Is any property there that the broker acts on or replaces? Also finds the value of UNIQ_KEY."""
+cdef bint needs_a_look(
+    const char *at, const char *end, bint waits, const char **unique, Py_ssize_t *unique_bytes
+) noexcept nogil:
+    """Is any property there that the broker acts on or replaces? Also finds the value of UNIQ_KEY.
+
+    waits: answers wait for the disk or for slaves, and WAIT other than "true" asks for one that does not.
+    """
     cdef const char *stop
     unique_bytes[0] = 0
     while at < end:
@@ -53,6 +58,9 @@ cdef bint needs_a_look(const char *at, const char *end, const char **unique, Py_
         elif at[0] == c'C':
             if begins(at, end, b"CLUSTER\x01", 8):
                 return True
+        elif at[0] == c'W' and waits:
+            if begins(at, end, b"WAIT\x01", 5) and not begins(at, end, b"WAIT\x01true\x02", 10):
+                return True
         stop = <const char *> memchr(at, 2, end - at)
         if stop == NULL:
             break
@@ -66,6 +74,7 @@ cdef class SendPath:
     Args: put: ``Engine.put_encoded``; additions: properties that the broker adds, each with its separator behind it;
     id_prefix: how message ids begin; answer_fields: what every answer says; count: called with (topic, 1, bytes).
     Attributes: ``routes``: topic -> route; whoever changes topics clears it. ``is_open``: False sends all to send.py.
+    ``waits``: answers wait until the log is safe up to ``end_offset``, where the last message ends.
     ``waiting``: (topic, queue id) in which somebody waits for a message; ``notify`` is called with one that got one.
     Thread: that of the event loop.
     """
@@ -80,6 +89,8 @@ cdef class SendPath:
         self.routes = {}
         self.hosts = {}
         self.is_open = True
+        self.waits = False
+        self.end_offset = 0
         self.waiting = {}
         self.notify = None
 
@@ -106,7 +117,7 @@ cdef class SendPath:
             return None
         given = PyBytes_AS_STRING(header.properties)
         size = PyBytes_GET_SIZE(header.properties)
-        if needs_a_look(given, given + size, &unique, &unique_bytes) or unique_bytes == 0:
+        if needs_a_look(given, given + size, self.waits, &unique, &unique_bytes) or unique_bytes == 0:
             return None
         host = self.hosts.get(channel)
         if host is None:
@@ -123,6 +134,7 @@ cdef class SendPath:
             route.encoded, header.queue_id, request.body, properties, header.flag, header.sys_flag | route.sys_flag,
             header.born_timestamp, host, self.store_host, header.reconsume_times, 0, False,
         )
+        self.end_offset = result.physical_offset + result.size
         self.count(route.topic, 1, result.size)
         if self.waiting:
             queue = route.topic, header.queue_id

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import MqfastError
@@ -17,13 +18,26 @@ if TYPE_CHECKING:
     from mqfast.store.engine import Engine
     from mqfast.store.log.acks import AckTable
 
-__all__ = ["Durable", "Replicated"]
+__all__ = ["Durable", "Outcome", "Replicated"]
+
+
+Outcome = bool | MqfastError
+"""Of a wait: in time; not in time; the store can promise nothing more."""
 
 
 class _Waiting(NamedTuple):
     end_offset: int
     deadline_s: float
-    future: asyncio.Future[bool]
+    tell: Callable[[Outcome], object]
+
+
+def _settle(future: asyncio.Future[bool], outcome: Outcome) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, bool):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
 
 
 class _Waits:
@@ -42,29 +56,30 @@ class _Waits:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def _wait(self, end_offset: int) -> asyncio.Future[bool]:
-        future: asyncio.Future[bool] = self._loop.create_future()
-        self._waiting.append(_Waiting(end_offset, self._loop.time() + self._timeout_s, future))
+    def when(self, end_offset: int, tell: Callable[[Outcome], object]) -> None:
+        """Call ``tell`` once, in this loop and perhaps within the call. Args: tell: it must not raise."""
+        self._waiting.append(_Waiting(end_offset, self._loop.time() + self._timeout_s, tell))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._time_is_over)
+
+    def wait(self, end_offset: int) -> asyncio.Future[bool]:
+        """A future of whether the log is safe up to this offset in time: False where the time is over.
+
+        It raises FlushError or StoreClosed where the store can promise nothing more.
+        """
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self.when(end_offset, partial(_settle, future))
         return future
 
     def _tell(self, reached: int, error: MqfastError | None = None) -> None:
         while self._waiting and (error is not None or self._waiting[0].end_offset <= reached):
             one = self._waiting.popleft()
-            if one.future.done():
-                continue
-            if one.end_offset <= reached:
-                one.future.set_result(True)
-            elif error is not None:
-                one.future.set_exception(error)
+            one.tell(True if one.end_offset <= reached or error is None else error)
 
     def _time_is_over(self) -> None:
         now = self._loop.time()
         while self._waiting and self._waiting[0].deadline_s <= now:
-            one = self._waiting.popleft()
-            if not one.future.done():
-                one.future.set_result(False)
+            self._waiting.popleft().tell(False)
         self._timer = self._loop.call_at(self._waiting[0].deadline_s, self._time_is_over) if self._waiting else None
 
     def close(self) -> None:
@@ -72,10 +87,8 @@ class _Waits:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for one in self._waiting:
-            if not one.future.done():
-                one.future.set_result(False)
-        self._waiting.clear()
+        while self._waiting:
+            self._waiting.popleft().tell(False)
 
 
 class Durable(_Waits):
@@ -89,14 +102,10 @@ class Durable(_Waits):
         super().__init__(timeout_s)
         self._watch = engine.watch_flushed(self._from_the_flush_thread)
 
-    def wait(self, end_offset: int) -> asyncio.Future[bool]:
-        """A future of whether the log is durable up to this offset in time: False where the time is over.
-
-        It raises FlushError or StoreClosed where the store can promise nothing more.
-        """
-        future = self._wait(end_offset)
+    def when(self, end_offset: int, tell: Callable[[Outcome], object]) -> None:
+        """As of any wait."""
+        super().when(end_offset, tell)
         self._watch.want(end_offset)
-        return future
 
     def _from_the_flush_thread(self, flushed: int, error: MqfastError | None) -> None:
         if not self._loop.is_closed():
@@ -126,17 +135,15 @@ class Replicated(_Waits):
         """Are as many slaves near as are needed?"""
         return self._acks.in_sync(end_offset, max_gap_bytes) >= self._acks.needed
 
-    def wait(self, end_offset: int) -> asyncio.Future[bool]:
-        """A future of whether enough slaves have the log up to this offset in time."""
+    def when(self, end_offset: int, tell: Callable[[Outcome], object]) -> None:
+        """As of any wait."""
         if self._acks.acked >= end_offset:
-            done: asyncio.Future[bool] = self._loop.create_future()
-            done.set_result(True)
-            return done
-        future = self._wait(end_offset)
+            tell(True)
+            return
+        super().when(end_offset, tell)
         if not self._is_woken:  # behind whatever else this turn of the loop puts
             self._is_woken = True
             self._loop.call_soon(self._send_now)
-        return future
 
     def _send_now(self) -> None:
         self._is_woken = False

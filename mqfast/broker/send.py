@@ -1,8 +1,8 @@
 """Sends: one message (10, 310) and a batch (320).
 
 A message without delay and transaction is stored within the call, and answered there where nothing has to wait for the
-disk. It must never copy a body, and never answer a stored message with an error. Source: SendMessageProcessor,
-AbstractSendMessageProcessor.
+disk or for slaves. It must never copy a body, and never answer a stored message with an error.
+Source: SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _UNIT, _UNIT_SUB = 1, 2
 _SHORT_TOPIC_MAX: Final = 127
 _MARK: Final = STAMP.encode() + b"\x01"
+_STORED: Final = Stored(0, None, None)
 
 PrepareHook = Callable[[Record], Record]
 """Makes a half message of a record (transactions)."""
@@ -129,8 +131,9 @@ class SendProcessor:
             path.waiting, path.notify = waiting, notify
 
     def settings_changed(self) -> None:
-        """The short way is for a broker that takes every message and whose answers wait for no disk."""
-        self._path.is_open = not (self._writer.must_wait(b"") or self._is_refusing)
+        """The short way is for a broker that takes every message, and has no lease to look at before each."""
+        self._path.is_open = self._writer.right is None and not self._is_refusing
+        self._path.waits = self._writer.must_wait(b"")
         self._path.routes.clear()
 
     def topics_changed(self) -> None:
@@ -152,7 +155,9 @@ class SendProcessor:
         took_s = perf_counter() - began
         if took_s >= _SLOW_S:
             self._stats.put_took(took_s * 1000)
-        return answer
+        if not self._path.waits:
+            return answer
+        return self._writer.then(_STORED, partial(_with_code, request, answer), self._path.end_offset)
 
     def _with_a_look(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         registration = self._context.registration
@@ -433,15 +438,15 @@ class SendProcessor:
         found = self._context.topics.get(topic)
         return found is not None and found.is_batch_queue
 
-    async def _when_durable(
+    def _when_durable(
         self,
         request: RemotingCommand,
         record: Record,
         done: Stored,
         unique: bytes | None,
         more: dict[str, str] | None = None,
-    ) -> RemotingCommand:
-        return self._answer(request, record, await self._writer.durable(done), unique, more)
+    ) -> Awaitable[RemotingCommand]:
+        return self._writer.then(done, lambda safe: self._answer(request, record, safe, unique, more))
 
     # --- the answer ---
 
@@ -475,6 +480,15 @@ class SendProcessor:
         if b"TIMER_" in record.properties and (handle := self.recall_handle(record, record.topic)) is not None:
             fields["recallHandle"] = handle
         return request.response(done.code, fields)
+
+
+def _with_code(request: RemotingCommand, answer: RemotingCommand, safe: Stored) -> RemotingCommand:
+    """The answer of a message that is stored, now that it is known how safe it is."""
+    if not safe.code:
+        return answer
+    if safe.remark is not None:  # the store, or the lease, promises nothing any more
+        return request.response(safe.code, remark=safe.remark)
+    return request.response(safe.code, answer.ext_fields)
 
 
 def _level(properties: bytes) -> int:

@@ -7,12 +7,13 @@ Source: HookUtils.handleScheduleMessage, SendMessageProcessor.handlePutMessageRe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from mqfast.broker.durable import Durable, Replicated
+from mqfast.broker.durable import Durable, Outcome, Replicated
 from mqfast.errors import (
     DiskFull,
     MapFailed,
@@ -39,6 +40,7 @@ PREPARED: Final = 4
 ROLLBACK: Final = 12
 _TRANSACTION_MASK: Final = 12
 _NO_WAIT: Final = b"WAIT\x01"
+T = TypeVar("T")
 
 
 class Record:
@@ -120,6 +122,71 @@ class Deferral(Protocol):
         """The record to store instead; a refusal; None: the message is none of its own."""
 
 
+class _Wait(Generic[T]):
+    """A message that is stored, until it is safe: on this disk, at slaves, or both, as the settings want it."""
+
+    __slots__ = ("_at_slaves", "_left", "_make", "_on_disk", "_stored", "_writer", "future")
+
+    def __init__(self, writer: Writer, stored: Stored, make: Callable[[Stored], T], future: asyncio.Future[T]) -> None:
+        self._writer = writer
+        self._stored = stored
+        self._make = make
+        self.future = future
+        self._left = 1
+        self._on_disk: Outcome = True
+        self._at_slaves: int = 0
+
+    def begin(self, end: int) -> None:
+        writer = self._writer
+        replicas = writer.replicated
+        if replicas is not None:
+            if replicas.is_possible(end, writer.max_gap_bytes):
+                self._left += 1
+                replicas.when(end, self._slaves_have_it)
+            else:
+                self._at_slaves = ResponseCode.SLAVE_NOT_AVAILABLE
+        if writer.sync_flush:
+            self._left += 1
+            writer.disk.when(end, self._disk_has_it)
+        self._one_less()
+
+    def _slaves_have_it(self, outcome: Outcome) -> None:
+        if outcome is not True:
+            self._at_slaves = ResponseCode.FLUSH_SLAVE_TIMEOUT
+        self._one_less()
+
+    def _disk_has_it(self, outcome: Outcome) -> None:
+        self._on_disk = outcome
+        if isinstance(outcome, MqfastError):  # slaves do not mend it
+            self._end()
+        else:
+            self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._end()
+
+    def _end(self) -> None:
+        if self.future.done():
+            return
+        try:
+            self.future.set_result(self._make(self._outcome()))
+        except Exception as error:
+            self.future.set_exception(error)
+
+    def _outcome(self) -> Stored:
+        writer, disk = self._writer, self._on_disk
+        if isinstance(disk, MqfastError):
+            return writer.failed(disk)
+        if writer.right is not None and not writer.right.holds():
+            # It may be in this log alone: another broker may be the master by now.
+            return writer.failed(NotMaster(writer.right.why))
+        if self._at_slaves:
+            return self._stored._replace(code=self._at_slaves)
+        return self._stored if disk else self._stored._replace(code=ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
 class Writer:
     """Stores messages.
 
@@ -127,6 +194,7 @@ class Writer:
     Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
         ``notify`` is called with one that got one. ``replicated``: where answers wait for slaves as well;
         ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync);
+        ``disk``, ``sync_flush``: where answers wait for the disk, and whether they do;
         ``fenced``: why this master takes no messages any more; ``right``: under fail-over, whether it may take some.
     Thread: that of the event loop.
     """
@@ -152,9 +220,9 @@ class Writer:
         self.fenced: str | None = None
         self.right: Right | None = None
         self._engine = engine
-        self._durable = durable
+        self.disk: Final = durable
         self._store_host: Final = store_host
-        self._sync_flush: Final = sync_flush
+        self.sync_flush: Final = sync_flush
         self._max_message_bytes: Final = max_message_bytes
         self._disk_use = disk_use
         self._now_ms = now_ms
@@ -249,7 +317,7 @@ class Writer:
 
         Source: Message.isWaitStoreMsgOK.
         """
-        if not self._sync_flush and self.replicated is None and self.right is None:
+        if not self.sync_flush and self.replicated is None and self.right is None:
             return False
         at = properties.find(_NO_WAIT)
         while at > 0 and properties[at - 1] != 2:
@@ -262,38 +330,23 @@ class Writer:
         Its code becomes FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT where that takes too long, SLAVE_NOT_AVAILABLE where
         there are too few slaves. Source: CommitLog.handleDiskFlushAndHA.
         """
-        result = stored.result
-        if result is None:
-            return stored
-        end = getattr(result, "end_offset", None)
-        if end is None:
-            end = result.physical_offset + result.size  # type: ignore[union-attr]
-        return await self._safe(stored, end)
+        return stored if stored.result is None else await self.then(stored, _as_it_is)
 
     async def durable_to(self, end_offset: int) -> Stored:
         """As ``durable``, for what is stored up to a physical offset."""
-        return await self._safe(Stored(0, None, None), end_offset)
+        return await self.then(Stored(0, None, None), _as_it_is, end_offset)
 
-    async def _safe(self, stored: Stored, end: int) -> Stored:
-        replicas, at_slaves = self.replicated, None
-        is_possible = replicas is not None and replicas.is_possible(end, self.max_gap_bytes)
-        if replicas is not None and is_possible:
-            at_slaves = replicas.wait(end)
-        if self._sync_flush:
-            try:
-                if not await self._durable.wait(end):
-                    stored = stored._replace(code=ResponseCode.FLUSH_DISK_TIMEOUT)
-            except MqfastError as error:
-                return self.failed(error)
-        if at_slaves is not None:
-            if not await at_slaves:
-                stored = stored._replace(code=ResponseCode.FLUSH_SLAVE_TIMEOUT)
-        elif replicas is not None:
-            stored = stored._replace(code=ResponseCode.SLAVE_NOT_AVAILABLE)
-        if self.right is not None and not self.right.holds():
-            # It may be in this log alone: another broker may be the master by now.
-            return self.failed(NotMaster(self.right.why))
-        return stored
+    def then(self, stored: Stored, make: Callable[[Stored], T], end_offset: int | None = None) -> asyncio.Future[T]:
+        """A future of ``make(stored)``, called when the message is safe or cannot become so; see ``durable``.
+
+        Args: end_offset: where what was stored ends; without it, ``stored`` has a result that says so.
+        """
+        if end_offset is None:
+            assert stored.result is not None
+            end_offset = end_of(stored.result)
+        wait = _Wait(self, stored, make, asyncio.get_running_loop().create_future())
+        wait.begin(end_offset)
+        return wait.future
 
     async def stored(self, record: Record) -> Stored:
         """Store a message and wait for the disk where the settings and the message say so."""
@@ -308,6 +361,16 @@ class Writer:
         if not isinstance(error, MessageIllegal):
             self._log.warning(type(error).__name__, "a message was refused: %s", error)
         return failure(error, self._max_message_bytes, self._disk_use)
+
+
+def end_of(result: PutResult | BatchResult) -> int:
+    """The physical offset behind what was stored."""
+    end = getattr(result, "end_offset", None)
+    return result.physical_offset + result.size if end is None else end  # type: ignore[union-attr]
+
+
+def _as_it_is(stored: Stored) -> Stored:
+    return stored
 
 
 def failure(error: MqfastError, max_message_bytes: int, disk_use: Callable[[], str]) -> Stored:

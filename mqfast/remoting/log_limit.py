@@ -23,7 +23,7 @@ class LogLimit:
         self._clock = clock
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def warning(self, kind: str, message: str, *args: object, exc_info: bool = False) -> None:
+    def warning(self, kind: str, message: str, *args: object, exc_info: bool | BaseException = False) -> None:
         """Log, unless a line of this kind was logged a moment ago. Args: kind: one of a few fixed texts."""
         self._say(logging.WARNING, kind, message, args, exc_info)
 
@@ -31,7 +31,9 @@ class LogLimit:
         """The same for what needs nobody's attention."""
         self._say(logging.INFO, kind, message, args, False)
 
-    def _say(self, level: int, kind: str, message: str, args: tuple[object, ...], exc_info: bool) -> None:
+    def _say(
+        self, level: int, kind: str, message: str, args: tuple[object, ...], exc_info: bool | BaseException
+    ) -> None:
         now = self._clock()
         since, left_out = self._kinds.get(kind, (float("-inf"), 0))
         if now - since < self._interval_s:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqfast.errors import CallRefused, FieldError, UsageError
@@ -29,9 +30,9 @@ _KNOWS_GO_AWAY = 475  # V5_3_1, in which clients do not know it yet
 
 Outcome = RemotingCommand | None
 Handler = Callable[["Channel", RemotingCommand], Outcome | Awaitable[Outcome]]
-"""Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or it is a
-coroutine function. A CallRefused becomes the answer's code and remark, any other exception code 1 and its text; those
-that are not the peer's fault are logged."""
+"""Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or a future of
+the answer; or it is a coroutine function. A CallRefused becomes the answer's code and remark, any other exception code
+1 and its text; those that are not the peer's fault are logged."""
 
 
 class _Waiting(NamedTuple):
@@ -45,7 +46,7 @@ class Lane:
     """How many requests of some codes are served at once, and how many may wait for their turn.
 
     Args:
-        concurrency: coroutines at once; a handler that is no coroutine is done before the next request is looked at.
+        concurrency: coroutines and futures at once; any other handler is done before the next request is looked at.
         queue_max: requests that wait; one more is answered SYSTEM_BUSY.
         queue_timeout_ms: a request that waited longer is answered SYSTEM_BUSY when its turn comes; None: it is served.
     """
@@ -77,7 +78,7 @@ class Processors:
         self._default: tuple[Handler, Lane] | None = None
         self._clock = clock
         self._log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._futures: set[asyncio.Future[Outcome]] = set()
         self.is_leaving = False
 
     @property
@@ -93,8 +94,8 @@ class Processors:
 
     @property
     def running(self) -> int:
-        """Coroutines that serve a request now."""
-        return len(self._tasks)
+        """Requests that are served now and have no answer yet; holds are not counted."""
+        return len(self._futures)
 
     def register(self, codes: Iterable[int], handler: Handler, lane: Lane) -> None:
         """Serve these codes with this handler."""
@@ -136,22 +137,18 @@ class Processors:
             channel.answer(request, outcome)
             return
         lane.running += 1
-        task = asyncio.ensure_future(self._finish(channel, request, outcome, lane))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        future = asyncio.ensure_future(outcome)
+        self._futures.add(future)
+        future.add_done_callback(partial(self._done, channel, request, lane))
 
-    async def _finish(
-        self, channel: Channel, request: RemotingCommand, outcome: Awaitable[Outcome], lane: Lane
-    ) -> None:
-        answer: RemotingCommand | None = None
-        try:
-            answer = await outcome
-        except Exception as error:
-            answer = self._failure(request, error)
-        finally:
-            lane.running -= 1
-        if answer is not None:
-            channel.answer(request, answer)
+    def _done(self, channel: Channel, request: RemotingCommand, lane: Lane, future: asyncio.Future[Outcome]) -> None:
+        self._futures.discard(future)
+        lane.running -= 1
+        if not future.cancelled():
+            error = future.exception()
+            answer = future.result() if error is None else self._failure(request, error)
+            if answer is not None:
+                channel.answer(request, answer)
         self._next(lane)
 
     def _next(self, lane: Lane) -> None:
@@ -170,20 +167,20 @@ class Processors:
                 continue
             self._serve(waiting.channel, request, waiting.handler, lane)
 
-    def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+    def _failure(self, request: RemotingCommand, error: BaseException) -> RemotingCommand:
         if isinstance(error, CallRefused):
             return request.response(error.code, remark=error.remark or None)
         if not isinstance(error, _OF_THE_PEER):
-            self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=True)
+            self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=error)
         return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     async def stop(self, grace_s: float) -> None:
         """Let what runs come to its end, for so long; then cancel it. Nothing that waits is served any more."""
         for lane in self.lanes.values():
             lane.waiting.clear()
-        tasks = set(self._tasks)
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
+        futures = set(self._futures)
+        if futures:
+            _, late = await asyncio.wait(futures, timeout=grace_s)
+            for future in late:
+                future.cancel()
             await asyncio.gather(*late, return_exceptions=True)
