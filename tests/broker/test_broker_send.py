@@ -112,13 +112,22 @@ def test_without_automatic_topics_a_topic_must_be_there(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_sync_flush_answers_when_the_message_is_durable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x01k%d\x02WAIT\x01true\x02"])
+def test_sync_flush_answers_when_the_message_is_durable(tmp_path: Path, properties: str) -> None:
+    """Messages with a unique key have a short way through the broker."""
+
     async def flow() -> None:
         async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as one:
-            answers = await asyncio.gather(*(one.send("T", b"%d" % number) for number in range(50)))
-            assert {answer.code for answer in answers} == {0}
-            ends = [int(answer.ext_fields["msgId"][16:], 16) for answer in answers]
-            assert one.context.store.stats()["flushed_offset"] > max(ends)
+
+            async def send(number: int) -> None:
+                more = {"properties": properties % number} if properties else {}
+                answer = await one.send("T", b"%d" % number, **more)
+                assert answer.code == 0
+                assert one.context.store.stats()["flushed_offset"] > int(answer.ext_fields["msgId"][16:], 16)
+
+            for number in range(20):
+                await send(number)
+            await asyncio.gather(*(send(number) for number in range(20, 70)))
             assert len(one.context.durable) == 0
 
     run(flow())

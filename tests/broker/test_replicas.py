@@ -88,6 +88,9 @@ def test_every_answer_of_a_sync_master_waits_also_for_plain_messages_to_known_to
         async with running_broker(tmp_path / "m", **settings) as master:
             codes = [(await master.send("T", b"x", properties=f"UNIQ_KEY\x01{n:032X}\x02")).code for n in range(4)]
             assert codes == [11] * 4
+            wait = "WAIT\x01{}\x02UNIQ_KEY\x01k\x02"
+            codes = [(await master.send("T", b"x", properties=wait.format(n))).code for n in ("true", "false", "TRUE")]
+            assert codes == [11, 0, 11]
             _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
             writer.write(bytes(8))
             await until(lambda: master.context.replicas.in_sync() == 1)
