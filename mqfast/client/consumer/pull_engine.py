@@ -225,7 +225,8 @@ class PullEngine:
                     await self._find_place(one)
                 await self._wait_for_room(one)
                 wanted = self.subscriptions.get(one.queue.topic)
-                answer = await self._pull(one, broker_id)
+                asked = await self.run(read_place(self.instance, one.queue, broker_id))
+                answer = await self._pull(one, asked[1])
                 if self.subscriptions.get(one.queue.topic) is not wanted:
                     continue  # another expression is asked from the same offset
             except (MqfastError, OSError) as error:
@@ -234,6 +235,8 @@ class PullEngine:
                     after = _AFTER_FLOW_CONTROL_S
                 elif self.cache.fail(one, error):
                     _log.warning("group %s: %s", self.settings.group, error)
+                if not isinstance(error, BrokerError):
+                    self.instance.route_failed(one.queue.topic)
                 broker_id = 0
                 await asyncio.sleep(after)
             except Exception as error:  # an offset store of the user's
@@ -245,6 +248,12 @@ class PullEngine:
                 words = self.cache.put(one, answer)
                 if words:
                     _log.warning("group %s: %s", self.settings.group, words)
+                if (
+                    answer.leads_nowhere
+                    and self.instance.routes.read_address(one.queue.broker_name, broker_id) == asked
+                ):
+                    self.instance.route_failed(one.queue.topic)
+                    await asyncio.sleep(_AFTER_ERROR_S)
                 if self.settings.pull_interval_s:
                     await asyncio.sleep(self.settings.pull_interval_s)
 
@@ -266,9 +275,8 @@ class PullEngine:
                 return
             await room.wait()
 
-    async def _pull(self, one: CachedQueue, broker_id: int) -> PullAnswer:
+    async def _pull(self, one: CachedQueue, address: str) -> PullAnswer:
         queue = one.queue
-        _, address = await self.run(read_place(self.instance, queue, broker_id))
         wanted = self.subscriptions.get(queue.topic) or Subscription(queue.topic)
         for is_lite in (True, False) if address not in self._without_lite else (False,):
             steps = pull(

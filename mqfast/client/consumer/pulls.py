@@ -68,6 +68,11 @@ class PullAnswer(NamedTuple):
         return self.remark == _RESET or self.min_offset <= self.asked_offset <= self.max_offset
 
     @property
+    def leads_nowhere(self) -> bool:
+        """Did the broker serve nothing, and sends to another one for the same offset, as a slave that is not read?"""
+        return self.status is PullStatus.NO_MATCHED_MSG and self.next_offset <= self.asked_offset
+
+    @property
     def is_moved(self) -> bool:
         """Is the offset no place in the queue: messages were deleted, or the queue ends before it?"""
         if self.status is PullStatus.OFFSET_ILLEGAL:

@@ -47,6 +47,7 @@ from mqfast.remoting.signature import sign
 __all__ = ["ROUTE_S", "ClientInstance", "InstanceSettings", "Owner"]
 
 ROUTE_S: Final = 30.0
+ROUTE_FAILED_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 ADDRESS_SERVER_S: Final = 120.0
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
@@ -93,7 +94,7 @@ class ClientInstance:
         client_id: how brokers know it; routes, name_servers, shell, loop.
         requests: who serves what brokers ask.
         remoting: the connections of the loop.
-    Thread: that of the event loop, but for ``route``, ``sign``, ``routes`` and ``heartbeat_soon``: any.
+    Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.
     """
 
     def __init__(self, settings: InstanceSettings, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,6 +114,7 @@ class ClientInstance:
         self._was_heard: set[str] = set()  # at any time
         self._told_besides: frozenset[str] = frozenset()
         self._unheard_s: dict[str, float] = {}  # when a heartbeat failed
+        self._failed_s: dict[str, float] = {}  # topic -> when its route was asked for because of a failure
         self._context = settings.context()
         self.remoting = RemotingClient(
             self.requests.processors,
@@ -319,6 +321,26 @@ class ClientInstance:
             except ClientError as error:
                 _log.warning("%s: %s", self.client_id, error)
                 return
+
+    def route_failed(self, topic: str) -> None:
+        """A broker of the topic's route did not serve: another one may be the master by now. The route is asked for
+        soon, once a second at most. Thread: any.
+        """
+        now_s = time.monotonic()
+        if now_s - self._failed_s.get(topic, float("-inf")) >= ROUTE_FAILED_S:
+            self._failed_s[topic] = now_s
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._begin_route, topic)
+
+    def _begin_route(self, topic: str) -> None:
+        if self._users > 0:
+            self.spawn(self._refresh_route(topic), f"mqfast route {topic}")
+
+    async def _refresh_route(self, topic: str) -> None:
+        try:
+            await self.shell.run(self.route(topic, refresh=True))
+        except MqfastError as error:
+            _log.info("%s: %s", self.client_id, error)
 
     async def _ask_address_server(self) -> None:
         assert self.name_servers.url is not None

@@ -111,8 +111,9 @@ class Sender:
         if known:
             return known
         route = yield from instance.publish_route(
-            topic, copied_topic=self.wire.create_topic_key, queues=self.wire.topic_queues, timeout_s=timeout_s
-        )
+            topic, copied_topic=self.wire.create_topic_key, queues=self.wire.topic_queues, timeout_s=timeout_s,
+            refresh=True,
+        )  # fmt: skip
         found = instance.routes.publish_queues(topic)
         if not found:
             brokers = ", ".join(sorted(route.brokers)) or "no broker"
@@ -233,6 +234,8 @@ class Sender:
                 seconds = self._clock() - attempt_begin
                 failures.append((f"{last_broker} {address}", seconds, error))
                 maybe_stored = maybe_stored or isinstance(error, (ConnectionLost, CallTimeout))
+                if not isinstance(error, TooManyCalls):
+                    instance.route_failed(out.topic)
                 if self.faults is not None:
                     self.faults.update(last_broker, seconds, isolated=True, reachable=False)
                 continue
@@ -247,6 +250,8 @@ class Sender:
                 if status is SendStatus.SEND_OK or not self.retry_when_not_ok:
                     return stored
                 continue
+            if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                instance.route_failed(out.topic)
             refusal = broker_error(answer, address, out.message.topic, msg_id=out.msg_id)
             failures.append((f"{last_broker} {address}", seconds, refusal))
             if answer.code not in self.retry_codes:

@@ -53,6 +53,7 @@ class Cluster:
         self.now = 100.0
         self.asked: list[SendAsk] = []
         self.refreshed = 0
+        self.failed: list[str] = []
 
     def clock(self) -> float:
         return self.now
@@ -60,6 +61,9 @@ class Cluster:
     def route(self, topic: str, **_: Any) -> Steps[Any]:
         self.refreshed += 1
         yield Ask("ns", 105)
+
+    def route_failed(self, topic: str) -> None:
+        self.failed.append(topic)
 
     def run(self, sender: Sender, message: Message, how: Sending | None = None) -> SendResult | None:
         return self.drive(sender.send(self, prepared(message, WIRE), how or Sending(3.0)))  # type: ignore[arg-type]
@@ -94,6 +98,13 @@ MESSAGE = Message("T", b"x", tags="new")
 LOST = ConnectionLost("a: the connection ended")
 SILENT = CallTimeout("a: no answer")
 NOBODY = ConnectError("a: refused")
+
+
+@pytest.mark.parametrize("answer, failed", [(LOST, 1), (SILENT, 1), (NOBODY, 1), (14, 1), (2, 0), (0, 0)])
+def test_a_broker_that_does_not_serve_has_the_route_asked_for(answer: Any, failed: int) -> None:
+    cluster = Cluster(answer, 0)
+    cluster.run(sender(cluster), MESSAGE)
+    assert cluster.failed == ["T"] * failed
 
 
 @pytest.mark.parametrize("code, status", [(0, 0), (10, 1), (12, 2), (11, 3)])

@@ -118,6 +118,11 @@ class PullLoop:
         assigned.broker_id = answer.broker_id
         assigned.max_offset = answer.max_offset
         self._take(assigned, pq, answer)
+        if answer.leads_nowhere and engine.instance.routes.read_address(
+            assigned.queue.broker_name, answer.broker_id
+        ) == (broker_id, address):
+            engine.instance.route_failed(assigned.queue.topic)
+            return FAILED_S
         return self._settings.pull_interval_s
 
     def _take(self, assigned: Assigned, pq: ProcessQueue, answer: PullAnswer) -> None:
@@ -151,5 +156,7 @@ class PullLoop:
                 return REFUSED_S
             if error.code in _UNKNOWN:
                 await self._engine.instance.heartbeat()
+        else:
+            self._engine.instance.route_failed(assigned.queue.topic)
         self._log.warning(f"pull {assigned.queue}", "group %s: %s", self._engine.group, error)
         return FAILED_S
