@@ -393,6 +393,7 @@ class Channel(asyncio.Protocol):
 
     def _leave(self) -> None:
         if not self._connection.waits and not self._events:
+            self._flush()
             self.close()
 
     def close(self) -> None:

@@ -63,6 +63,12 @@ class _Single:
             return lane.call(frame, code, oneway, deadline)
         except Gone as gone:
             raise ConnectError(f"{self._address}: {gone}") from None
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C may have come between a read of the socket and the use of its bytes
+            if lane is not None:
+                lane.end("its caller was interrupted")
+            raise
         finally:
             if lane is not None and lane.dead is None:
                 if self._closed or generation != self._generation:

@@ -433,6 +433,35 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+def test_a_caller_with_tls_that_is_interrupted_leaves_no_half_of_a_frame(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mqfast.client.net._lane import Socket
+
+    kept = Socket.receive_into
+
+    def read_and_interrupt(one: Socket, buffer: bytearray, deadline: float) -> int:
+        kept(one, buffer, deadline)
+        raise KeyboardInterrupt
+
+    lanes = Lanes(ssl.create_default_context(cafile=str(certificate / "cert.pem")))
+
+    def serve(one: Connection, request: RemotingCommand) -> None:
+        whole = encode(request.response(0, dict(request.ext_fields)))
+        one.send(whole if one.number else whole[:20])
+
+    with RawServer(serve, server_tls(certificate)) as server:
+        monkeypatch.setattr(Socket, "receive_into", read_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lanes.ask(ask(server.address, 1))
+        monkeypatch.setattr(Socket, "receive_into", kept)
+        answer = lanes.ask(ask(server.address, 2))
+        assert answer is not None
+        assert answer.ext_fields["number"] == "2"
+        assert len(server.connections) == 2
+    lanes.close()
+
+
 def server_tls(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
