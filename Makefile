@@ -85,8 +85,9 @@ HA_KILLS ?= 200
 HA_JAVA_KILLS ?= 50
 HA_SCHEDULES ?= 100
 ha: $(TESTING)
-	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) MQFAST_HA_JAVA_KILLS=$(HA_JAVA_KILLS) MQFAST_SCHEDULES=$(HA_SCHEDULES) $(BIN)/python -m pytest tests/ha tests/broker/test_replicas.py tests/broker/test_replica_tables.py \
-		tests/interop/test_replicas_java.py tests/interop/test_replica_kills_java.py tests/interop/test_promotion_java.py \
+	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) MQFAST_HA_JAVA_KILLS=$(HA_JAVA_KILLS) MQFAST_SCHEDULES=$(HA_SCHEDULES) $(BIN)/python \
+		-m pytest tests/interop/test_promotion_java.py tests/interop/test_replicas_java.py tests/ha tests/broker/test_replicas.py \
+		tests/broker/test_replica_tables.py tests/interop/test_replica_kills_java.py \
 		-o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 # A copy of the tree whose engine checks its own rules (csrc/invariants.h). The long lanes run there.

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -54,6 +55,18 @@ class OurBroker:
         assert self.process.stdout is not None
         self.process.stdout.close()
         return time.monotonic() - began
+
+
+def on_a_free_port(work: Path, *arguments: str) -> tuple[OurBroker, int]:
+    """A broker and its port; another process may be quicker to take one."""
+    for tries_left in reversed(range(10)):
+        port = free_port()
+        try:
+            return OurBroker(work, f"listenPort={port}", *arguments), port
+        except AssertionError as error:
+            if not tries_left or "address already in use" not in str(error):
+                raise
+    raise AssertionError
 
 
 class Setup:
