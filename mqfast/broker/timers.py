@@ -52,7 +52,8 @@ class Timers:
                 context.now_ms(),
                 on_delivered=lambda topic, size: context.stats.put(topic, 1, size),
             )
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at_s = 0.0
         self._flush: asyncio.Future[None] | None = None
         self._stopped = False
         context.timer = self.service
@@ -174,10 +175,12 @@ class Timers:
         if self._stopped:
             return
         loop = self._context.loop
+        at_s = loop.time() + delay_s
         if self._timer is not None:
-            if not self._timer.cancelled() and self._timer.when() <= loop.time() + delay_s:
+            if not self._timer.cancelled() and self._timer_at_s <= at_s:
                 return
             self._timer.cancel()
+        self._timer_at_s = at_s  # uvloop's handle of a call that is due at once does not know when
         self._timer = loop.call_later(delay_s, self._turn)
 
     def _turn(self) -> None:

@@ -127,6 +127,8 @@ class Channel(asyncio.Protocol):
         self.socket_peer: tuple[str, int] = ("", 0)
         self.owner: Any = None
         self.is_closed = False
+        self._broken = ""  # why this end closed the connection
+        self._handshake: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"<channel {self.peer[0]}:{self.peer[1]}{' tls' if self.is_tls else ''}>"
@@ -186,6 +188,8 @@ class Channel(asyncio.Protocol):
             if self._tls is not None:
                 data = self._tls.receive(data)
                 self._write_records()
+                if self._handshake is not None and self._tls.established and not self._handshake.done():
+                    self._handshake.set_result(None)
                 if self._tls.ended:
                     self.close()
         except FrameError as error:
@@ -212,7 +216,10 @@ class Channel(asyncio.Protocol):
             self._timer = None
         for answer in answers:
             answer.deliver()
-        lost = ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection ended before the answer came")
+        why = f": {self._broken}" if self._broken else ""
+        if self._handshake is not None and not self._handshake.done():
+            self._handshake.set_exception(ConnectionLost(self._broken or "TLS: the connection ended in the handshake"))
+        lost = ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection ended before the answer came{why}")
         for call in self._connection.close():
             if not call.context.done():
                 call.context.set_exception(lost)
@@ -297,6 +304,7 @@ class Channel(asyncio.Protocol):
             self._leave()
 
     def _break(self, error: FrameError) -> None:
+        self._broken = self._broken or str(error)
         self._end.log.warning("broken", "%s:%d: closed: %s", *self.peer, error)
         self._flush()
         self.close()
@@ -311,6 +319,15 @@ class Channel(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    async def encrypted(self) -> None:
+        """Await the end of the handshake of TLS, where there is one. Raises: ConnectionLost with its reason."""
+        if self._tls is None or self._tls.established:
+            return
+        if self.is_closed:
+            raise ConnectionLost(self._broken or "TLS: the connection ended in the handshake")
+        self._handshake = asyncio.get_running_loop().create_future()
+        await self._handshake
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 

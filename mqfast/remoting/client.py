@@ -83,6 +83,11 @@ class RemotingClient:
                 _, channel = await loop.create_connection(
                     lambda: Channel(self._end, server_side=False, context=self._context, host=host), host, port
                 )
+                try:
+                    await channel.encrypted()
+                except BaseException:
+                    channel.abort()
+                    raise
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"{host}:{port}: no connection: {str(error) or 'it took too long'}") from None
         if self._channels.get(address) is asyncio.current_task():  # else nobody wants it any more

@@ -67,7 +67,8 @@ class TlsStream:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise FrameError(f"TLS: {error.reason or error}") from None
+            more = f": {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else ""
+            raise FrameError(f"TLS: {error.reason or error}{more}") from None
         return bytes(plain)
 
     def send(self, data: bytes) -> None:

@@ -45,11 +45,14 @@ class Acts:
 
     async def create_topic(self, topic: str, queues: int, *, perm: str, order: bool) -> None:
         """Make a topic on all brokers that run, or change it. Raises: UsageError."""
-        wrong = illegal_topic(topic)
+        given: Sequence[object] = (topic, perm, order)
+        wrong = illegal_topic(topic) if isinstance(given[0], str) else f"expected the name of a topic, found {topic!r}"
         if wrong:
             raise UsageError(f"create_topic: {wrong}")
         checks.whole("queues", queues, 1, 1024)
-        if perm not in _PERMISSIONS:
+        if not isinstance(given[2], bool):
+            raise UsageError(f"order: expected True or False, found {order!r}")
+        if not isinstance(given[1], str) or perm not in _PERMISSIONS:
             raise UsageError(f"perm: expected r, w or rw, found {perm!r}")
         for member in self._cluster.running():
             context = member.context

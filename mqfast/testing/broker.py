@@ -25,7 +25,7 @@ from mqfast.testing.faults import Faults
 from mqfast.testing.host import Host
 from mqfast.testing.places import Place
 from mqfast.testing.steps import TimeSteps
-from mqfast.testing.waits import Waits, picture, until_true
+from mqfast.testing.waits import WAIT_S_MAX, Waits, picture, until_true
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -351,6 +351,8 @@ class Broker:
         Args: match: as ``assert_sent``: body, tags, key; queue_id. Raises: AssertionError with a picture.
         """
         wanted = Wanted(topic, match)
+        checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
+        checks.whole("count", count, 0, 1 << 31)
         seen: list[Delivery] = []
         self._call(lambda: None)
         look_at = functools.partial(look.messages, self._cluster)
@@ -377,6 +379,7 @@ class Broker:
             done = is_known and all(lag.behind <= 0 for one in topics for lag in look.lags(self._cluster, group, one))
             return True if done and not look.is_delivering(self._cluster, topics) else None
 
+        checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
         self._call(lambda: None)
         if self._host.run(self._waits.until(look_for, timeout_s, nudge=group), timeout_s + 60) is None:
             what = "all" if topic is None else f"all of {topic}"
@@ -390,6 +393,9 @@ class Broker:
 
     def wait_members(self, group: str, count: int, *, timeout_s: float = 5.0) -> None:
         """Wait until a consumer group has so many members. Raises: AssertionError with a picture."""
+
+        checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
+        checks.whole("count", count, 0, 1 << 31)
 
         def look_for() -> bool | None:
             return True if len(look.members_of(self._cluster, group)) == count else None

@@ -30,7 +30,7 @@ class Time:
         self.on_change: Callable[[int, int], object] = lambda _ahead_ms, _stands_ms: None
         self._stands = stands
         self._ahead_ms = 0
-        self._at_ms = _system_ms() if stands else 0
+        self._at_ms = _whole_second_ms() if stands else 0
         self.jumps: list[int] = []
 
     def now_ms(self) -> int:
@@ -74,7 +74,7 @@ class Time:
         """The system's time again."""
         self.jumps.clear()
         self._ahead_ms = 0
-        self._at_ms = _system_ms() if self._stands else 0
+        self._at_ms = _whole_second_ms() if self._stands else 0
         self.on_change(self._ahead_ms, self._at_ms)
 
 
@@ -124,6 +124,11 @@ class Clock:
         before = self._time.now_ms()
         self._advance_to(max(next_ms, before))
         return timedelta(milliseconds=self._time.now_ms() - before)
+
+
+def _whole_second_ms() -> int:
+    """Where time stands at first: brokers deliver timed messages at whole seconds, so a delay ends when a test says."""
+    return _system_ms() // 1000 * 1000
 
 
 def _system_ms() -> int:

@@ -60,8 +60,9 @@ def check_settings(settings: Mapping[str, object]) -> None:
     config.take({name: str(value) for name, value in settings.items()}, "config")
     if config.unknown:
         raise ConfigError(next(line for line in config.warnings if config.unknown[0] in line))
-    if config.warnings:  # a broker takes the default then, as Java's does; a test would not notice
-        raise ConfigError(config.warnings[0])
+    warnings = [*config.warnings, *config.store_config().warnings]
+    if warnings:  # a broker takes the default then, as Java's does; a test would not notice
+        raise ConfigError(warnings[0])
 
 
 class Member:

@@ -151,7 +151,8 @@ def lags(cluster: Cluster, group: str, topic: str) -> list[Lag]:
 def is_delivering(cluster: Cluster, topics: Container[str]) -> bool:
     """Is a message on its way into one of these topics now: its delay is over, or readers do not see it yet?"""
     for member in cluster.running():
-        if member.context.store.stats()["dispatch_behind_bytes"]:
+        log = member.context.engine.log
+        if log.dispatched < log.written:
             return True
         until_ms = cluster.time.now_ms() + _SOON_MS
         for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:

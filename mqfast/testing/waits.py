@@ -13,12 +13,13 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from mqfast.client.delivery import Delivery
-from mqfast.testing import look
+from mqfast.testing import checks, look
 from mqfast.testing.cluster import Cluster
 
-__all__ = ["Waits", "picture", "until_true"]
+__all__ = ["WAIT_S_MAX", "Waits", "picture", "until_true"]
 
 _T = TypeVar("_T")
+WAIT_S_MAX: Final = 86_400
 _LOOK_S: Final = 0.005  # what is not told of is looked for so often
 _NUDGE_S: Final = 0.025
 _REQUESTS: Final = 20
@@ -72,7 +73,7 @@ class Waits:
 
 def until_true(condition: Callable[[], object], timeout_s: float) -> bool:
     """Look until a condition of the caller's is true, in the caller's thread. False: the time is over."""
-    deadline_s, pause_s = time.monotonic() + timeout_s, 0.001
+    deadline_s, pause_s = time.monotonic() + checks.seconds("timeout_s", timeout_s, WAIT_S_MAX), 0.001
     while not condition():
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:

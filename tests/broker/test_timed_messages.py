@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from running import Running, running_broker
 
 import mqfast
 from mqfast.broker.recall import Handle, decode_handle, recall_handle
+from mqfast.broker.timers import Timers
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.loop import runner
 from mqfast.schedule.timer.service import TimerService
 
 
@@ -326,3 +329,21 @@ def test_the_runtime_info_tells_of_the_timer(tmp_path: Path) -> None:
             assert '"timerReadBehind":"0"' in table
 
     run(flow())
+
+
+def test_a_turn_that_is_due_at_once_is_not_asked_for_its_time(tmp_path: Path) -> None:
+    """uvloop gives a plain handle for a call without delay; the end of a flush asked it when it is due, and failed."""
+
+    async def flow() -> None:
+        async with asyncio.timeout(60), running_broker(tmp_path, timerWheelEnable=True) as one:
+            (timers,) = (part for part in one.broker.parts if isinstance(part, Timers))
+            for delay_s in (0.0, 0.5, 0.0, 0.001):
+                timers._turn_in(delay_s)
+            due_ms = int(time.time() * 1000) + 1200
+            answer = await one.send("timed", b"x", properties=f"TIMER_DELIVER_MS\x01{due_ms}\x02")
+            assert answer.code == 0, answer.remark
+            while one.context.store.max_offset("timed", 0) < 1:
+                await asyncio.sleep(0.02)
+
+    with runner() as loop:
+        loop.run(flow())

@@ -203,6 +203,21 @@ def test_wrong_calls_are_an_error() -> None:
             broker.wait_for("orders", colour="red")
         with pytest.raises(UsageError, match="broker: expected broker-a or namesrv-1, found 'x'"):
             broker.kill("x")
+        for wait in (
+            lambda timeout_s: broker.wait_for("orders", timeout_s=timeout_s),
+            lambda timeout_s: broker.wait_consumed("g", timeout_s=timeout_s),
+            lambda timeout_s: broker.wait_members("g", 1, timeout_s=timeout_s),
+            lambda timeout_s: broker.wait_until(lambda: False, timeout_s=timeout_s),
+        ):
+            for wrong in ("5", -1, None, float("nan")):
+                with pytest.raises(UsageError, match="timeout_s: expected 0 to 86400 seconds, found"):
+                    wait(wrong)
+        with pytest.raises(UsageError, match="count: expected a whole number"):
+            broker.wait_for("orders", "2")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="order: expected True or False, found 'yes'"):
+            broker.create_topic("orders", order="yes")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="create_topic: expected the name of a topic, found 5"):
+            broker.create_topic(5)  # type: ignore[arg-type]
     broker.close()
 
 
@@ -216,6 +231,8 @@ def test_settings_are_the_brokers() -> None:
         Broker(config={"transactionCheckMax": "often"})
     with pytest.raises(ConfigError, match=r"found maxMesageSize; did you mean maxMessageSize"):
         Broker(config={"maxMesageSize": "1000"})
+    with pytest.raises(ConfigError, match=r"maxMessageSize: expected a whole number of 32 bits .*, found 'abc'"):
+        Broker(config={"maxMessageSize": "abc"})  # a broker takes the default then
 
 
 def test_a_message_of_four_mebibytes_fits() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -106,6 +107,24 @@ def test_retries_take_no_time(broker: Broker) -> None:
     assert tries == [0, 1, 2, 3]
     with pytest.raises(AssertionError, match="sent back"):
         broker.assert_consumed_once("billing", "orders")
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_the_end_of_a_wait_is_behind_the_retries(broker: Broker, turn: int) -> None:
+    """A message that was sent back is on its way for a moment, where no queue has it."""
+    broker.send("orders", *(str(number) for number in range(8)), queue_id=0)
+    calls: list[list[str]] = []
+    consumer = broker.consumer(f"billing-{turn}")
+
+    @consumer.on("orders", batch=16)
+    def bill(messages: list[Delivery]) -> int | None:
+        calls.append([message.text() for message in messages])
+        return 1 if len(calls) == 1 else None  # the first two are done
+
+    with consumer:
+        broker.wait_consumed(f"billing-{turn}", "orders", timeout_s=30)
+        found = Counter(body for call in calls for body in call)
+    assert found == Counter(str(number) for number in range(8)) + Counter(calls[0][2:])
 
 
 def test_a_consumer_of_the_session_survives_a_reset(broker: Broker) -> None:

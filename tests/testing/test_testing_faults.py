@@ -205,6 +205,7 @@ def test_a_stop_is_orderly_and_a_name_server_may_be_away() -> None:
             call(broker.namesrv_addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
         assert sent(broker).code == 0
         broker.restart("namesrv-1")
+        assert call(broker.namesrv_addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders").code == 0
         broker.stop()
         assert call(broker.namesrv_addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders").code == 17
         broker.restart()

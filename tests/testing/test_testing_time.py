@@ -48,6 +48,17 @@ def test_time_stands_until_it_is_moved(broker: Broker) -> None:
     assert broker.clock.advance_to_next() is None
 
 
+@pytest.mark.parametrize("seconds", [1, 90, 3600])
+def test_a_delay_ends_with_just_that_time(seconds: int) -> None:
+    with Broker(virtual_time=True, topics={"orders": 1}) as broker, broker.producer() as producer:
+        producer.send("orders", b"of a producer", delay_s=seconds)
+        broker.send("orders", "of the test", delay_s=seconds)
+        broker.clock.advance(seconds - 0.001)
+        broker.assert_nothing_sent("orders")
+        assert broker.clock.advance(0.001) == 2
+        broker.assert_sent("orders", times=2)
+
+
 def test_time_moves_ahead_only(broker: Broker) -> None:
     for wrong in (-1, True, 1e12):
         with pytest.raises(UsageError, match="advance: expected 0 to"):
@@ -85,9 +96,9 @@ def test_three_days_of_timed_messages_take_no_time(broker: Broker) -> None:
     for hour in reversed(hours):
         broker.send("orders", str(hour), delay_s=hour * 3600)
     assert len(broker.scheduled()) == len(hours)
-    began = time.perf_counter()
+    began = time.process_time()  # the broker is in this process, which may have to wait for others
     assert broker.clock.advance(timedelta(days=3)) == len(hours)
-    took_s = time.perf_counter() - began
+    took_s = time.process_time() - began
     assert bodies(broker) == [str(hour).encode() for hour in hours]
     assert broker.scheduled() == []
     assert took_s < 5, took_s  # some 0.1 s on a machine that does nothing else

@@ -131,6 +131,13 @@ def test_numbers_that_are_none_are_refused() -> None:
         (lambda: consumer.pull(queue, 0, wait_s=100), "wait_s: expected seconds from 0 to 60"),
         (lambda: consumer.seek(queue, "begin"), "seek: expected an offset, 'first', 'last' or a datetime"),
         (lambda: consumer.offset_at(queue, "now"), "moment: expected a datetime"),
+        (lambda: consumer.commit({queue: "3"}), "expected an offset, found '3'"),
+        (lambda: consumer.commit({queue: True}), "expected an offset, found True"),
+        (lambda: consumer.commit([queue]), "commit: expected a mapping from MessageQueue to offset, found"),
+        (lambda: consumer.assign(3), "queues: expected several MessageQueues, found 3"),
+        (lambda: consumer.assign(queue), "queues: expected several MessageQueues, found MessageQueue"),
+        (lambda: consumer.pause(3), "queues: expected several MessageQueues, found 3"),
+        (lambda: consumer.resume("t"), "queues: expected several MessageQueues, found 't'"),
     ):
         with pytest.raises(UsageError, match=words):
             call()  # type: ignore[no-untyped-call]

@@ -210,8 +210,16 @@ def test_a_connection_that_is_not_safe_is_none(secured: Secured, wrong: str) -> 
         assert "certificate verify failed" in str(refused.value)
     consumer = PushConsumer("readers", address, tls=tls, credentials=ME, close_timeout_s=1)
     consumer.subscribe("orders", lambda message: None)
-    with pytest.raises(ConnectError):
+    why = None if wrong == "no TLS" else "CERTIFICATE_VERIFY_FAILED"  # clients of a loop say the reason as well
+    with pytest.raises(ConnectError, match=why):
         consumer.start()
+
+    async def flow() -> None:
+        async with AsyncProducer("makers", address, tls=tls, credentials=ME, send_timeout_s=3) as one:
+            with pytest.raises(ConnectError, match=why):  # nothing was sent
+                await one.send("orders", b"x")
+
+    asyncio.run(flow())
 
 
 @pytest.mark.parametrize("who", [None, Credentials("tenant11", "another"), Credentials("nobody11", "secret")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from push_tools import QUICK, Hand, Seen, a_cluster, fill, queue_of, until
 from running import BrokerProcess
 
 from mqfast.broker.admin.bodies import Queue, queue_offsets
+from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
 from mqfast.client.consumer.push import why
 from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
@@ -167,6 +169,25 @@ class NoSharing:
 
     def __call__(self, *given: object) -> list[Any]:
         raise ZeroDivisionError("mine")
+
+
+def test_a_subscription_that_is_refused_while_it_runs_is_said(cluster: BrokerProcess) -> None:
+    """The call cannot wait for the broker's answer: it is no coroutine."""
+
+    async def flow() -> None:
+        consumer = AsyncPushConsumer("refused-group", cluster.namesrv)
+        consumer.subscribe("refused", print)
+        async with asyncio.timeout(60), consumer:
+            consumer.subscribe("refused", print, sql="price >")
+            while not (found := [one for one in consumer.stats()["why_nothing"] if "was refused" in one]):
+                await asyncio.sleep(0.01)
+            assert found[0].startswith("topic refused: the last subscription was refused: ")
+            consumer.subscribe("refused", print, "*")
+            while [one for one in consumer.stats()["why_nothing"] if "was refused" in one]:
+                await asyncio.sleep(0.01)
+
+    Hand(cluster).send("refused", b"x")
+    asyncio.run(flow())
 
 
 def test_a_strategy_that_fails_is_said(cluster: BrokerProcess, hand: Hand) -> None:
