@@ -77,7 +77,7 @@ sweeps: $(TESTING)
 
 # Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
 interop: $(TESTING)
-	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop tests/client/flows $(PYTEST_ARGS)
+	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop tests/client/flows -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 # Masters and slaves of ours and of Java: the long form of what make test has in short. HA_KILLS: of our pair;
 # HA_JAVA_KILLS: of each of the six pairs with a broker of Java; HA_SCHEDULES: random schedules of partitions.

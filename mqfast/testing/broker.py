@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from mqfast.errors import UsageError
+from mqfast.message import broker_accepts_topic
 from mqfast.testing import checks, look
 from mqfast.testing.acts import Acts
 from mqfast.testing.clock import Clock, Time
@@ -67,7 +68,7 @@ class Broker:
 
     def __new__(cls, *, process: bool = False, **_arguments: Any) -> Self:
         """A Broker, or one in a child process."""
-        if process and cls is Broker:
+        if checks.flag("process", process) and cls is Broker:
             from mqfast.testing.process import ProcessBroker
 
             return super().__new__(ProcessBroker)  # type: ignore[return-value]
@@ -88,13 +89,15 @@ class Broker:
         process: bool = False,
     ) -> None:
         self._topics = named_topics(topics)
-        self._groups = [groups] if isinstance(groups, str) else list(groups)
+        self._groups = named_groups(groups)
         self._names = [
             f"broker-{letter}" for letter in string.ascii_lowercase[: checks.whole("brokers", brokers, 1, _BROKERS_MAX)]
         ]
         self._name_servers = checks.whole("name_servers", name_servers, 1, _BROKERS_MAX)
         self._store = None if store is None else os.path.abspath(store)
-        self._virtual_time = virtual_time
+        self._virtual_time = checks.flag("virtual_time", virtual_time)
+        checks.flag("auto_create_topics", auto_create_topics)
+        checks.flag("retry_at_once", retry_at_once)
         check_settings(config or {})
         self._config = {
             "autoCreateTopicEnable": str(auto_create_topics).lower(),
@@ -295,7 +298,7 @@ class Broker:
     def furnish(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
         """Make topics and groups until the next ``reset``. Args: as those of the constructor. Raises: UsageError."""
         named = named_topics(topics)
-        wanted = [groups] if isinstance(groups, str) else list(groups)
+        wanted = named_groups(groups)
         self._call(lambda: None)
         if named or wanted:
             self._host.run(self._cluster.furnish_all(named, wanted))
@@ -458,6 +461,8 @@ class Wanted:
         self._topic = topic
         self._fields = {name: value for name, value in match.items() if value is not None}
         body = self._fields.pop("body", None)
+        if body is not None and not isinstance(body, (str, bytes, bytearray, memoryview)):
+            raise UsageError(f"body: expected bytes or text, found {body!r}")
         self._body = body.encode() if isinstance(body, str) else None if body is None else bytes(body)
 
     def among(self, messages: Callable[..., Sequence[Delivery]]) -> list[Delivery]:
@@ -484,6 +489,16 @@ def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
             raise UsageError(f"topics: {wrong}")
         checks.whole(f"topics: queues of {name}", queues, 1, 1024)
     return named
+
+
+def named_groups(groups: Iterable[str]) -> list[str]:
+    """The names. Raises: UsageError."""
+    found = [groups] if isinstance(groups, str) else list(groups)
+    for one in found:
+        name: object = one
+        if not isinstance(name, str) or not broker_accepts_topic(name):
+            raise UsageError(f"groups: expected 1 to 127 of the characters a-z, A-Z, 0-9, % | - _, found {one!r}")
+    return found
 
 
 _running: weakref.WeakSet[Broker] = weakref.WeakSet()

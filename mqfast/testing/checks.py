@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from mqfast.errors import UsageError
 
-__all__ = ["seconds", "whole"]
+__all__ = ["flag", "seconds", "whole"]
 
 
 def whole(name: str, value: object, least: int, most: int) -> int:
     """A whole number within bounds. Raises: UsageError."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise UsageError(f"{name}: expected a whole number from {least} to {most}, found {value!r}")
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False. Raises: UsageError."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name}: expected True or False, found {value!r}")
     return value
 
 

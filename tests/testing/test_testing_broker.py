@@ -178,6 +178,12 @@ def test_a_store_that_is_kept_is_there_again(tmp_path: Path) -> None:
         ({"brokers": 0}, "brokers: expected a whole number from 1 to 26"),
         ({"name_servers": True}, "name_servers: expected a whole number"),
         ({"topics": ["a b"]}, "topics: The specified topic: a b, contains illegal characters"),
+        ({"groups": ["a b"]}, r"groups: expected 1 to 127 of the characters .*, found 'a b'"),
+        ({"groups": [5]}, "groups: expected 1 to 127 of the characters .*, found 5"),
+        ({"virtual_time": 1}, "virtual_time: expected True or False, found 1"),
+        ({"auto_create_topics": "no"}, "auto_create_topics: expected True or False, found 'no'"),
+        ({"retry_at_once": "no"}, "retry_at_once: expected True or False, found 'no'"),
+        ({"process": "no"}, "process: expected True or False, found 'no'"),
         ({"topics": {"orders": 0}}, "topics: queues of orders: expected a whole number from 1 to 1024, found 0"),
     ],
 )
@@ -212,6 +218,8 @@ def test_wrong_calls_are_an_error() -> None:
             for wrong in ("5", -1, None, float("nan")):
                 with pytest.raises(UsageError, match="timeout_s: expected 0 to 86400 seconds, found"):
                     wait(wrong)
+        with pytest.raises(UsageError, match="body: expected bytes or text, found 5"):
+            broker.assert_sent("orders", body=5)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="count: expected a whole number"):
             broker.wait_for("orders", "2")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="order: expected True or False, found 'yes'"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mqfast.client.admin.bodies import ClusterBody, TopicListBody
-from mqfast.client.admin.checks import known_name, nearest
+from mqfast.client.admin.checks import checked_text, known_name, nearest
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.errors import (
     BrokerError,
@@ -167,6 +167,11 @@ class Asking:
             if one.broker_addrs
         }
         return Clusters(table)
+
+    def _address_of(self, broker: str) -> Steps[str]:
+        """The address of a broker's name or address. Raises: ConfigError, for no text before anything is asked."""
+        checked_text("broker", broker)
+        return (yield from self._clusters()).address_of(broker)
 
     def _all_topics(self) -> Steps[list[str]]:
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER

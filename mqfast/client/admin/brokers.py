@@ -64,7 +64,7 @@ class BrokerCalls(Asking):
     @call
     def broker_config(self, broker: str) -> Steps[Mapping[str, str]]:
         """All settings of a broker, by RocketMQ's names."""
-        address = (yield from self._clusters()).address_of(broker)
+        address = yield from self._address_of(broker)
         return (yield from _settings_at(self, address))
 
     @call
@@ -76,7 +76,7 @@ class BrokerCalls(Asking):
         """
         pairs = checked_pairs("changes", changes)
         checked_flag("unchecked", unchecked)
-        address = (yield from self._clusters()).address_of(broker)
+        address = yield from self._address_of(broker)
         if not unchecked:
             _check_changes(pairs, (yield from _settings_at(self, address)))
         about = f"settings of broker {broker}"
@@ -85,7 +85,7 @@ class BrokerCalls(Asking):
     @call
     def runtime(self, broker: str) -> Steps[Mapping[str, str]]:
         """What a broker measures of itself: ``putTps``, ``commitLogDiskRatio``, ``msgPutTotalTodayNow`` and others."""
-        address = (yield from self._clusters()).address_of(broker)
+        address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         body = yield from self._ask(address, code, TableBody, about=f"broker {broker}")
         return dict(sorted(body.table.items()))
@@ -93,7 +93,7 @@ class BrokerCalls(Asking):
     @call
     def ha_status(self, broker: str) -> Steps[HaStatus]:
         """How far the slaves of a master are, or how a slave follows. Raises: Refused for brokers of 4.9."""
-        address = (yield from self._clusters()).address_of(broker)
+        address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_HA_STATUS
         body = yield from self._ask(address, code, HaBody, about=f"replication of broker {broker}")
         return _ha_status(address, body)

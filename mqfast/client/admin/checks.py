@@ -12,12 +12,13 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final
 
+from mqfast.client.values import MessageQueue
 from mqfast.errors import ConfigError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [
     "MILLISECONDS_LEAST", "checked_flag", "checked_group", "checked_name", "checked_number", "checked_pairs",
-    "checked_perm", "checked_topic", "known_name", "milliseconds", "nearest",
+    "checked_perm", "checked_queue", "checked_text", "checked_topic", "known_name", "milliseconds", "nearest",
 ]  # fmt: skip
 
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -43,6 +44,22 @@ def known_name(what: str, name: object, known: Collection[str]) -> str:
         few = ", ".join(sorted(known)) if len(known) <= _NAMES_SHOWN else f"{len(known)} names"
         raise ConfigError(f"{what}: expected one of {few or 'none'}; found {name!r}{nearest(name, known)}")
     return name
+
+
+def checked_text(what: str, given: object) -> str:
+    """A text. Raises: ConfigError."""
+    if not isinstance(given, str):
+        raise ConfigError(f"{what}: expected a str, found {type(given).__name__}")
+    return given
+
+
+def checked_queue(queue: object) -> MessageQueue:
+    """One queue. Raises: ConfigError."""
+    if isinstance(queue, tuple) and len(queue) == 3:
+        topic, broker_name, queue_id = queue
+        if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int and queue_id >= 0:
+            return MessageQueue(topic, broker_name, queue_id)
+    raise ConfigError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
 
 
 def checked_name(what: str, name: object, most: int) -> str:

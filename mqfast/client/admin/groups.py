@@ -22,7 +22,7 @@ from mqfast.client.admin.bodies import (
     subscriptions_of,
 )
 from mqfast.client.admin.call import call
-from mqfast.client.admin.checks import checked_flag, checked_group, checked_number, known_name
+from mqfast.client.admin.checks import checked_flag, checked_group, checked_number, checked_text, known_name
 from mqfast.client.admin.topics import delete_topic
 from mqfast.client.delivery import Delivery
 from mqfast.client.net.steps import Steps
@@ -93,6 +93,8 @@ class GroupCalls(Asking):
         """
         checked_group(group)
         checked_number("retry_max", retry_max, -1, _RETRIES_MAX)
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ConfigError(f"settings: expected a mapping of names to values, found {settings!r}")
         given = dict(settings or {})
         unknown = sorted(given.keys() - _FRESH.keys() - {"attributes", "groupRetryPolicy", "subscriptionDataSet"})
         for name in unknown:
@@ -300,6 +302,7 @@ def members_at(asking: Asking, address: str, group: str) -> Steps[ConnectionsBod
 def _address_of_member(asking: Asking, group: str, client_id: str) -> Steps[str]:
     """The broker that a member is connected to. Raises: ConfigError with the nearest client id."""
     checked_group(group)
+    checked_text("client_id", client_id)
     known: set[str] = set()
     for broker in (yield from asking._clusters()).of(None):
         members = yield from members_at(asking, broker.any, group)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mqfast.client.admin.asking import Asking, Broker, read_answer, read_field
 from mqfast.client.admin.bodies import ConsumeStatsBody, TimeSpansBody, by_queue, settings_of
 from mqfast.client.admin.call import call
-from mqfast.client.admin.checks import checked_flag, checked_group, checked_topic, known_name
+from mqfast.client.admin.checks import checked_flag, checked_group, checked_queue, checked_topic, known_name
 from mqfast.client.admin.groups import known_group, members_at
 from mqfast.client.admin.plan import NOTHING_COMMITTED, QueueStats, Target, Where, row, target_of
 from mqfast.client.admin.topics import stats_at
@@ -81,12 +81,12 @@ class OffsetCalls(Asking):
         Raises: ConfigError before anything is changed; BrokerError where a broker refuses.
         """
         checked_group(group), checked_topic(topic), checked_flag("dry_run", dry_run)
+        queue = None if queue is None else checked_queue(queue)
         target = target_of(to, of_one_queue=queue is not None)
-        if queue is not None and queue[0] != topic:
+        if queue is not None and queue.topic != topic:
             raise ConfigError(f"queue: expected one of topic {topic}, found {queue!r}")
         brokers = {broker.name: broker for broker in (yield from self._brokers_of(topic))}
         if queue is not None:
-            queue = MessageQueue(*queue)
             known_name("queue: broker", queue.broker_name, brokers)
             brokers = {queue.broker_name: brokers[queue.broker_name]}
         yield from known_group(self, group)

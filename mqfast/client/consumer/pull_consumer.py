@@ -30,6 +30,7 @@ from mqfast.client.consumer.pull_settings import (
     subscriptions_of,
 )
 from mqfast.client.consumer.pulls import PullAnswer
+from mqfast.client.consumer.subscription import checked_name
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook, ConsumeContext, tell
 from mqfast.client.net import fork, io_thread
@@ -44,6 +45,7 @@ T = TypeVar("T")
 START_S: Final = 30.0
 CALL_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 5.0
+_POLL_S_MAX: Final = 31 * 86_400
 _log = logging.getLogger("mqfast.client.consumer")
 
 
@@ -193,7 +195,7 @@ class PullArguments:
         return [plain_queue(self._settings.namespace, queue) for queue in queues]
 
     def _topic(self, topic: str) -> str:
-        return wrap(self._settings.namespace, topic)
+        return wrap(self._settings.namespace, checked_name(topic))
 
     @staticmethod
     def _check_poll(timeout_s: Any, max_count: Any) -> None:
@@ -201,6 +203,8 @@ class PullArguments:
             raise UsageError(f"max_count: expected a whole number from 1 on, found {max_count!r}")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
             raise UsageError(f"timeout_s: expected seconds from 0 on, found {timeout_s!r}")
+        if timeout_s > _POLL_S_MAX:
+            raise UsageError(f"timeout_s: expected at most {_POLL_S_MAX} seconds, found {timeout_s!r}")
 
     @staticmethod
     def _check_seek(to: object) -> None:

@@ -43,6 +43,8 @@ def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
             if len([one for one in parts if one.strip()]) > 1:
                 raise ConfigError(f"namesrv_addr: expected one URL alone, found {given!r}")
             return (address,)
+        if any(map(str.isspace, address)):
+            raise ConfigError(f"namesrv_addr: expected addresses with ';' between them, found {address!r}")
         if ":" not in address:
             address += ":9876"
         try:

@@ -126,6 +126,9 @@ def test_numbers_that_are_none_are_refused() -> None:
     consumer, queue = PullConsumer("g", "127.0.0.1:1"), MessageQueue("t", "b", 0)
     for call, words in (
         (lambda: consumer.poll(-1), "timeout_s: expected seconds from 0 on, found -1"),
+        (lambda: consumer.poll(1e30), "timeout_s: expected at most 2678400 seconds"),
+        (lambda: consumer.queues([]), r"topic: expected a name, found \[\]"),
+        (lambda: consumer.unsubscribe("a b"), "topic: expected 1 to 127 of the characters"),
         (lambda: consumer.poll(1, 0), "max_count: expected a whole number from 1 on, found 0"),
         (lambda: consumer.pull(queue, -1), "offset: expected a whole number from 0 on, found -1"),
         (lambda: consumer.pull(queue, 0, wait_s=100), "wait_s: expected seconds from 0 to 60"),

@@ -168,7 +168,7 @@ def test_addresses_as_users_write_them(given: Any, expected: tuple[str, ...]) ->
     assert parse_addresses(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", ";", "a:b", "a:99999", [1], 7, "http://h;a:1"])
+@pytest.mark.parametrize("given", ["", ";", "a:b", "a:99999", [1], 7, "http://h;a:1", "a:1 b:1"])
 def test_addresses_that_are_none(given: Any) -> None:
     with pytest.raises(ConfigError, match="namesrv_addr"):
         parse_addresses(given)
