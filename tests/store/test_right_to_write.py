@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mqfast
 from mqfast.errors import StoreLocked
+from mqfast.store.base._os import OsDoor
+from mqfast.store.base.lock_holder import find_holder
 
 SMALL = {"mapped_file_bytes_commit_log": 64 << 10, "message_index_enable": False}
 OPEN = """
@@ -143,6 +146,41 @@ def test_verify_and_repair_see_the_writer_by_every_path(tmp_path: Path) -> None:
         for path in (tmp_path / "store", tmp_path / "link"):
             with pytest.raises(StoreLocked):
                 mqfast.repair(path, dry_run=True)
+
+
+class OneProcess:
+    """The system with no other process than this one to be seen."""
+
+    def __init__(self) -> None:
+        self._door = OsDoor()
+
+    def listdir(self, path: str) -> list[str]:
+        return [str(os.getpid())] if path == "/proc" else self._door.listdir(path)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._door, name)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs Linux's /proc")
+def test_a_process_that_an_older_writer_left_is_not_named_where_it_can_be_seen(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "store"), repr(SMALL)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "free\n"
+        lock, abort = str(tmp_path / "store" / "lock"), tmp_path / "store" / "abort"
+        abort.write_text(str(os.getpid()))
+        assert find_holder(OneProcess(), lock, str(abort)) is None
+        abort.write_text("999999999")  # of another machine, or of nobody
+        found = find_holder(OneProcess(), lock, str(abort))
+        assert found is not None
+        assert found.pid == 999999999
+    finally:
+        holder.communicate("\n", timeout=300)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs Linux's /proc")

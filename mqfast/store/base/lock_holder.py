@@ -16,7 +16,7 @@ from mqfast.store.base.paths import Door
 __all__ = ["Holder", "find_holder"]
 
 _UNREADABLE: Final = (StorageError, StoreNotFound)
-_LONGEST_S: Final = 0.5  # of a look through the open files of all processes
+_MOST_CPU_S: Final = 0.5  # of a look through the open files of all processes
 _MOST_COMMAND: Final = 200
 
 
@@ -31,7 +31,8 @@ class Holder(NamedTuple):
 
 
 def find_holder(door: Door, lock_path: str, abort_path: str) -> Holder | None:
-    """The process that holds the lock on ``lock_path``, else the one that the ``abort`` file names, else None.
+    """The process that holds the lock on ``lock_path``; else the one that ``abort`` names, unless what that one has
+    open can be seen; else None.
 
     The kernel names the owner of a record lock (a Java broker) in ``/proc/locks``. A lock of an open file has no owner
     there, but it shows in ``/proc/<pid>/fdinfo`` of each process that has the file open.
@@ -42,7 +43,7 @@ def find_holder(door: Door, lock_path: str, abort_path: str) -> Holder | None:
         pid = _of_record_lock(door, inode) or _of_open_file(door, inode, noted)
         if pid is not None:
             return Holder(pid, _command(door, pid))
-        if noted is not None:
+        if noted is not None and not _can_be_seen(door, noted):
             return Holder(noted, _command(door, noted))
     return None
 
@@ -88,9 +89,9 @@ def _processes(door: Door, first: int | None) -> Iterator[int]:
 
 
 def _of_open_file(door: Door, inode: int, first: int | None) -> int | None:
-    deadline = time.monotonic() + _LONGEST_S
+    most = time.thread_time() + _MOST_CPU_S  # not of the clock: a busy machine finds the holder as well
     for pid in _processes(door, first):
-        if time.monotonic() > deadline:
+        if time.thread_time() > most:
             break
         with suppress(*_UNREADABLE):  # it has ended meanwhile, or is another user's
             for descriptor in door.listdir(f"/proc/{pid}/fd"):
@@ -99,6 +100,12 @@ def _of_open_file(door: Door, inode: int, first: int | None) -> int | None:
                     if opened[1] == inode and _has_lock(door, pid, descriptor, inode):
                         return pid
     return None
+
+
+def _can_be_seen(door: Door, pid: int) -> bool:
+    with suppress(*_UNREADABLE):
+        return bool(door.listdir(f"/proc/{pid}/fd"))  # empty: there is no such process
+    return False
 
 
 def _has_lock(door: Door, pid: int, descriptor: str, inode: int) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -202,6 +203,10 @@ def test_a_connection_that_is_not_safe_is_none(secured: Secured, wrong: str) -> 
     tls: Any = {"no TLS": False, "nobody's certificate": True, "another host": secured.trusting}[wrong]
     address = secured.namesrv
     if wrong == "another host":
+        try:
+            socket.getaddrinfo("localhost", None)
+        except OSError:
+            pytest.skip("this system has no address for localhost")
         address = "localhost:" + address.rpartition(":")[2]
     with Producer("makers", address, tls=tls, credentials=ME, send_timeout_s=3, close_timeout_s=1) as producer:
         with pytest.raises(ConnectError) as refused:
