@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mqfast.broker.write import Writer
     from mqfast.remoting.client import RemotingClient
     from mqfast.remoting.latency import Latencies
+    from mqfast.schedule.delay_service import DelayService
     from mqfast.schedule.timer.service import TimerService
     from mqfast.store.engine import Engine
     from mqfast.store.message_store import MessageStore
@@ -67,6 +68,7 @@ class BrokerContext:
         tables: the tables of ``config/``; the broker owns them and persists them.
         replicas: the other brokers of this broker's name.
         timer: the timing wheel, where it is on.
+        delays: what delivers messages of delay levels; None on a slave.
         stopping: the broker takes no new requests.
         latencies: how long requests took, where metrics are served.
         halves: which transactions are open.
@@ -99,6 +101,7 @@ class BrokerContext:
     replicas: Replicas
     latencies: Latencies | None = None
     timer: TimerService | None = None
+    delays: DelayService | None = None
     stopping: bool = False
     started_ms: int = field(default=0)
     http: HttpServer | None = field(default=None)

@@ -94,6 +94,10 @@ class DelayService:
         """The next queue offset of a level to deliver."""
         return self._states[level - 1].offset
 
+    def offsets(self) -> dict[int, int]:
+        """Every level that has delivered something, with its next queue offset; the disk may know less."""
+        return {level.number: level.offset for level in self._states if level.offset}
+
     @property
     def has_unnoted_progress(self) -> bool:
         """Has a level delivered what the table does not say yet?"""

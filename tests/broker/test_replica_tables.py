@@ -126,6 +126,25 @@ def test_a_slave_claims_nothing_that_its_log_does_not_have(tmp_path: Path) -> No
     run(flow)
 
 
+def test_a_slave_hears_at_once_how_far_a_delay_level_is(tmp_path: Path) -> None:
+    """Without this, a slave that becomes the master delivers once more what its master delivered since its last sync of
+    the disk.
+    """
+
+    async def flow() -> None:
+        rare = {"flushIntervalCommitLog": 3_600_000, "flushCommitLogThoroughInterval": 3_600_000}
+        async with name_server(tmp_path) as namesrv:
+            settings = {"namesrvAddr": namesrv, **LEVELS, **rare}
+            async with running_broker(tmp_path / "m", **settings) as master:
+                async with running_broker(tmp_path / "s", **as_slave(namesrv, **LEVELS)) as slave:
+                    assert (await master.send("T", b"later", properties="DELAY\x011\x02")).code == 0
+                    await until(lambda: slave.context.store.max_offset("T", 0) == 1)
+                    assert master.context.tables.delays.offsets() == {}
+                    await until(lambda: slave.context.tables.delays.offsets() == {1: 1})
+
+    run(flow)
+
+
 def test_a_slave_has_modes_and_what_is_deleted_at_the_master_goes(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as namesrv, running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:

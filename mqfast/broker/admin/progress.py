@@ -247,9 +247,10 @@ class Progress:
         return request.response()
 
     def delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """45: how far each delay level is."""
-        delays = self._context.tables.delays
-        body = {"dataVersion": delays.data_version, "offsetTable": delays.offsets()}
+        """45: how far each delay level is, also where the disk does not know: a slave has the log up to there, too."""
+        delays, service = self._context.tables.delays, self._context.delays
+        offsets = delays.offsets() if service is None else service.offsets()
+        body = {"dataVersion": delays.data_version, "offsetTable": offsets}
         return request.response(body=encode_body(body))
 
 

@@ -50,6 +50,7 @@ class Delays:
 
     def start(self) -> None:
         """Deliver from now on."""
+        self._context.delays = self.service
         self._turn()
         self._save_later()
 
