@@ -166,6 +166,7 @@ class Broker:
 
         self.access = AccessControl(config, topic_at)
         self.processors = self.access.processors()
+        self.processors.is_starting = True
         replicas = self._replicas = Replicas(config, store, self._right)
         if config.name_servers and not config.is_slave:
             client = self._client()
@@ -180,6 +181,7 @@ class Broker:
         await replicas.listen(port)
         self._make_context(store, tables, self.announced.port or port, replicas)
         self._make_parts()
+        self.processors.is_starting = False
         if config["listenPort"] and self._port is None:
             fast = self._server(self.processors)
             await fast.start(config["bindAddress"], port - _FAST_PORT_BELOW)
@@ -373,6 +375,8 @@ class Broker:
         return bool(self.config["notifyConsumerIdsChangedEnable"] and by_group)
 
     def _channel_closed(self, channel: Channel) -> None:
+        if self.processors.is_starting:  # no part knows it
+            return
         self._clients.channel_closed(channel)
         self._send.channel_closed(channel)
         self._pull.channel_closed(channel)

@@ -70,6 +70,7 @@ class Processors:
     """The table of a server: code -> handler and lane.
 
     Attributes: ``is_leaving``: the server is about to stop: clients that know GO_AWAY are sent to another connection.
+        ``is_starting``: it listens, and not every code is registered: unknown ones are answered SYSTEM_BUSY.
     Thread: that of the event loop.
     """
 
@@ -80,6 +81,7 @@ class Processors:
         self._log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
         self._futures: set[asyncio.Future[Outcome]] = set()
         self.is_leaving = False
+        self.is_starting = False
 
     @property
     def codes(self) -> frozenset[int]:
@@ -109,6 +111,10 @@ class Processors:
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
         """Serve a request, or let it wait, or refuse it; the answer goes to ``channel.answer``."""
         entry = self._table.get(request.code) or self._default
+        if entry is None and self.is_starting:  # clients try that again, and believe what is said of a code
+            remark = "[STARTING]system busy, the server is starting"
+            channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
+            return
         if entry is None:
             remark = f" request type {request.code} not supported"
             channel.answer(request, request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from running import running_broker
 
+from mqfast.broker.replica.replicas import Replicas
 from mqfast.errors import ConfigError, ConnectionLost
 from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.once import ASK_ONCE
 from mqfast.remoting.tls import client_context
 
 
@@ -107,3 +110,27 @@ def test_one_connection_too_many_is_closed_and_the_others_stay(tmp_path: Path) -
                 writer.close()
 
     run(flow())
+
+
+def test_a_broker_that_starts_answers_busy_and_never_that_it_does_not_know_a_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients come back as soon as the port listens; who is told that a code is unknown does not ask again."""
+    codes: list[int] = []
+    listen = Replicas.listen
+
+    async def asked_meanwhile(self: Replicas, broker_port: int) -> None:
+        client = RemotingClient()
+        for code in (ASK_ONCE, RequestCode.SEND_MESSAGE_V2, 9999):
+            codes.append((await client.call(f"127.0.0.1:{broker_port}", code, {})).code)
+        await client.close()
+        await listen(self, broker_port)
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            assert (await one.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+    monkeypatch.setattr(Replicas, "listen", asked_meanwhile)
+    run(flow())
+    assert codes == [ResponseCode.SYSTEM_BUSY] * 3
+    assert "AttributeError" not in caplog.text
