@@ -24,6 +24,8 @@ __all__ = ["LOCK_LIVES_S", "RENEW_S", "Locks"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 RENEW_S: Final = 20.0
+ASK_AGAIN_S: Final = 0.1
+"""How soon a broker is asked again that did not answer whose a lock is."""
 LOCK_LIVES_S: Final = 30.0
 """How long a client counts on a lock; the broker keeps it for 60 s."""
 
@@ -37,6 +39,7 @@ class Locks:
     def __init__(self, engine: PushEngine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
+        self._doubted: set[MessageQueue] = set()
 
     async def lock(self, queues: Iterable[MessageQueue]) -> tuple[dict[MessageQueue, float], set[MessageQueue]]:
         """Lock queues. Returns: until when each one is held, by the clock, and those that another member has; a queue
@@ -64,15 +67,44 @@ class Locks:
         held, refused = await self.lock(mine)
         lost: list[Assigned] = []
         for queue, assigned in mine.items():
-            if queue in refused or self._clock() >= assigned.locked_until_s:
+            if queue in refused or (self._clock() >= assigned.locked_until_s and queue not in self._doubted):
                 lost.append(assigned)
-            elif queue in held:
+            elif queue in held and queue not in self._doubted:
                 assigned.locked_until_s = held[queue]
                 assigned.last_lock_ms = int(time.time() * 1000)
         if lost:
             _log.warning("group %s: the locks of %d queues are lost", self._engine.group, len(lost))
             self._engine.give_up(lost, is_lost=True)
             self._engine.rebalance_soon()
+
+    def doubt(self, assigned: Assigned) -> None:
+        """The connection to the broker has ended: one that was started anew knows no locks, and may give this one to
+        another member. Nothing is handed out of the queue until the broker has said whose it is.
+        """
+        assigned.locked_until_s = 0.0
+        begins = not self._doubted
+        self._doubted.add(assigned.queue)
+        if begins:
+            self._engine.instance.spawn(self._clear_doubts(), f"{self._engine.group} locks")
+
+    async def _clear_doubts(self) -> None:
+        engine = self._engine
+        try:
+            while not engine.is_closing:
+                mine = {queue: one for queue in self._doubted if (one := engine.assigned.get(queue)) is not None}
+                if not mine:
+                    return
+                held, refused = await self.lock(mine)
+                for queue, until in held.items():
+                    mine[queue].locked_until_s = until
+                    mine[queue].last_lock_ms = int(time.time() * 1000)
+                engine.give_up([mine[queue] for queue in refused], is_lost=True)
+                if refused:
+                    engine.rebalance_soon()
+                self._doubted -= {*held, *refused}
+                await asyncio.sleep(ASK_AGAIN_S)
+        finally:
+            self._doubted.clear()
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks up; a broker that does not answer forgets them after 60 s."""
