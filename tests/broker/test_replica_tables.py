@@ -141,6 +141,11 @@ def test_a_slave_hears_at_once_how_far_a_delay_level_is(tmp_path: Path) -> None:
                     await until(lambda: slave.context.store.max_offset("T", 0) == 1)
                     assert master.context.tables.delays.offsets() == {}
                     await until(lambda: slave.context.tables.delays.offsets() == {1: 1})
+            async with running_broker(tmp_path / "s", **LEVELS) as former_slave:
+                service = former_slave.context.delays
+                assert service is not None
+                assert service.offset(1) == 1
+                assert await delivered(former_slave, "T") == 1, "its first turn is over"
 
     run(flow)
 

@@ -60,6 +60,8 @@ class Delays:
         for one in (self._timer, self._saver, self._saving):
             if one is not None:
                 one.cancel()
+        if self._context.delays is None:
+            return  # a slave: the table says how far its master is, and the service how far that was at the start
         try:
             await self._context.loop.run_in_executor(None, self.service.stop)
         except MqfastError as error:
