@@ -163,7 +163,7 @@ def test_a_slave_has_modes_and_what_is_deleted_at_the_master_goes(tmp_path: Path
                 async def modes() -> bytes:
                     return bytes((await slave.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body)
 
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(100):
                     while b'"consumerGroup":"g"' not in await modes():
                         await asyncio.sleep(0.05)
                 assert (await master.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="U")).code == 0

@@ -122,7 +122,7 @@ def test_the_loop_turns_while_the_thread_of_a_slave_ends(tmp_path: Path, monkeyp
             stop = thread.stop
 
             def slowly() -> None:
-                seen.append(turned.wait(10))
+                seen.append(turned.wait(60))
                 stop()
 
             monkeypatch.setattr(thread, "stop", slowly)

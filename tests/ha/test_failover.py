@@ -319,7 +319,7 @@ def test_a_master_whose_lease_is_revoked_takes_messages_with_the_next_one(
             await until(lambda: one.right.holds() and one.right.epoch > epoch)
             began = time.monotonic()
             while await both.send(1, b"y") != ResponseCode.SUCCESS:
-                assert time.monotonic() - began < 20
+                assert time.monotonic() - began < 60
                 await asyncio.sleep(0.05)
             assert both.bodies(1) == [b"x", b"y"]
 

@@ -32,7 +32,7 @@ SIZES = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_que
 QUICK = {"registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 200}
 
 
-async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+async def until(condition: Callable[[], object], seconds: float = 100) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
