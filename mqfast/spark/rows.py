@@ -18,7 +18,7 @@ from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import check_topic, parse_host
 from mqfast.spark.commit import STAMP
 from mqfast.spark.options import Options, nearest_name
-from mqfast.store.put._staged import PLAIN_COLUMNS, RowEncoder, merge_properties, property_texts
+from mqfast.store.put._staged import PLAIN_COLUMNS, RowEncoder, java_hashes, merge_properties, property_texts
 from mqfast.store.record._record import java_hash
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ PLACES: Final = frozenset(
 )
 """Columns of the source that say where a message was: accepted, and left out."""
 
+_TEXTS: Final = {"tags": _properties.TAGS, "keys": _properties.KEYS, "shardingKey": _properties.SHARDINGKEY}
 _SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _MOST_LEVELS: Final = 18
@@ -154,6 +155,8 @@ class RowWriter:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if _is_plain(columns):
             return self.copy([batch])
+        if (simple := self._without_objects(batch, columns)) is not None:
+            return self.copy([simple])
         n, now_ms = batch.num_rows, time.time_ns() // 1_000_000
         topics = self._topics(columns.get("topic"), n)
         rows = self._properties(columns, n)
@@ -211,6 +214,63 @@ class RowWriter:
             )
         arrays = [column.cast(kinds[PLAIN_COLUMNS[name]]) for name, column in columns.items()]
         return pa.RecordBatch.from_arrays(arrays, list(columns))
+
+    def _without_objects(self, batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch | None:
+        """The rows as copies of messages, where all that a row has beside its body are texts; None: there is more.
+
+        Their properties and queues come from Arrow's memory, without a Python object for a row.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        named = [(target, columns[name]) for name, target in _TEXTS.items() if name in columns]
+        if (
+            any(name in columns for name in ("properties", "delayLevel", "delayTimeMs", "queueId"))
+            or (self._options.preserve_ids and "uniqKey" in columns)
+            or self._options.queue_selector == "column"
+            or not all(pa.types.is_string(column.type) for _, column in named)
+        ):
+            return None
+        texts = {}
+        for target, column in named:
+            if any(pc.any(pc.match_substring(column, mark)).as_py() for mark in ("\x01", "\x02")):
+                return None  # one by one, so that the row is named
+            texts[target] = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+        topics = self._topic_column(columns.get("topic"), batch.num_rows)
+        key = None
+        if self._options.queue_selector == "hash":
+            keys = [texts[name] for name in (_properties.SHARDINGKEY, _properties.KEYS) if name in texts]
+            key = pc.coalesce(*keys) if keys else None
+        made = {name: columns[name] for name in PLAIN_COLUMNS if name in columns}
+        made |= {"topic": topics, "queueId": self._queues_by(key, topics)}
+        if texts:
+            order = _order(tuple(texts))
+            # No join sees a null: some releases of Arrow answer with another number of rows then.
+            joined = [
+                pc.binary_join_element_wise(f"{name}\x01", pc.fill_null(texts[name], ""), "\x02", "") for name in order
+            ]
+            pairs = [pc.if_else(pc.is_valid(texts[name]), text, "") for name, text in zip(order, joined, strict=True)]
+            made["properties"] = pairs[0] if len(pairs) == 1 else pc.binary_join_element_wise(*pairs, "")
+        return pa.RecordBatch.from_arrays(list(made.values()), list(made))
+
+    def _queues_by(self, key: pa.Array | None, topics: pa.Array) -> pa.Array:
+        """A queue for each row: by the hash of its key, or the next one where it has none."""
+        import numpy as np
+        import pyarrow as pa
+
+        n = len(topics)
+        numbers = np.empty(n, np.int64)
+        without = np.ones(n, np.bool_)
+        if key is not None:
+            _, ends, data = key.buffers()
+            java_hashes(np.frombuffer(ends, np.int32)[key.offset : key.offset + n + 1], data or b"", numbers)
+            without = np.asarray(key.is_null())
+        count = int(np.count_nonzero(without))
+        numbers[without] = np.arange(self._turn, self._turn + count)
+        self._turn += count
+        coded = topics.dictionary_encode()
+        counts = np.array([self._queues_of(topic) for topic in coded.dictionary.to_pylist()], np.int64)
+        return pa.array((numbers % counts[np.asarray(coded.indices)]).astype(np.int32))
 
     def _topic_column(self, column: pa.Array | None, n: int) -> pa.Array:
         import pyarrow as pa

@@ -381,6 +381,33 @@ def test_properties_of_copies_are_as_they_were_but_for_what_is_dropped(words: li
     assert row.properties_bytes == (kept if not kept or kept.endswith(b"\x02") else kept + b"\x02")
 
 
+TEXT = st.one_of(st.none(), st.sampled_from(["", "k", "k1", "polygenelubricants", "a b"]), st.text(max_size=5))
+ROW = st.tuples(st.sampled_from(["t", "other", None]), TEXT, TEXT, TEXT, st.integers(-5, 5))
+
+
+@given(st.lists(ROW, min_size=1, max_size=12), st.sampled_from(["hash", "round_robin"]), st.integers(0, 3))
+def test_rows_of_texts_are_the_same_with_and_without_python_objects(rows: list[Any], selector: str, cut: int) -> None:
+    """Without a map of properties the texts stay in Arrow's memory; with an empty one each row is a dict."""
+    names = ("topic", "keys", "tags", "shardingKey", "flag")
+    columns = dict(zip(names, ([row[i] for row in rows] for i in range(len(names))), strict=True))
+    columns |= {"bornTimestamp": [AT] * len(rows), "uniqKey": ["own"] * len(rows)}
+    queues = {"t": 4, "other": 3}
+    for left_out in ((), ("keys",), ("shardingKey", "tags"), ("keys", "tags", "shardingKey")):
+        given = {name: values for name, values in columns.items() if name not in left_out}
+        bodies = [b"%d" % n for n in range(len(rows))]
+        quick = batch(body=bodies, **given).slice(min(cut, len(rows) - 1))
+        slow = batch(body=bodies, properties=[[]] * len(rows), **given).slice(min(cut, len(rows) - 1))
+        found: list[Any] = []
+        for one in (quick, slow):
+            settings = options(topic="t", queueSelector=selector, preserveTimestamps="true")
+            writer_of = RowWriter(settings, b"SPK\x01me:7:2:", 1, queues.__getitem__)
+            try:
+                found.append([bytes(writer_of.encode(one)) for _ in range(2)])
+            except MqfastError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+
 def test_copies_have_every_column_of_their_row_in_the_order_that_is_asked_for() -> None:
     one = plain(
         topic=["t", "t", "other"], queueId=[1, 2, 3], body=[b"", b"x" * 5000, b"three"], flag=[7, None, -1],

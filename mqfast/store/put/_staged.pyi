@@ -43,6 +43,7 @@ class RowEncoder:
         parse_host: Callable[[str], bytes],
     ) -> memoryview: ...
 
+def java_hashes(ends: Any, data: Any, into: Any) -> None: ...
 def merge_properties(
     n: int,
     names: list[str] | None,

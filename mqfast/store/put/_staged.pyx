@@ -29,6 +29,7 @@ from mqfast.store.record._record cimport (
     check_crc,
     draft_bytes,
     encode_draft,
+    jhash,
     parse_record,
 )
 
@@ -427,6 +428,24 @@ cdef class RowEncoder:
             end = encode_draft(to, d)
         mq_put32(to, <int32_t> end)
         return end
+
+
+def java_hashes(const int32_t[::1] ends, data, int64_t[::1] into):
+    """The amount of Java's hash code of each text of an Arrow column, ``ends`` and ``data``. Raises: MessageIllegal."""
+    cdef Py_buffer view
+    cdef Py_ssize_t i
+    cdef int64_t number
+    if ends.shape[0] != into.shape[0] + 1:
+        raise MessageIllegal("column: expected an end for each row")
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        for i in range(into.shape[0]):
+            if not 0 <= ends[i] <= ends[i + 1] <= view.len:
+                raise MessageIllegal(f"row {i} of a batch: expected rising Arrow offsets, found {ends[i]} and {ends[i + 1]}")
+            number = jhash(<const uint8_t *> view.buf + ends[i], ends[i + 1] - ends[i], 0)
+            into[i] = number if number >= 0 else -number
+    finally:
+        PyBuffer_Release(&view)
 
 
 def merge_properties(Py_ssize_t n, list names, list values, list ends, list extras, frozenset dropped) -> list:
